@@ -1,0 +1,38 @@
+# Everything on a fresh machine with python3, make and git:  make demo  |  make test
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests run side by side, so each keeps to one thread; two busy thread pools on two cores crawl.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format check clean
+
+demo: $(VENV)/core
+	OMP_NUM_THREADS= $(BIN)/meanteacher demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: lint test
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(PIP) -e '.[test,lint]'
+	@touch $@

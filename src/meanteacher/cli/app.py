@@ -1,0 +1,128 @@
+"""The commands, each a thin layer over a function of the package."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="meanteacher",
+    help="Learn from few labels and many unlabelled images, with Mean Teacher and the methods it is compared to.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    suggest_commands=True,
+)
+
+EXIT_INPUT = 2
+EXIT_DIVERGED = 3
+EXIT_INTERRUPTED = 75
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        envvar="MEANTEACHER_DATA",
+        help="Folder of the data files; missing ones are downloaded to it.",
+        show_default="~/.cache/meanteacher",
+    ),
+]
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"meanteacher {version('meanteacher')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
+    draws: Annotated[int, typer.Option(min=2, help="How many label draws each method is trained on.")] = 6,
+) -> None:
+    """See it work in a minute: supervised-only, Pi model and Mean Teacher on the digits with 20 labels.
+
+    Trains each method on several draws of the labels, prints the errors of student and teacher side by side with
+    their spread and the paired gain over supervised-only, and writes a page with the curves. Running it again
+    with the same folder shows the finished runs and trains only what is missing.
+    """
+    with _errors_explained():
+        from meanteacher.cli.demo import run_demo
+
+        run_demo(out, draws)
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, for instance small/svhn-500/mean-teacher.")],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Draws the labelled set, the batches, the noise and the first weights.")
+    ] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder, exactly.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Change a field of the recipe, e.g. steps=300 or method.weight.value=50. Repeatable.",
+        ),
+    ] = None,
+    data: DataOption = None,
+) -> None:
+    """Train one recipe and write its record.
+
+    Ctrl-C finishes the step, saves, and says how to resume; the resumed run ends with the same weights, to the
+    byte, as one that was never interrupted. Exit codes: 0 complete, 2 something given is wrong, 3 diverged,
+    75 interrupted and resumable.
+    """
+    with _errors_explained():
+        from meanteacher.cli.run import run_recipe
+
+        finished = run_recipe(recipe, seed=seed, out=out, resume=resume, settings=settings or [], data=data)
+    if not finished:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@app.command("list")
+def list_recipes(
+    pattern: Annotated[str, typer.Argument(help="Only recipes with this in their name.")] = "",
+) -> None:
+    """List the recipes, with the paper's error where it reports one."""
+    with _errors_explained():
+        from meanteacher.cli.listing import print_recipes
+
+        print_recipes(pattern)
+
+
+@contextmanager
+def _errors_explained() -> Iterator[None]:
+    """One clear sentence for what a person can mend; a traceback only for what we must."""
+    from meanteacher.core import DivergedError, InputError
+
+    try:
+        yield
+    except InputError as error:
+        typer.secho(f"Error: {error}", fg="red", err=True)
+        raise typer.Exit(EXIT_INPUT) from error
+    except DivergedError as error:
+        typer.secho(f"Diverged: {error}", fg="red", err=True)
+        raise typer.Exit(EXIT_DIVERGED) from error
+
+
+def main() -> None:
+    sys.exit(app())

@@ -1,0 +1,57 @@
+"""`meanteacher run`."""
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from meanteacher.cli.interrupt import graceful_stop
+from meanteacher.cli.progress import RunProgress, load_data
+from meanteacher.recipes import find, override
+from meanteacher.recipes import run as run_in_folder
+
+
+def run_recipe(name: str, *, seed: int, out: Path | None, resume: bool, settings: list[str], data: Path | None) -> bool:
+    """Run it to the end, or to an interruption. Returns whether it is complete."""
+    console = Console()
+    recipe = find(name)
+    for setting in settings:
+        recipe = override(recipe, setting)
+    out = out or Path("runs") / name / f"seed-{seed}"
+    loaded = load_data(console, recipe, data)
+
+    def announce() -> None:
+        console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
+
+    with (
+        RunProgress(console, name, steps=recipe.steps) as progress,
+        graceful_stop(announce) as should_stop,
+    ):
+        outcome = run_in_folder(
+            recipe,
+            seed=seed,
+            out=out,
+            data=loaded,
+            resume=resume,
+            listeners=(progress,),
+            should_stop=should_stop,
+        )
+    if outcome.record is None:
+        options = ["--seed", str(seed), "--out", str(out), "--resume"]
+        options += [word for setting in settings for word in ("--set", setting)]
+        options += ["--data", str(data)] if data else []
+        command = shlex.join(["meanteacher", "run", name, *options])
+        console.print(f"Interrupted after step {outcome.step}; nothing is lost. Resume with:", highlight=False)
+        console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)
+        return False
+    last = outcome.record["errors"]["last"]
+    console.print(
+        f"Complete. Test error after {last['step']} steps: student {last['student']['test']:.2%}, "
+        f"teacher {last['teacher']['test']:.2%}.",
+        highlight=False,
+    )
+    for alarm in outcome.record["alarms"]:
+        console.print(f"[bold red]Alarm[/] at step {alarm['step']}: {escape(alarm['sentence'])}", soft_wrap=True)
+    console.print(f"Record: {escape(str(out / 'record.json'))}", soft_wrap=True, highlight=False)
+    return True

@@ -1,0 +1,94 @@
+"""The costs: pure maths. None detaches anything; stopping a gradient is the method's decision.
+
+One convention for all: classification is averaged over the labelled rows, consistency over the rows it
+applies to, and weights stand outside, explicit.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from meanteacher.core import UNLABELLED
+
+
+def classification_cost(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy, averaged over the labelled rows (App. B.1).
+
+    The authors divide by the size of the whole batch instead, which hides a factor of 100 on SVHN; their
+    weights are converted. Without any labelled row the cost is zero, and so is its gradient.
+
+    >>> classification_cost(torch.zeros(3, 2), torch.tensor([0, -1, 1]))
+    tensor(0.6931)
+    >>> classification_cost(torch.zeros(1, 2), torch.tensor([-1]))
+    tensor(0.)
+    """
+    n_labelled = (labels != UNLABELLED).sum()
+    total = F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum")
+    return total / n_labelled.clamp_min(1)
+
+
+def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Squared distance of two softmax outputs: the consistency cost J of Sec. 2.
+
+    Mean over rows *and* classes: a sum over classes would make a weight of 100 act like 1000 with ten
+    classes. Gradient flows to both arguments (the Pi model wants both sides).
+
+    Args:
+        student_logits: [B, C]
+        target_logits: [B, C]
+        rows: [B] of bool, the rows it applies to; all of them without.
+
+    >>> softmax_mse(torch.zeros(4, 10), torch.zeros(4, 10))
+    tensor(0.)
+    """
+    difference = student_logits.softmax(1) - target_logits.softmax(1)
+    return _mean(difference.square().mean(1), rows)
+
+
+def kl_divergence(student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+    """D_KL(target ‖ student) of the softmax outputs, summed over classes, mean over rows (Sec. 3.4).
+
+    >>> kl_divergence(torch.zeros(1, 2), torch.tensor([[100.0, 0.0]]))
+    tensor(0.6931)
+    """
+    log_student, log_target = student_logits.log_softmax(1), target_logits.log_softmax(1)
+    return _mean((log_target.exp() * (log_target - log_student)).sum(1), rows)
+
+
+def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tensor | None = None) -> Tensor:
+    """The family between squared error (tau = 0) and KL divergence (tau = 1) of App. C.
+
+    C_tau(p, q) = 2 / (N² tau²) · D_KL(p_tau ‖ q_tau), where p_tau = tau p + (1 - tau) / N, with p the
+    target's and q the student's softmax. The authors' code has a further factor 1 - 1/N that the paper
+    does not; this is the paper's. At tau = 0 it is the limit, `softmax_mse`.
+    """
+    if not 0 <= tau <= 1:
+        raise ValueError(f"tau lies from 0 (squared error) to 1 (KL divergence), got {tau}.")
+    n_classes = student_logits.shape[1]
+    if tau == 0:
+        return softmax_mse(student_logits, target_logits, rows)
+    if tau == 1:
+        return kl_divergence(student_logits, target_logits, rows) * (2 / n_classes**2)
+    # Near tau = 0 the divergence is a difference of almost equal numbers, divided by tau²: float32 would
+    # leave nothing but rounding.
+    uniform = (1 - tau) / n_classes
+    p = tau * target_logits.double().softmax(1) + uniform
+    q = tau * student_logits.double().softmax(1) + uniform
+    divergence = (p * (p.log() - q.log())).sum(1)
+    return _mean(divergence * (2 / (n_classes * tau) ** 2), rows).to(student_logits.dtype)
+
+
+def logit_distance(first: Tensor, second: Tensor) -> Tensor:
+    """Mean squared difference of two outputs' logits, over rows and classes (Sec. 3.4, "decoupling").
+
+    Gradient flows to both: it is what couples the two outputs of one network.
+
+    >>> logit_distance(torch.zeros(2, 2), torch.ones(2, 2))
+    tensor(1.)
+    """
+    return (first - second).square().mean()
+
+
+def _mean(per_row: Tensor, rows: Tensor | None) -> Tensor:
+    if rows is None:
+        return per_row.mean()
+    return (per_row * rows).sum() / rows.sum().clamp_min(1)

@@ -1,0 +1,19 @@
+"""Images and labels: where they come from, who is labelled, what batch t holds."""
+
+from meanteacher.data.dataset import Dataset, Source, TrainTest
+from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler
+from meanteacher.data.split import Split, make_split
+from meanteacher.data.stream import ImageStream
+
+__all__ = [
+    "BatchSpec",
+    "Dataset",
+    "Fixed",
+    "ImageStream",
+    "Mixed",
+    "Sampler",
+    "Source",
+    "Split",
+    "TrainTest",
+    "make_split",
+]

@@ -1,0 +1,81 @@
+"""Images and labels in memory, checked once."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data.download import Progress
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """N examples and their labels, `UNLABELLED` where a label is unknown.
+
+    Images stay bytes for as long as possible: they are made float a batch at a time, so that a large set
+    is never copied whole.
+    """
+
+    images: Tensor
+    """[N, C, H, W] as uint8, or [N, ...] as floating point."""
+    labels: Tensor
+    """[N], int64."""
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise InputError(
+                f"{len(self.images)} images but {len(self.labels)} labels: give one label an image, "
+                f"{UNLABELLED} where it is unknown."
+            )
+        if len(self.images) == 0:
+            raise InputError("The data set is empty: give at least one image.")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < UNLABELLED or high >= len(self.class_names):
+            raise InputError(
+                f"Labels run from {low} to {high}, but there are {len(self.class_names)} classes: "
+                f"expected 0 to {len(self.class_names) - 1}, or {UNLABELLED} for unlabelled."
+            )
+        if self.images.is_floating_point():
+            finite = torch.isfinite(self.images.flatten(1)).all(dim=1)
+            if not bool(finite.all()):
+                bad = (~finite).nonzero().flatten().tolist()
+                raise InputError(
+                    f"{len(bad)} of {len(self.images)} images hold NaN or infinite values, the first at "
+                    f"index {bad[0]}. Remove or repair them."
+                )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here."""
+        digest = hashlib.sha256(repr((tuple(self.images.shape), str(self.images.dtype))).encode())
+        digest.update(self.labels.numpy().tobytes())
+        for chunk in self.images.split(4096):
+            digest.update(chunk.contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainTest:
+    """The two official parts of a benchmark."""
+
+    train: Dataset
+    test: Dataset
+
+
+class Source(Protocol):
+    """Where a benchmark comes from. A frozen value, so that it can stand in a recipe."""
+
+    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
+        """Read the files in `folder`, downloading the missing ones first; `progress` is told how that goes."""
+        ...

@@ -1,0 +1,125 @@
+"""Who is labelled: the same number in every class, drawn anew for every run seed."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.seeding import generator
+
+_HEADER = "meanteacher split 1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The training set in three disjoint parts of positions, each sorted."""
+
+    labelled: Tensor
+    unlabelled: Tensor
+    validation: Tensor
+    """Kept apart: neither its images nor its labels are trained on."""
+
+    @property
+    def n_examples(self) -> int:
+        return len(self.labelled) + len(self.unlabelled) + len(self.validation)
+
+    def to_text(self) -> str:
+        """A few lines that determine the split: whoever is not listed is unlabelled."""
+        lines = [_HEADER, f"examples {self.n_examples}"]
+        for name in ("labelled", "validation"):
+            lines.append(" ".join([name, *map(str, getattr(self, name).tolist())]))
+        return "\n".join(lines) + "\n"
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.to_text().encode()).hexdigest()[:16]
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.to_text(), encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> "Split":
+        """Read a file that `save` wrote.
+
+        Raises:
+            InputError: the file is not a split.
+        """
+        try:
+            header, examples, labelled, validation = path.read_text(encoding="utf-8").splitlines()
+            if header != _HEADER:
+                raise ValueError(header)
+            n_examples = int(_values(examples, "examples")[0])
+            return _assemble(n_examples, _values(labelled, "labelled"), _values(validation, "validation"))
+        except (ValueError, IndexError) as error:
+            raise InputError(
+                f"{path} is not a split written by meanteacher ({error}). Delete it and draw the split again."
+            ) from error
+
+
+def make_split(labels: Tensor, *, n_classes: int, n_labelled: int | None, seed: int, validation: float = 0.0) -> Split:
+    """Draw a split in which every class has the same number of labels.
+
+    Args:
+        labels: [N], the true labels of the training set, `UNLABELLED` where there is none.
+        n_classes: how many classes the labels may name.
+        n_labelled: how many labels to keep in all, `None` for every one there is.
+        seed: of the run: another seed draws another labelled set.
+        validation: the share of the labelled training data to keep apart (the paper's is 0.1).
+
+    Raises:
+        InputError: there are not that many labels, or they cannot be shared out equally.
+
+    >>> split = make_split(torch.arange(100) % 10, n_classes=10, n_labelled=20, seed=0)
+    >>> len(split.labelled), len(split.unlabelled), len(split.validation)
+    (20, 80, 0)
+    """
+    if not 0 <= validation < 1:
+        raise InputError(f"validation is a share of the training data from 0 to below 1, got {validation}.")
+    known = (labels != UNLABELLED).nonzero().flatten()
+    order = known[torch.randperm(len(known), generator=generator(seed, "split"))]
+    n_validation = round(validation * len(known))
+    kept_apart, rest = order[:n_validation], order[n_validation:]
+    chosen = rest if n_labelled is None else _balanced(rest, labels[rest], n_classes, n_labelled)
+    return _assemble(len(labels), chosen.tolist(), kept_apart.tolist())
+
+
+def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: int) -> Tensor:
+    if n_labelled <= 0 or n_labelled % n_classes:
+        nearest = max(n_classes, n_labelled // n_classes * n_classes)
+        raise InputError(
+            f"n_labelled={n_labelled} cannot be shared equally by {n_classes} classes. "
+            f"Take a multiple of {n_classes}, for instance {nearest}."
+        )
+    each = n_labelled // n_classes
+    counts = torch.bincount(labels, minlength=n_classes)
+    if int(counts.min()) < each:
+        scarce = int(counts.argmin())
+        raise InputError(
+            f"n_labelled={n_labelled} needs {each} labels in every class, but class {scarce} has "
+            f"{int(counts[scarce])}. Take at most {int(counts[scarce]) * n_classes}."
+        )
+    return torch.cat([candidates[labels == c][:each] for c in range(n_classes)])
+
+
+def _assemble(n_examples: int, labelled: list[int], validation: list[int]) -> Split:
+    listed = [*labelled, *validation]
+    if len(set(listed)) != len(listed):
+        raise ValueError("a position is listed twice")
+    if listed and not 0 <= min(listed) <= max(listed) < n_examples:
+        raise ValueError(f"a position lies outside the {n_examples} examples")
+    rest = torch.ones(n_examples, dtype=torch.bool)
+    rest[listed] = False
+    return Split(
+        labelled=torch.tensor(sorted(labelled), dtype=torch.int64),
+        unlabelled=rest.nonzero().flatten(),
+        validation=torch.tensor(sorted(validation), dtype=torch.int64),
+    )
+
+
+def _values(line: str, name: str) -> list[int]:
+    first, *values = line.split(" ")
+    if first != name:
+        raise ValueError(f"expected the line {name!r}, found {first!r}")
+    return [int(value) for value in values]

@@ -1,0 +1,62 @@
+"""Errors of a network on a data set: the same code for student, teacher and shipped model."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data.dataset import Dataset
+
+_BATCH = 500
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Without noise, on running statistics, without gradients; every module's own mode restored after."""
+    training = [module for module in network.modules() if module.training]
+    network.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def predict_logits(
+    network: nn.Module,
+    images: Tensor,
+    *,
+    normalise: Callable[[Tensor], Tensor],
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """[N, n_classes] for N images, in their order."""
+    with evaluation_mode(network):
+        return torch.cat([network(normalise(chunk.to(device))).cpu() for chunk in images.split(_BATCH)])
+
+
+def error_rate(
+    network: nn.Module,
+    dataset: Dataset,
+    index: Tensor | None = None,
+    *,
+    normalise: Callable[[Tensor], Tensor],
+    device: torch.device | str = "cpu",
+) -> float:
+    """The share of images whose most probable class is not their label.
+
+    Args:
+        network: of logits
+        dataset: images and their true labels
+        index: the positions to judge by; all of them without.
+        normalise: what the network was trained behind.
+        device: where the network lives.
+    """
+    images = dataset.images if index is None else dataset.images[index]
+    labels = dataset.labels if index is None else dataset.labels[index]
+    if bool((labels == UNLABELLED).any()):
+        raise InputError("An error rate needs a label for every image, but some are unlabelled.")
+    predicted = predict_logits(network, images, normalise=normalise, device=device).argmax(1)
+    return float((predicted != labels).double().mean())

@@ -1,0 +1,53 @@
+"""Supervised-only: the classification cost, nothing else."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput
+from meanteacher.costs import classification_cost
+from meanteacher.teacher import Buffers, Teacher, warmed_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """Learn from the labelled rows only.
+
+    The paper evaluates the weight average of every system, this one included ("We use exponential moving
+    average weights in the evaluation of all our models", Table 1); here nothing learns from it.
+    """
+
+    decay: Schedule
+    buffers: Buffers
+    roles: ClassVar[tuple[str, ...]] = ("student",)
+    teacher_runs: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.buffers == "own" and not self.teacher_runs:
+            raise InputError(
+                f"{type(self).__name__} never runs its teacher in training, so buffers='own' would leave its "
+                "statistics at their start. Use buffers='average' or 'copy'."
+            )
+
+    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
+        return Teacher(student, buffers=self.buffers)
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        logits = student(batch.views["student"])
+        return StepOutput({"classification": classification_cost(logits, batch.labels)}, logits)
+
+    def after_step(
+        self,
+        student: nn.Module,
+        memory: nn.Module,
+        batch: Batch,
+        output: StepOutput,
+        step: int,
+    ) -> None:
+        assert isinstance(memory, Teacher)
+        memory.update(student, decay=warmed_up(self.decay(step), step))
+
+    def predictor(self, student: nn.Module, memory: nn.Module) -> nn.Module:
+        assert isinstance(memory, Teacher)
+        return memory.network

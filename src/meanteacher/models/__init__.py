@@ -1,0 +1,18 @@
+"""Networks. None knows which method trains it, and any nn.Module can stand in its place."""
+
+from typing import Protocol
+
+from torch import nn
+
+from meanteacher.core import Problem
+from meanteacher.models.conv13 import Conv13
+from meanteacher.models.mlp import Mlp
+
+
+class ModelSpec(Protocol):
+    """The part of a recipe that becomes a network once the data are known."""
+
+    def build(self, problem: Problem) -> nn.Module: ...
+
+
+__all__ = ["Conv13", "Mlp", "ModelSpec"]

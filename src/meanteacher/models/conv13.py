@@ -1,0 +1,71 @@
+"""The 13-layer ConvNet of Table 5, which all compared methods use."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models.layers import WeightNormConv2d, WeightNormLinear, initialise_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv13:
+    """Weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
+
+    width: float = 1.0
+    """Multiplies every channel count: a quarter costs about a tenth."""
+    dropout: float = 0.5
+    mean_decay: float = 0.999
+    """Of the running means that evaluation uses; short runs want a shorter memory."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        n_channels, *size = problem.input_shape
+        if len(size) != 2 or min(size) < 12:
+            raise InputError(
+                f"The 13-layer ConvNet takes images of at least 12x12 pixels, got {problem.input_shape} "
+                "(channels, height, width). Use a smaller network, for instance Mlp."
+            )
+        return Conv13Network(n_channels, problem.n_classes, self)
+
+
+class Conv13Network(nn.Module):
+    """Children are named after the rows of Table 5, in order."""
+
+    def __init__(self, n_channels: int, n_classes: int, spec: Conv13) -> None:
+        super().__init__()
+
+        def channels(full: int) -> int:
+            return max(1, round(full * spec.width))
+
+        def conv(n_in: int, n_out: int, kernel: int, padding: int) -> nn.Module:
+            return nn.Sequential(
+                WeightNormConv2d(n_in, n_out, kernel, padding=padding, mean_decay=spec.mean_decay),
+                nn.LeakyReLU(0.1),
+            )
+
+        n128, n256, n512 = channels(128), channels(256), channels(512)
+        self.conv1a = conv(n_channels, n128, 3, padding=1)
+        self.conv1b = conv(n128, n128, 3, padding=1)
+        self.conv1c = conv(n128, n128, 3, padding=1)
+        self.pool1 = nn.MaxPool2d(2)
+        self.dropout1 = nn.Dropout(spec.dropout)
+        self.conv2a = conv(n128, n256, 3, padding=1)
+        self.conv2b = conv(n256, n256, 3, padding=1)
+        self.conv2c = conv(n256, n256, 3, padding=1)
+        self.pool2 = nn.MaxPool2d(2)
+        self.dropout2 = nn.Dropout(spec.dropout)
+        self.conv3a = conv(n256, n512, 3, padding=0)
+        self.conv3b = conv(n512, n256, 1, padding=0)
+        self.conv3c = conv(n256, n128, 1, padding=0)
+        self.pool3 = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.softmax = WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits: the softmax itself is part of the costs."""
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+    def initialise_from(self, images: Tensor) -> None:
+        initialise_layers(self, images)

@@ -1,0 +1,100 @@
+"""Weight normalisation with mean-only batch normalisation (Salimans & Kingma 2016)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class WeightNormLayer(nn.Module):
+    """y = g · (v / ‖v‖) * x, its batch mean replaced by a learned bias.
+
+    In training the mean is the batch's and carries gradient; in evaluation it is the running one. The
+    running mean starts as a plain mean over the batches seen and becomes an exponential one when
+    `mean_decay` takes over: the authors start it at zero, which makes evaluation meaningless for
+    thousands of steps and is the same afterwards.
+    """
+
+    running_mean: Tensor
+    n_batches: Tensor
+
+    def __init__(self, direction: Tensor, mean_decay: float) -> None:
+        super().__init__()
+        n_out = len(direction)
+        self.mean_decay = mean_decay
+        self.direction = nn.Parameter(direction)
+        self.scale = nn.Parameter(torch.ones(n_out))
+        self.bias = nn.Parameter(torch.zeros(n_out))
+        self.register_buffer("running_mean", torch.zeros(n_out))
+        self.register_buffer("n_batches", torch.zeros(()))
+        self.initialising = False
+
+    def transform(self, x: Tensor, weight: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.initialising:
+            self._initialise(x)
+        y = self.transform(x, self._weight())
+        axes = (0, *range(2, y.ndim))
+        shape = (1, -1, *[1] * (y.ndim - 2))
+        if not self.training:
+            return y + (self.bias - self.running_mean).view(shape)
+        mean = y.mean(axes)
+        if not self.initialising:
+            self._track(mean.detach())
+        return y + (self.bias - mean).view(shape)
+
+    def _weight(self) -> Tensor:
+        axes = tuple(range(1, self.direction.ndim))
+        norm = self.direction.square().sum(axes, keepdim=True).sqrt()
+        return self.direction * (self.scale.view_as(norm) / norm)
+
+    @torch.no_grad()
+    def _initialise(self, x: Tensor) -> None:
+        """Choose the scale that gives this batch outputs of unit variance."""
+        self.scale.fill_(1)
+        self.bias.zero_()
+        y = self.transform(x, self._weight())
+        self.scale.copy_(torch.rsqrt(y.var((0, *range(2, y.ndim)), correction=0) + 1e-8))
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor) -> None:
+        self.n_batches += 1
+        self.running_mean.lerp_(mean, self.n_batches.reciprocal().clamp_min(1 - self.mean_decay))
+
+
+class WeightNormConv2d(WeightNormLayer):
+    """A convolution without stride."""
+
+    def __init__(self, n_in: int, n_out: int, kernel: int, *, padding: int = 0, mean_decay: float = 0.999) -> None:
+        super().__init__(torch.randn(n_out, n_in, kernel, kernel) * 0.05, mean_decay)
+        self.padding = padding
+
+    def transform(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, padding=self.padding)
+
+
+class WeightNormLinear(WeightNormLayer):
+    """A fully connected layer."""
+
+    def __init__(self, n_in: int, n_out: int, *, mean_decay: float = 0.999) -> None:
+        super().__init__(torch.randn(n_out, n_in) * 0.05, mean_decay)
+
+    def transform(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+
+@torch.no_grad()
+def initialise_layers(network: nn.Module, images: Tensor) -> None:
+    """Data-dependent initialisation: layer by layer, outputs of unit variance on this batch."""
+    layers = [layer for layer in network.modules() if isinstance(layer, WeightNormLayer)]
+    was_training = network.training
+    network.train()
+    for layer in layers:
+        layer.initialising = True
+    try:
+        network(images)
+    finally:
+        for layer in layers:
+            layer.initialising = False
+        network.train(was_training)

@@ -1,0 +1,29 @@
+"""Recipes: data only, one file a table or figure of the paper, and what is needed to run one."""
+
+from difflib import get_close_matches
+
+from meanteacher.core import InputError
+from meanteacher.recipes import digits, small, table1, table2
+from meanteacher.recipes.override import override
+from meanteacher.recipes.recipe import Claim, DataSpec, Recipe
+from meanteacher.recipes.run import Outcome, run
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe for recipe in (*digits.RECIPES, *small.RECIPES, *table1.RECIPES, *table2.RECIPES)
+}
+
+
+def find(name: str) -> Recipe:
+    """The recipe of that name.
+
+    Raises:
+        InputError: there is none; names the nearest.
+    """
+    if name not in RECIPES:
+        near = get_close_matches(name, RECIPES, n=3, cutoff=0.4)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"There is no recipe {name!r}.{hint} See all with: meanteacher list")
+    return RECIPES[name]
+
+
+__all__ = ["RECIPES", "Claim", "DataSpec", "Outcome", "Recipe", "find", "override", "run"]

@@ -1,0 +1,60 @@
+"""A recipe as plain JSON: for its fingerprint, its record, and the difference of two."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from meanteacher.recipes.recipe import Recipe
+
+_NOT_COMPUTED = {"claim", "deviations", "seeds"}
+"""What is said about a run, rather than what it does."""
+
+
+def describe(value: object) -> Any:
+    """The value in JSON's types, every frozen object as its class and its fields.
+
+    >>> from meanteacher.schedules import Constant
+    >>> describe(Constant(0.5))
+    {'is': 'meanteacher.schedules.Constant', 'value': 0.5}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        return {"is": _qualified(type(value)), **named}
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _qualified(value)
+    raise TypeError(
+        f"{value!r} cannot stand in a recipe: its {type(value).__name__} has no stable description. "
+        "Make it a frozen dataclass."
+    )
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Sixteen hex digits of all that a run computes with."""
+    described = {key: item for key, item in describe(recipe).items() if key not in _NOT_COMPUTED}
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(old: object, new: object, path: str = "") -> list[str]:
+    """Where two descriptions differ, one readable line each.
+
+    >>> differences({"steps": 10, "model": {"width": 1}}, {"steps": 10, "model": {"width": 2}})
+    ['model.width: 1 -> 2']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted({*old, *new})
+        return [
+            line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if old == new else [f"{path}: {json.dumps(old)} -> {json.dumps(new)}"]
+
+
+def _qualified(named: Any) -> str:
+    return f"{named.__module__}.{named.__qualname__}"

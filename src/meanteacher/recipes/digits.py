@@ -1,0 +1,47 @@
+"""Scikit-learn's digits with 20 labels: the demo. Seconds a run, nothing to download."""
+
+from meanteacher.core import Augment, Method
+from meanteacher.data import Fixed
+from meanteacher.data.digits import Digits
+from meanteacher.methods import MeanTeacher, PiModel, Supervised
+from meanteacher.models import Mlp
+from meanteacher.recipes.recipe import DataSpec, Recipe
+from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
+from meanteacher.train import Adam
+from meanteacher.views import Chain, Noise, PerChannel, Translate
+
+_STEPS = 600
+_VIEW: Augment = Chain((Translate(1), Noise(0.3)))
+_DECAY = Constant(0.99)
+_WEIGHT = SigmoidRampUp(value=50.0, steps=240)
+_METHODS: dict[str, Method] = {
+    "supervised": Supervised(decay=_DECAY, buffers="average"),
+    "pi-model": PiModel(decay=_DECAY, buffers="average", weight=_WEIGHT),
+    "mean-teacher": MeanTeacher(decay=_DECAY, buffers="own", weight=_WEIGHT),
+}
+
+RECIPES = tuple(
+    Recipe(
+        name=f"digits/{name}",
+        data=DataSpec(source=Digits(), n_labelled=20),
+        model=Mlp(hidden=(256, 256), dropout=0.2),
+        method=method,
+        normalise=PerChannel(),
+        views={"student": _VIEW, "teacher": _VIEW},
+        batch=Fixed(size=20 if name == "supervised" else 100, labelled=20, unlabelled_pool="all"),
+        optim=Adam(
+            learning_rate=Product(
+                (
+                    SigmoidRampUp(value=0.003, steps=60),
+                    SigmoidRampDown(value=1.0, steps=150, total=_STEPS),
+                )
+            ),
+            beta1=Constant(0.9),
+            beta2=Constant(0.99),
+        ),
+        steps=_STEPS,
+        evaluate_every=50,
+        seeds=tuple(range(6)),
+    )
+    for name, method in _METHODS.items()
+)

@@ -1,0 +1,114 @@
+"""The folder of one run: its identity, its lock, its record. One run a folder, one process at a time."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import torch
+
+from meanteacher.core import InputError
+from meanteacher.recipes.describe import differences
+
+
+class RunFolder:
+    """Claims a folder for a run, or for going on with the run that is there."""
+
+    def __init__(self, path: Path, identity: dict[str, str], described: dict[str, Any], *, resume: bool) -> None:
+        self.path = path
+        self.identity, self.described = identity, described
+        self.resume = resume
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._check_kind()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise InputError(
+                f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
+            ) from error
+        try:
+            if self.resume:
+                self._check_same_run()
+            else:
+                about = {"identity": self.identity, "recipe": self.described, "threads": torch.get_num_threads()}
+                write_json(self.path / "run.json", about)
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._lock is not None
+        self._lock.close()
+
+    def use_same_threads(self) -> None:
+        """Sums are rounded differently by another number of threads: resuming exactly needs the same."""
+        threads = _read_json(self.path / "run.json").get("threads")
+        if isinstance(threads, int) and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+
+    def record(self) -> dict[str, Any] | None:
+        """The record of a run that is complete."""
+        path = self.path / "record.json"
+        return _read_json(path) if path.exists() else None
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        write_json(self.path / "record.json", record)
+
+    def _check_kind(self) -> None:
+        holds_run = (self.path / "run.json").exists()
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file. Give a folder with --out.")
+        if self.resume and not holds_run:
+            raise InputError(f"{self.path} holds no run to resume. Start it without --resume.")
+        if not self.resume and holds_run:
+            raise InputError(
+                f"{self.path} holds a run already. Continue it with --resume, or give another folder with --out."
+            )
+        if not self.resume and self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir()):
+            raise InputError(
+                f"{self.path} is not empty and holds no run of meanteacher. Give another folder with --out."
+            )
+
+    def _check_same_run(self) -> None:
+        saved = _read_json(self.path / "run.json")
+        changed = differences(saved.get("recipe"), self.described)
+        changed += differences(saved.get("identity"), self.identity)
+        changed = [line for line in changed if not line.startswith("recipe:")]  # said field by field already
+        if changed:
+            raise InputError(
+                f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
+                "Resume it with what it was started with, or give another folder with --out."
+            )
+
+
+def write_json(path: Path, value: object) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(f".writing-{path.name}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}). Start the run again in another folder.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is damaged: not a JSON object. Start the run again in another folder.")
+    return value

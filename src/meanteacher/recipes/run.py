@@ -1,0 +1,227 @@
+"""Run a recipe into a folder: build its parts, train or resume, evaluate, write the record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import Problem
+from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
+from meanteacher.evaluate import error_rate
+from meanteacher.methods import METHODS
+from meanteacher.recipes.describe import describe, fingerprint
+from meanteacher.recipes.environment import environment
+from meanteacher.recipes.folder import RunFolder
+from meanteacher.recipes.recipe import Recipe
+from meanteacher.seeding import isolated_global_randomness, seed_global
+from meanteacher.train import (
+    Checkpoints,
+    Declared,
+    Evaluation,
+    Listener,
+    MetricsFile,
+    TrainState,
+    Vitals,
+    start,
+    train,
+)
+
+RECORD_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    complete: bool
+    step: int
+    record: dict[str, Any] | None
+    """The record, which is also in the folder; None for a run that was interrupted."""
+
+
+def run(
+    recipe: Recipe,
+    *,
+    seed: int,
+    out: Path,
+    data: TrainTest,
+    resume: bool = False,
+    listeners: Sequence[Listener] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Train `recipe` with `seed` and leave everything about it in `out`.
+
+    Args:
+        recipe: what to do
+        seed: of the labelled set, the batches, the noise and the weights
+        out: a folder of its own for this run
+        data: what `recipe.data.source` loads
+        resume: continue the run that `out` holds
+        listeners: who is told how it goes
+        should_stop: asked after every step; True saves a checkpoint and ends the run
+
+    Raises:
+        InputError: something given is wrong; nothing in `out` is lost.
+        DivergedError: the costs are no longer finite; the last good checkpoint is kept.
+    """
+    split = make_split(
+        data.train.labels,
+        n_classes=data.train.n_classes,
+        n_labelled=recipe.data.n_labelled,
+        seed=seed,
+        validation=recipe.data.validation,
+    )
+    identity = {
+        "recipe": fingerprint(recipe),
+        "seed": str(seed),
+        "data": data.train.fingerprint(),
+        "split": split.fingerprint(),
+    }
+    with RunFolder(out, identity, describe(recipe), resume=resume) as folder:
+        record = folder.record()
+        if record is not None:
+            return Outcome(complete=True, step=recipe.steps, record=record)
+        folder.use_same_threads()
+        split.save(out / "split.txt")
+        experiment = _Experiment(recipe, seed, data, split)
+        checkpoints = Checkpoints(out / "checkpoints", identity)
+        state = experiment.start()
+        if resume and checkpoints.exists():
+            checkpoints.restore(state)
+        vitals = Vitals(experiment.declared())
+        metrics = MetricsFile(out / "metrics.jsonl", from_step=state.step)
+        complete = train(
+            state,
+            recipe.method,
+            recipe.optim,
+            experiment.stream,
+            steps=recipe.steps,
+            seed=seed,
+            vitals=vitals,
+            evaluate=experiment.evaluate,
+            evaluate_every=recipe.evaluate_every,
+            listeners=(metrics, *listeners),
+            checkpoints=checkpoints,
+            should_stop=should_stop,
+        )
+        if not complete:
+            return Outcome(complete=False, step=state.step, record=None)
+        record = experiment.record(state, vitals, checkpoints, identity)
+        folder.write_record(record)
+        return Outcome(complete=True, step=state.step, record=record)
+
+
+class _Experiment:
+    """The parts of a recipe once the data are there."""
+
+    def __init__(self, recipe: Recipe, seed: int, data: TrainTest, split: Split) -> None:
+        self.recipe, self.seed, self.data, self.split = recipe, seed, data, split
+        trained_on = data.train.images
+        if len(split.validation):
+            trained_on = trained_on[torch.cat([split.labelled, split.unlabelled])]
+        self.normalise: nn.Module = recipe.normalise.fit(trained_on)
+        self.sampler = recipe.batch.sampler(split, seed)
+        self.stream = ImageStream(
+            data.train,
+            self.sampler,
+            views={role: recipe.views[role] for role in recipe.method.roles},
+            normalise=self.normalise,
+            seed=seed,
+        )
+
+    def start(self) -> TrainState:
+        problem = Problem(
+            n_classes=self.data.train.n_classes,
+            n_examples=len(self.data.train),
+            input_shape=tuple(self.data.train.images.shape[1:]),
+        )
+        with isolated_global_randomness():
+            seed_global(self.seed, "weights")
+            student = self.recipe.model.build(problem)
+        return start(
+            student,
+            self.recipe.method,
+            self.recipe.optim,
+            self.stream,
+            normalise=self.normalise,
+            problem=problem,
+            seed=self.seed,
+        )
+
+    def declared(self) -> Declared:
+        return Declared(
+            n_labelled=len(self.split.labelled),
+            labelled_share=self.sampler.labelled_share,
+            exact=self.sampler.exact,
+            steps=self.recipe.steps,
+        )
+
+    def evaluate(self, state: TrainState) -> Evaluation:
+        """On the validation part where there is one; the test curve is to look at, never to choose by."""
+        part = "validation" if len(self.split.validation) else "test"
+        errors = self._errors(state, part)
+        return Evaluation(state.step, part, errors["student"], errors["teacher"])
+
+    def record(
+        self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints, identity: dict[str, str]
+    ) -> dict[str, Any]:
+        last = self._all_errors(state)
+        best = state.best()
+        best_errors = None
+        if best is not None:
+            at_best = self.start()
+            checkpoints.restore(at_best, "best")
+            best_errors = self._all_errors(at_best)
+        train_set, split, method = self.data.train, self.split, self.recipe.method
+        names = {kind: name for name, kind in METHODS.items()}
+        return {
+            "schema": RECORD_SCHEMA,
+            "recipe": {
+                "name": self.recipe.name,
+                "fingerprint": identity["recipe"],
+                "fields": describe(self.recipe),
+            },
+            "method": names.get(type(method), type(method).__name__),
+            "seed": self.seed,
+            "status": "complete",
+            "data": {
+                "fingerprint": identity["data"],
+                "n_train": len(train_set),
+                "n_labelled": len(split.labelled),
+                "n_validation": len(split.validation),
+                "n_test": len(self.data.test),
+                "class_names": list(train_set.class_names),
+            },
+            "split": {"fingerprint": identity["split"]},
+            "environment": environment(),
+            "n_parameters": sum(p.numel() for p in state.student.parameters()),
+            "steps": state.step,
+            "seconds": round(state.seconds, 3),
+            "images_per_second": round(state.step * self.recipe.batch.size / max(state.seconds, 1e-9), 1),
+            "curve": [asdict(point) for point in state.curve],
+            "errors": {"last": last, "best_validation": best_errors},
+            "vitals": vitals.readings,
+            "alarms": [asdict(alarm) for alarm in vitals.alarms],
+        }
+
+    def _all_errors(self, state: TrainState) -> dict[str, Any]:
+        test = self._errors(state, "test")
+        validation = self._errors(state, "validation") if len(self.split.validation) else None
+        return {
+            "step": state.step,
+            **{
+                model: {"test": test[model], "validation": validation[model] if validation else None}
+                for model in ("student", "teacher")
+            },
+        }
+
+    def _errors(self, state: TrainState, part: str) -> dict[str, float]:
+        dataset: Dataset = self.data.test if part == "test" else self.data.train
+        index: Tensor | None = None if part == "test" else self.split.validation
+        return {
+            "student": error_rate(state.student, dataset, index, normalise=self.normalise),
+            "teacher": error_rate(state.predictor(self.recipe.method), dataset, index, normalise=self.normalise),
+        }

@@ -1,0 +1,77 @@
+"""The weight-averaged copy of the student."""
+
+import copy
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from meanteacher.core import InputError
+
+Buffers = Literal["own", "average", "copy"]
+"""Where the teacher's buffers, such as batch-normalisation statistics, come from.
+
+own      the teacher runs in training mode and keeps statistics of its own activations, as the authors do
+average  the same exponential average as the weights
+copy     the student's latest
+"""
+
+
+def warmed_up(decay: float, step: int) -> float:
+    """The decay to use after step `step`.
+
+    The first averages would be dominated by the random start: take the plain mean of the students so far
+    until the decay takes over.
+
+    >>> warmed_up(0.99, 0), warmed_up(0.99, 1), warmed_up(0.99, 500)
+    (0.0, 0.5, 0.99)
+    """
+    return min(1 - 1 / (step + 1), decay)
+
+
+class Teacher(nn.Module):
+    """A network whose weights are the exponential moving average of the student's (Sec. 2).
+
+    Always float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is rounded
+    away. No gradient ever reaches it.
+    """
+
+    def __init__(self, student: nn.Module, *, buffers: Buffers) -> None:
+        super().__init__()
+        if buffers not in get_args(Buffers):
+            raise InputError(f"buffers is one of {', '.join(get_args(Buffers))}, got {buffers!r}.")
+        self.buffer_policy: Buffers = buffers
+        self.network = copy.deepcopy(student).float().requires_grad_(requires_grad=False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        if self.buffer_policy == "own" or not self.training:
+            output: Tensor = self.network(x)
+        else:
+            # In training mode a layer writes its statistics as it runs; under these policies they are not
+            # the teacher's to keep, so it writes them to copies that are dropped.
+            spare = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+            output = functional_call(self.network, spare, (x,))
+        return output
+
+    @torch.no_grad()
+    def update(self, student: nn.Module, *, decay: float) -> None:
+        """teacher = decay · teacher + (1 - decay) · student."""
+        _average(list(self.network.parameters()), list(student.parameters()), decay)
+        if self.buffer_policy == "own":
+            return
+        ours, theirs = list(self.network.buffers()), list(student.buffers())
+        if self.buffer_policy == "average":
+            floating = [i for i, buffer in enumerate(ours) if buffer.is_floating_point()]
+            _average([ours[i] for i in floating], [theirs[i] for i in floating], decay)
+            ours = [buffer for buffer in ours if not buffer.is_floating_point()]
+            theirs = [buffer for buffer in theirs if not buffer.is_floating_point()]
+        for own, new in zip(ours, theirs, strict=True):
+            own.copy_(new)
+
+
+def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:
+    """One fused update of all tensors; a Python loop costs more than the arithmetic."""
+    if averages:
+        torch._foreach_lerp_(averages, [value.float() for value in values], 1 - decay)

@@ -1,0 +1,25 @@
+"""Training: knows the Method protocol and no concrete method."""
+
+from meanteacher.train.callbacks import Listener, LogEntry, MetricsFile
+from meanteacher.train.checkpoint import Checkpoints
+from meanteacher.train.loop import start, train
+from meanteacher.train.optim import Adam, OptimSpec, Sgd
+from meanteacher.train.state import Evaluation, TrainState
+from meanteacher.train.vitals import Alarm, Declared, Vitals
+
+__all__ = [
+    "Adam",
+    "Alarm",
+    "Checkpoints",
+    "Declared",
+    "Evaluation",
+    "Listener",
+    "LogEntry",
+    "MetricsFile",
+    "OptimSpec",
+    "Sgd",
+    "TrainState",
+    "Vitals",
+    "start",
+    "train",
+]

@@ -1,0 +1,68 @@
+"""Who is told how a run goes. A listener can show or write it down; it cannot change the run."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from meanteacher.train.state import Evaluation
+from meanteacher.train.vitals import Alarm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """Means over the steps since the last entry."""
+
+    step: int
+    """Steps done."""
+    costs: dict[str, float]
+    weights: dict[str, float]
+    learning_rate: float
+    images_per_second: float
+
+
+class Listener(Protocol):
+    """Is told of everything as it happens."""
+
+    def on_log(self, entry: LogEntry) -> None: ...
+
+    def on_evaluation(self, evaluation: Evaluation) -> None: ...
+
+    def on_alarm(self, alarm: Alarm) -> None: ...
+
+
+class MetricsFile:
+    """Writes metrics.jsonl: one JSON object a line, each with its kind and step."""
+
+    def __init__(self, path: Path, *, from_step: int = 0) -> None:
+        self.path = path
+        self._drop_after(from_step)
+
+    def on_log(self, entry: LogEntry) -> None:
+        self._append("log", entry)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._append("evaluation", evaluation)
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        self._append("alarm", alarm)
+
+    def _append(self, kind: str, entry: LogEntry | Evaluation | Alarm) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **asdict(entry)}) + "\n")
+
+    def _drop_after(self, step: int) -> None:
+        """Forget what a killed run wrote beyond its last checkpoint: the resumed run writes it again."""
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the line that was being written when the run was killed
+            if entry["step"] <= step:
+                kept.append(line + "\n")
+        temporary = self.path.with_suffix(".writing")
+        temporary.write_text("".join(kept), encoding="utf-8")
+        temporary.replace(self.path)

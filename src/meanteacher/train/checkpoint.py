@@ -1,0 +1,180 @@
+"""Checkpoints that are either whole or not there.
+
+A checkpoint is a folder: weights as safetensors, the rest as a file that `torch.load` reads with
+weights_only=True, and a manifest with the sha256 of each. It is written under a temporary name, synced
+and renamed, so a crash at any moment leaves the previous one in place. Two pointer files, `last` and `best`,
+name the folders that matter; the one before the last is kept too, in case the disk damages the last.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+
+from meanteacher.core import InputError
+from meanteacher.train.state import Evaluation, TrainState
+
+_FORMAT = 1
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one folder."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.identity = dict(identity)
+        """What makes this run this run (recipe, data, split, seed): a checkpoint of another is refused."""
+
+    def save(self, state: TrainState) -> Path:
+        """Write the state; when it returns, the state is on the disk.
+
+        Raises:
+            InputError: the disk is full or not writable. The previous checkpoint is intact.
+        """
+        final = self.folder / f"step_{state.step:08d}"
+        temporary = self.folder / f".writing-{final.name}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._clear_leftovers()
+            temporary.mkdir()
+            self._write(state, temporary)
+            if final.exists():  # a step that was reached before, then damaged or trained over again
+                shutil.rmtree(final)
+            temporary.rename(final)
+            _sync(self.folder)
+            self._point("last", final.name)
+            best = state.best()
+            if best is not None and best.step == state.step:
+                self._point("best", final.name)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise InputError(
+                f"Could not write the checkpoint of step {state.step} to {self.folder}: {error}. "
+                "Earlier checkpoints are intact: free some space and resume the run."
+            ) from error
+        self._prune()
+        return final
+
+    def restore(self, state: TrainState, name: str = "last") -> None:
+        """Bring the state to where checkpoint `name` left it.
+
+        Raises:
+            InputError: there is none, it is damaged, or it belongs to another run. The state is untouched.
+        """
+        folder = self.path(name)
+        self._verify(folder)
+        saved = torch.load(folder / "state.pt", weights_only=True)
+        for part, module in state.modules().items():
+            load_model(module, folder / f"{part}.safetensors")
+        state.optimizer.load_state_dict(saved["optimizer"])
+        state.step = saved["step"]
+        state.seconds = saved["seconds"]
+        state.curve = [Evaluation(**point) for point in saved["curve"]]
+        state.vitals = saved["vitals"]
+
+    def path(self, name: str) -> Path:
+        """The folder that the pointer `last` or `best` names."""
+        try:
+            folder = self.folder / (self.folder / name).read_text(encoding="utf-8").strip()
+        except OSError:
+            folder = None
+        if folder is None or not folder.is_dir():
+            # A pointer may lag behind or name a folder that was removed; the last is then the newest there.
+            steps = self._steps() if name == "last" else []
+            if not steps:
+                raise InputError(f"{self.folder} holds no checkpoint to resume from. Start the run without --resume.")
+            folder = steps[-1]
+        return folder
+
+    def exists(self) -> bool:
+        return bool(self._steps())
+
+    def _steps(self) -> list[Path]:
+        return sorted(self.folder.glob("step_*"))
+
+    def _write(self, state: TrainState, folder: Path) -> None:
+        for part, module in state.modules().items():
+            save_model(module, str(folder / f"{part}.safetensors"))
+        torch.save(
+            {
+                "optimizer": state.optimizer.state_dict(),
+                "step": state.step,
+                "seconds": state.seconds,
+                "curve": [asdict(point) for point in state.curve],
+                "vitals": state.vitals,
+            },
+            folder / "state.pt",
+        )
+        manifest = {
+            "format": _FORMAT,
+            "step": state.step,
+            "identity": self.identity,
+            "sha256": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for path in (*folder.iterdir(), folder):
+            _sync(path)
+
+    def _verify(self, folder: Path) -> None:
+        damaged = f"Delete that folder to resume from the one before it, or start the run again elsewhere: {folder}"
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            files, identity, version = manifest["sha256"], manifest["identity"], manifest["format"]
+            expected = {f"{part}.safetensors" for part in ("student", "memory", "normalise")} | {"state.pt"}
+            wrong = [name for name in sorted(expected) if _sha256(folder / name) != files.get(name)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"The checkpoint is damaged or incomplete ({error}). {damaged}") from error
+        if version != _FORMAT:
+            raise InputError(
+                f"The checkpoint {folder} has format {version}, this version reads {_FORMAT}. "
+                "Resume with the version of meanteacher that wrote it."
+            )
+        if wrong:
+            raise InputError(
+                f"The checkpoint is damaged: {', '.join(wrong)} is not what was written (sha256). {damaged}"
+            )
+        other = [key for key in sorted(self.identity) if identity.get(key) != self.identity[key]]
+        if other:
+            raise InputError(
+                f"The checkpoint {folder} is from another run: its {' and '.join(other)} differ. "
+                "Resume with what the run was started with, or give another output folder."
+            )
+
+    def _point(self, name: str, target: str) -> None:
+        temporary = self.folder / f".writing-{name}"
+        temporary.write_text(target + "\n", encoding="utf-8")
+        _sync(temporary)
+        temporary.replace(self.folder / name)
+        _sync(self.folder)
+
+    def _prune(self) -> None:
+        keep = set(self._steps()[-2:])
+        if (self.folder / "best").exists():
+            keep.add(self.path("best"))
+        for folder in self._steps():
+            if folder not in keep:
+                shutil.rmtree(folder)
+
+    def _clear_leftovers(self) -> None:
+        for leftover in self.folder.glob(".writing-*"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,180 @@
+"""The training loop: batch, costs, gradient, optimiser, average; and what surrounds them."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
+from meanteacher.seeding import isolated_global_randomness, seed_global
+from meanteacher.train.callbacks import Listener, LogEntry
+from meanteacher.train.checkpoint import Checkpoints
+from meanteacher.train.optim import OptimSpec
+from meanteacher.train.state import Evaluation, TrainState
+from meanteacher.train.vitals import Alarm, Vitals
+
+
+def start(
+    student: nn.Module,
+    method: Method,
+    optim: OptimSpec,
+    stream: Stream,
+    *,
+    normalise: nn.Module,
+    problem: Problem,
+    seed: int,
+) -> TrainState:
+    """The state before the first step."""
+    student.train()
+    if isinstance(student, InitialisesFromData):
+        with isolated_global_randomness():
+            seed_global(seed, "initialise")
+            student.initialise_from(stream[0].views["student"])
+    memory = method.init(student, problem).train()
+    trained = [p for p in student.parameters() if p.requires_grad]
+    return TrainState(student, memory, normalise, optim.build(trained))
+
+
+def train(
+    state: TrainState,
+    method: Method,
+    optim: OptimSpec,
+    stream: Stream,
+    *,
+    steps: int,
+    seed: int,
+    vitals: Vitals,
+    evaluate: Callable[[TrainState], Evaluation],
+    evaluate_every: int,
+    log_every: int = 10,
+    save_seconds: float = 300,
+    listeners: Sequence[Listener] = (),
+    checkpoints: Checkpoints | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Train from `state.step` to `steps`, in place.
+
+    Step t is a function of the state and t alone, so where a run was interrupted cannot be seen in its
+    weights. Evaluates, and saves a checkpoint, every `evaluate_every` steps and at the end; where that is
+    far apart, `save_seconds` bounds what a crash can cost.
+
+    Returns:
+        Whether the run is complete; False when `should_stop` ended it, with a checkpoint of where it was.
+
+    Raises:
+        DivergedError: a cost or a weight is no longer finite. The last checkpoint is from before.
+    """
+    if state.vitals:
+        vitals.load(state.vitals)
+    began = time.perf_counter() - state.seconds
+    saved = time.perf_counter()
+    window = _Window()
+    with isolated_global_randomness():
+        while state.step < steps:
+            logs = (state.step + 1) % log_every == 0
+            output, alarms = _step(state, method, optim, stream, seed=seed, vitals=vitals, reads=logs)
+            window.add(output)
+            for alarm in alarms:
+                for listener in listeners:
+                    listener.on_alarm(alarm)
+            complete = state.step == steps
+            evaluates = complete or state.step % evaluate_every == 0
+            stops = not complete and should_stop()
+            if logs or evaluates or stops:
+                entry = window.close(state.step, state.optimizer.param_groups[0]["lr"])
+                for listener in listeners:
+                    listener.on_log(entry)
+            if evaluates:
+                state.curve.append(evaluate(state))
+                for listener in listeners:
+                    listener.on_evaluation(state.curve[-1])
+            if evaluates or stops or time.perf_counter() - saved > save_seconds:
+                saved = time.perf_counter()
+                state.seconds = saved - began
+                state.vitals = vitals.state()
+                _check_weights(state)
+                if checkpoints is not None:
+                    checkpoints.save(state)
+                window.began = time.perf_counter()  # the rate is that of training alone
+            if stops:
+                return False
+    return True
+
+
+def _step(
+    state: TrainState,
+    method: Method,
+    optim: OptimSpec,
+    stream: Stream,
+    *,
+    seed: int,
+    vitals: Vitals,
+    reads: bool,
+) -> tuple[StepOutput, list[Alarm]]:
+    step = state.step
+    batch = stream[step]
+    seed_global(seed, "network noise", step)
+    optim.set_step(state.optimizer, step)
+    output = method.forward(state.student, state.memory, batch, step)
+    alarms = []
+    if gradients_too := vitals.reads_gradients(step):
+        alarms += vitals.read_gradients(step, batch, output, state.student)
+    state.optimizer.zero_grad(set_to_none=True)
+    torch.stack(list(output.costs.values())).sum().backward()
+    state.optimizer.step()
+    method.after_step(state.student, state.memory, batch, output, step)
+    state.step += 1
+    vitals.count_labels(batch)
+    if reads or gradients_too:
+        alarms += vitals.read(step, batch, output, state.student, state.predictor(method))
+    return output, alarms
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """Sums since the last log entry. They stay on the device: reading one a step would stall it."""
+
+    steps: int = 0
+    images: int = 0
+    costs: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+
+    def add(self, output: StepOutput) -> None:
+        self.steps += 1
+        self.images += len(output.logits)
+        self.weights = dict(output.weights)
+        for name, cost in output.costs.items():
+            value = cost.detach()
+            self.costs[name] = self.costs[name] + value if name in self.costs else value
+
+    def close(self, step: int, learning_rate: float) -> LogEntry:
+        means = {name: float(total) / self.steps for name, total in self.costs.items()}
+        for name, mean in means.items():
+            if not math.isfinite(mean):
+                raise DivergedError(
+                    f"The cost '{name}' is {mean} within the {self.steps} steps before step {step}. Likely "
+                    "cause: the learning rate or a cost's weight is too large; lower it or ramp it up slowly."
+                )
+        entry = LogEntry(
+            step=step,
+            costs=means,
+            weights=self.weights,
+            learning_rate=learning_rate,
+            images_per_second=self.images / max(time.perf_counter() - self.began, 1e-9),
+        )
+        self.steps, self.images, self.costs, self.began = 0, 0, {}, time.perf_counter()
+        return entry
+
+
+def _check_weights(state: TrainState) -> None:
+    """Hold back a checkpoint that would replace a good one with one that cannot be used."""
+    for name, parameter in state.student.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise DivergedError(
+                f"The student's '{name}' is no longer finite at step {state.step}. Likely cause: the "
+                "learning rate is too large; lower it or ramp it up more slowly."
+            )

@@ -1,0 +1,51 @@
+"""Everything that changes during a run, and nothing else: what a checkpoint holds."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from meanteacher.core import Method
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One point of the learning curve: the errors of both models."""
+
+    step: int
+    part: str
+    """"validation" or "test": where the errors were measured."""
+    student: float
+    teacher: float
+
+
+@dataclass(slots=True, eq=False)
+class TrainState:
+    """A run after `step` steps."""
+
+    student: nn.Module
+    memory: nn.Module
+    normalise: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    seconds: float = 0.0
+    """Spent training and evaluating, over all interruptions."""
+    curve: list[Evaluation] = field(default_factory=list)
+    vitals: dict[str, Any] = field(default_factory=dict)
+    """What the vitals remember, in plain values."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What is saved as weights."""
+        return {"student": self.student, "memory": self.memory, "normalise": self.normalise}
+
+    def best(self) -> Evaluation | None:
+        """The evaluation with the lowest validation error of the teacher, the earliest of equals.
+
+        There is none without validation data: choosing by the test error would make it a lie.
+        """
+        candidates = [point for point in self.curve if point.part == "validation"]
+        return min(candidates, key=lambda point: point.teacher, default=None)
+
+    def predictor(self, method: Method) -> nn.Module:
+        return method.predictor(self.student, self.memory)

@@ -1,0 +1,230 @@
+"""Live health of a run: a cost that trains nothing, a teacher that does not follow, a label that leaks.
+
+Each reading is kept in the run's record, and each alarm is a sentence that names the likely cause. Reading
+the gradient of every cost takes a backward pass a cost, so it happens at steps 0, 1, 2, 4, 8 … and later
+every thousand; those readings are kept. What is cheap is checked whenever the run logs, too.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, Batch, StepOutput
+
+_PATIENCE = 3
+"""Readings in a row before an alarm, for what may be innocent once."""
+_COLLAPSED = 0.95
+"""Share of one class among the predictions that counts as collapse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something is wrong in a way that the costs' values do not show."""
+
+    step: int
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the run says it does, which the vitals hold it to."""
+
+    n_labelled: int
+    labelled_share: float
+    exact: bool
+    """Every batch has just that share, or only the average batch."""
+    steps: int
+
+
+class Vitals:
+    """Watches one run. Reading changes nothing: the weights are the same to the bit without it."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.readings: list[dict[str, Any]] = []
+        self.alarms: list[Alarm] = []
+        self._streaks: dict[str, int] = {}
+        self._labelled: set[int] = set()
+        self._rows = 0
+        self._labelled_rows = 0
+        self._sums: dict[str, float] = {}
+        self._gradients: dict[str, float] | None = None
+
+    def reads_gradients(self, step: int) -> bool:
+        return step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
+
+    def read_gradients(self, step: int, batch: Batch, output: StepOutput, student: nn.Module) -> list[Alarm]:
+        """Read the gradient of each cost on the student. To be called while the graph is whole."""
+        if not bool((batch.labels != UNLABELLED).any()):
+            return []  # the classification cost rests, rightly
+        parameters = [p for p in student.parameters() if p.requires_grad]
+        gradients = {name: _gradient_norm(cost, parameters) for name, cost in output.costs.items()}
+        self._gradients = gradients
+        raised = []
+        for name, norm in gradients.items():
+            weight = output.weights.get(name, 1.0)
+            dead = norm == 0 and weight != 0
+            # Without any path to the student once is enough; with one, teacher and student may agree by
+            # chance of an equal start.
+            certain = dead and not output.costs[name].requires_grad
+            if self._streak(f"dead {name}", dead) >= _PATIENCE or certain:
+                raised += self._raise(
+                    step,
+                    f"dead-cost/{name}",
+                    f"The cost '{name}' has the weight {weight:.3g}, but its gradient on the student is "
+                    "exactly zero: it trains nothing. Likely cause: the student's side is detached, or the "
+                    "cost compares the teacher with itself.",
+                )
+        return raised
+
+    def count_labels(self, batch: Batch) -> None:
+        """Count the labelled rows of a batch. To be called every step."""
+        labelled = batch.labels != UNLABELLED
+        self._rows += len(labelled)
+        self._labelled_rows += int(labelled.sum())
+        if len(self._labelled) <= self.declared.n_labelled:
+            self._labelled.update(batch.index[labelled.cpu()].tolist())
+
+    def read(
+        self, step: int, batch: Batch, output: StepOutput, student: nn.Module, predictor: nn.Module
+    ) -> list[Alarm]:
+        """Read what is cheap: labels, predictions, and where the teacher stands."""
+        raised = self._check_labels(step)
+        largest = _largest_class_share(output.logits)
+        late = step >= self.declared.steps // 5
+        if self._streak("collapse", late and largest > _COLLAPSED) >= _PATIENCE:
+            raised += self._raise(
+                step,
+                "collapse",
+                f"{largest:.0%} of the predictions are one class. Likely cause: the consistency weight is "
+                "too large for so few labels, or rises too early; lower it or lengthen its ramp-up.",
+            )
+        distance = None
+        if predictor is not student:
+            distance = _distance(predictor, student)
+            raised += self._check_teacher(step, student, predictor, distance)
+        if self._gradients is not None:
+            self.readings.append(
+                {
+                    "step": step,
+                    "gradients": self._gradients,
+                    "distance": distance,
+                    "labelled_share": self._labelled_rows / max(self._rows, 1),
+                    "largest_class_share": largest,
+                }
+            )
+            self._gradients = None
+        return raised
+
+    def state(self) -> dict[str, Any]:
+        """Everything remembered, in plain values, for a checkpoint."""
+        return {
+            "readings": self.readings,
+            "alarms": [asdict(alarm) for alarm in self.alarms],
+            "streaks": self._streaks,
+            "labelled": sorted(self._labelled),
+            "rows": self._rows,
+            "labelled_rows": self._labelled_rows,
+            "sums": self._sums,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.readings = list(state["readings"])
+        self.alarms = [Alarm(**alarm) for alarm in state["alarms"]]
+        self._streaks = dict(state["streaks"])
+        self._labelled = set(state["labelled"])
+        self._rows, self._labelled_rows = state["rows"], state["labelled_rows"]
+        self._sums = dict(state["sums"])
+
+    def _check_labels(self, step: int) -> list[Alarm]:
+        declared = self.declared
+        raised = []
+        if len(self._labelled) > declared.n_labelled:
+            raised += self._raise(
+                step,
+                "hidden-labels",
+                f"More than the {declared.n_labelled} declared examples have shown a label. Likely cause: "
+                "hidden labels enter the batches, or every process draws a labelled set of its own.",
+            )
+        seen = self._labelled_rows / max(self._rows, 1)
+        spread = math.sqrt(declared.labelled_share * (1 - declared.labelled_share) / max(self._rows, 1))
+        slack = 0.0 if declared.exact else 6 * spread + 1 / max(self._rows, 1)
+        off = abs(seen - declared.labelled_share) > slack + 1e-9
+        if off:
+            raised += self._raise(
+                step,
+                "labelled-share",
+                f"{seen:.2%} of the rows are labelled, {declared.labelled_share:.2%} were declared. "
+                "Likely cause: the sampler and the labelled set do not belong together.",
+            )
+        return raised
+
+    def _check_teacher(self, step: int, student: nn.Module, predictor: nn.Module, distance: float) -> list[Alarm]:
+        raised = []
+        if any(p.grad is not None for p in predictor.parameters()):
+            raised += self._raise(
+                step,
+                "teacher-gradient",
+                "A gradient has reached the teacher's weights. Likely cause: the teacher's pass is not under "
+                "no_grad, or the optimiser was given its parameters; only the average may move it.",
+            )
+        moved = {name: _checksum(net) for name, net in (("student", student), ("teacher", predictor))}
+        stale = self._sums.get("teacher") == moved["teacher"] and self._sums.get("student") != moved["student"]
+        self._sums = moved
+        if self._streak("stale teacher", stale) >= _PATIENCE:
+            raised += self._raise(
+                step,
+                "stale-teacher",
+                "The student moves and the teacher does not. Likely cause: the average is not updated after "
+                "the step, or its decay is 1.",
+            )
+        # After step 0 the average of one student is that student.
+        if self._streak("equal teacher", distance == 0 and step > 0) >= _PATIENCE:
+            raised += self._raise(
+                step,
+                "teacher-is-student",
+                "Teacher and student have the same weights. Likely cause: the decay is 0, the two share "
+                "their tensors, or the student is not trained.",
+            )
+        return raised
+
+    def _streak(self, name: str, condition: bool) -> int:
+        self._streaks[name] = self._streaks.get(name, 0) + 1 if condition else 0
+        return self._streaks[name]
+
+    def _raise(self, step: int, kind: str, sentence: str) -> list[Alarm]:
+        """One alarm of a kind a run: the first says it, the record keeps it."""
+        if any(alarm.kind == kind for alarm in self.alarms):
+            return []
+        self.alarms.append(Alarm(step, kind, sentence))
+        return self.alarms[-1:]
+
+
+def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter]) -> float:
+    if not cost.requires_grad:
+        return 0.0
+    gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
+    return float(torch.stack([g.double().norm() for g in gradients if g is not None] or [torch.zeros(1)]).norm())
+
+
+def _largest_class_share(logits: Tensor) -> float:
+    counts = torch.bincount(logits.detach().argmax(1), minlength=logits.shape[1])
+    return float(counts.max() / len(logits))
+
+
+@torch.no_grad()
+def _distance(predictor: nn.Module, student: nn.Module) -> float:
+    """Between the weights, relative to the student's length."""
+    pairs = list(zip(predictor.parameters(), student.parameters(), strict=True))
+    apart = sum(float((a - b).double().square().sum()) for a, b in pairs)
+    length = sum(float(b.double().square().sum()) for _, b in pairs)
+    return math.sqrt(apart / length) if length else 0.0
+
+
+@torch.no_grad()
+def _checksum(network: nn.Module) -> float:
+    return sum(float(p.double().sum()) for p in network.parameters())

@@ -1,0 +1,467 @@
+import io
+import os
+import pickle
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.io import savemat
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data.cifar10 import Cifar10
+from meanteacher.data.dataset import Source
+from meanteacher.data.digits import Digits
+from meanteacher.data.svhn import Svhn
+
+NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+
+
+@pytest.fixture(autouse=True)
+def fetched(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Path, str]]:
+    """No test reaches the network; what would have been downloaded is noted here."""
+    requests: dict[str, tuple[Path, str]] = {}
+
+    def note(url: str, path: Path, *, sha256: str, progress: object = None) -> None:
+        requests[url] = (path, sha256)
+        raise InputError("offline")
+
+    monkeypatch.setattr("meanteacher.data.cifar10.fetch", note)
+    monkeypatch.setattr("meanteacher.data.svhn.fetch", note)
+    return requests
+
+
+def random_bytes(*shape: int, seed: int = 0) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+# --- digits ---------------------------------------------------------------------------------------------
+
+
+def test_digits_need_no_file_and_fill_the_range_of_bytes(tmp_path: Path) -> None:
+    parts = Digits().load(tmp_path / "missing")
+    assert len(parts.train) + len(parts.test) == 1797
+    assert parts.train.images.shape[1:] == (1, 8, 8)
+    assert parts.train.images.dtype == torch.uint8
+    assert parts.train.images.is_contiguous()
+    assert (int(parts.train.images.min()), int(parts.train.images.max())) == (0, 255)
+    assert len(parts.train.images.unique()) == 17
+    assert parts.train.class_names == parts.test.class_names == tuple("0123456789")
+
+
+def test_digits_test_set_is_a_third_of_every_class(tmp_path: Path) -> None:
+    parts = Digits().load(tmp_path)
+    train, test = parts.train.labels.bincount(), parts.test.labels.bincount()
+    assert ((test / (train + test) - 1 / 3).abs() < 0.005).all()
+
+
+def test_digits_parts_share_no_row_and_lose_none(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    parts = Digits().load(tmp_path)
+    both = torch.cat([parts.train.images, parts.test.images]).flatten(1).numpy()
+    original = (load_digits().data * 255 / 16).round().astype(np.uint8)
+    assert sorted(row.tobytes() for row in both) == sorted(row.tobytes() for row in original)
+
+
+def test_digits_split_never_changes(tmp_path: Path) -> None:
+    parts = Digits().load(tmp_path)
+    # Every stored result on the digits was measured on this split.
+    assert (parts.train.fingerprint(), parts.test.fingerprint()) == ("b32ae0a61b0b777c", "16f364ccd3905e7b")
+
+
+# --- CIFAR-10 -------------------------------------------------------------------------------------------
+
+
+def as_python_2(content: object) -> bytes:
+    """The official files' own dialect: every string is a byte string, and numpy is numpy 1."""
+
+    class Python2Pickler(pickle._Pickler):
+        dispatch: ClassVar[dict[type, Any]] = dict(pickle._Pickler.dispatch)
+
+        def save_string(self, text: str | bytes) -> None:
+            raw = text.encode("latin1") if isinstance(text, str) else text
+            self.write(pickle.BINSTRING + len(raw).to_bytes(4, "little") + raw)
+            self.memoize(text)
+
+        dispatch[str] = save_string
+        dispatch[bytes] = save_string
+
+    file = io.BytesIO()
+    Python2Pickler(file, protocol=2).dump(content)
+    return file.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+
+
+def as_python_3(content: object) -> bytes:
+    return pickle.dumps(content, protocol=2)
+
+
+def cifar_content(name: str, n: int = 3) -> dict[bytes, Any]:
+    if name == "batches.meta":
+        return {
+            b"label_names": [n.encode() for n in NAMES],
+            b"num_vis": 3072,
+            b"num_cases_per_batch": 10000,
+        }
+    seed = BATCHES.index(name)
+    return {
+        b"batch_label": name.encode(),
+        b"data": random_bytes(n, 3072, seed=seed),
+        b"labels": [(seed + i) % 10 for i in range(n)],
+        b"filenames": [b"%d.png" % i for i in range(n)],
+    }
+
+
+def write_cifar(folder: Path, dump: Callable[[object], bytes] = as_python_2) -> Path:
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    for name in [*BATCHES, "batches.meta"]:
+        (batches / name).write_bytes(dump(cifar_content(name)))
+    return batches
+
+
+def write_archive(folder: Path) -> Path:
+    """As the official one: the batches' folder and nothing else at the top."""
+    batches = write_cifar(folder / "packing")
+    archive = folder / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(batches, batches.name)
+    shutil.rmtree(batches.parent)
+    return archive
+
+
+@pytest.mark.parametrize("dump", [as_python_2, as_python_3])
+def test_cifar10_keeps_every_pixel_label_and_name(tmp_path: Path, dump: Callable[[object], bytes]) -> None:
+    write_cifar(tmp_path, dump)
+    parts = Cifar10().load(tmp_path)
+    contents = [cifar_content(name) for name in BATCHES]
+    for part, expected in ((parts.train, contents[:5]), (parts.test, contents[5:])):
+        pixels = np.concatenate([content[b"data"] for content in expected])
+        assert np.array_equal(part.images.numpy(), pixels.reshape(-1, 3, 32, 32))
+        assert part.labels.tolist() == [label for content in expected for label in content[b"labels"]]
+        assert part.images.dtype == torch.uint8
+        assert part.images.is_contiguous()
+        assert part.class_names == tuple(NAMES)
+
+
+def test_cifar10_reads_an_array_stored_column_by_column(tmp_path: Path) -> None:
+    batches = write_cifar(tmp_path)
+    content = cifar_content("test_batch")
+    (batches / "test_batch").write_bytes(as_python_2({**content, b"data": np.asfortranarray(content[b"data"])}))
+    assert np.array_equal(Cifar10().load(tmp_path).test.images.flatten(1).numpy(), content[b"data"])
+
+
+def test_cifar10_unpacks_the_archive_once_and_leaves_nothing_else(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path)
+    first = Cifar10().load(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-10-batches-py", archive.name]
+    archive.write_bytes(b"no longer needed")
+    assert Cifar10().load(tmp_path).train.fingerprint() == first.train.fingerprint()
+
+
+def test_cifar10_downloads_the_official_archive_when_nothing_is_there(
+    tmp_path: Path, fetched: dict[str, tuple[Path, str]]
+) -> None:
+    with pytest.raises(InputError, match="offline"):
+        Cifar10().load(tmp_path)
+    assert fetched == {
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz": (
+            tmp_path / "cifar-10-python.tar.gz",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        )
+    }
+
+
+@pytest.mark.parametrize("damage", ["no archive", "cut", "another folder", "empty"])
+def test_cifar10_refuses_a_bad_archive_and_leaves_nothing(tmp_path: Path, damage: str) -> None:
+    archive = write_archive(tmp_path)
+    if damage == "no archive":
+        archive.write_bytes(b"<html>Not found</html>" * 100)
+    elif damage == "cut":
+        archive.write_bytes(archive.read_bytes()[:-5000])
+    elif damage == "empty":
+        archive.write_bytes(b"")
+    else:
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.addfile(tarfile.TarInfo("other/file"))
+    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz is not .*Delete it to download it again"):
+        Cifar10().load(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+
+
+def test_cifar10_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    archive = write_archive(folder)
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../../escaped"))
+    with pytest.raises(InputError, match="is not CIFAR-10's official archive"):
+        Cifar10().load(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_cifar10_unpacking_yields_to_a_process_that_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_archive(tmp_path)
+    plain_open = tarfile.open
+
+    def open_while_another_finishes(*arguments: Any) -> tarfile.TarFile:
+        write_cifar(tmp_path)
+        return plain_open(*arguments)
+
+    monkeypatch.setattr("meanteacher.data.cifar10.tarfile.open", open_while_another_finishes)
+    assert len(Cifar10().load(tmp_path).test) == 3
+    assert len(list(tmp_path.rglob("test_batch"))) == 1
+
+
+def test_cifar10_that_cannot_be_unpacked_says_which_file_and_why(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").mkdir()
+    with pytest.raises(InputError, match=r"Could not unpack .*cifar-10-python\.tar\.gz: .*directory"):
+        Cifar10().load(tmp_path)
+
+
+class Canary:
+    """Makes a folder when unpickled by a trusting reader."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["data_batch_3", "test_batch", "batches.meta"])
+def test_a_malicious_batch_is_refused_and_not_executed(tmp_path: Path, name: str) -> None:
+    canary = tmp_path / "executed"
+    malicious = pickle.dumps({**cifar_content(name), b"more": Canary(canary)}, protocol=2)
+    pickle.loads(malicious)
+    assert canary.exists(), "the canary does not sing, so the test would prove nothing"
+    canary.rmdir()
+
+    batches = write_cifar(tmp_path)
+    (batches / name).write_bytes(malicious)
+    with pytest.raises(InputError, match=rf"{name} is not .*it asks for posix.mkdir"):
+        Cifar10().load(tmp_path)
+    assert not canary.exists()
+
+
+class Crafted:
+    """Pickles as an array of objects whose dtype claims that bytes will do: numpy itself crashes on it."""
+
+    class Dtype:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        reconstruct = np.empty(0).__reduce__()[0]
+        state = (1, (1, 3072), Crafted.Dtype(), False, b"A" * 3072 * 8)
+        return reconstruct, (np.ndarray, (0,), b"b"), state
+
+
+def test_bytes_of_a_batch_are_never_taken_for_pointers(tmp_path: Path) -> None:
+    batches = write_cifar(tmp_path)
+    content = {**cifar_content("test_batch", n=1), b"data": Crafted()}
+    (batches / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(InputError, match=r"test_batch is not .*array of bytes"):
+        Cifar10().load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("data_batch_2", {b"data": None}, r"b'data' should be an array of bytes of shape \(N, 3072\)"),
+        ("data_batch_2", {b"data": random_bytes(3, 784)}, "b'data' should be an array of bytes"),
+        ("data_batch_2", {b"data": random_bytes(3 * 3072)}, "b'data' should be an array of bytes"),
+        ("data_batch_2", {b"data": random_bytes(0, 3072)}, "b'data' should be an array of bytes"),
+        ("data_batch_2", {b"data": np.zeros((3, 3072), np.int8)}, "b'data' should be an array of bytes"),
+        ("data_batch_2", {b"data": np.zeros((3, 3072))}, "b'data' should be an array of bytes"),
+        ("data_batch_2", {b"labels": None}, "b'labels' should list 3 labels"),
+        ("data_batch_2", {b"labels": [1, 2]}, "b'labels' should list 3 labels"),
+        ("test_batch", {b"labels": [0, 1, 10]}, "whole numbers from 0 to 9"),
+        ("test_batch", {b"labels": [0, 1, -1]}, "whole numbers from 0 to 9"),
+        ("test_batch", {b"labels": [0, 1, 0.5]}, "whole numbers from 0 to 9"),
+        ("batches.meta", {b"label_names": None}, "b'label_names' should list 10 names"),
+        ("batches.meta", {b"label_names": [b"cat"]}, "b'label_names' should list 10 names"),
+        ("batches.meta", {b"label_names": list(range(10))}, "b'label_names' should list 10 names"),
+    ],
+)
+def test_cifar10_names_the_file_with_foreign_content(
+    tmp_path: Path, name: str, change: dict[bytes, object], words: str
+) -> None:
+    batches = write_cifar(tmp_path)
+    (batches / name).write_bytes(as_python_2({**cifar_content(name), **change}))
+    with pytest.raises(InputError, match=rf"/{name} is not .*{words}.*Delete the folder .*cifar-10-batches-py"):
+        Cifar10().load(tmp_path)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2000])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def a_web_page(path: Path) -> None:
+    path.write_bytes(b"<html>Not found</html>" * 100)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, "it is missing"),
+        (cut_short, "it cannot be read"),
+        (emptied, "it cannot be read"),
+        (a_web_page, "it cannot be read"),
+        (lambda path: path.write_bytes(pickle.dumps([1, 2])), "it holds a list, expected a dict"),
+    ],
+)
+def test_cifar10_names_the_damaged_file(tmp_path: Path, damage: Callable[[Path], None], words: str) -> None:
+    batches = write_cifar(tmp_path)
+    damage(batches / "data_batch_4")
+    with pytest.raises(InputError, match=rf"/data_batch_4 is not .*{words}.*Delete the folder"):
+        Cifar10().load(tmp_path)
+
+
+# --- SVHN -----------------------------------------------------------------------------------------------
+
+
+def write_svhn(folder: Path, part: str, n: int, **change: object) -> Path:
+    """Image i of the training part has the label i % 10 + 1, as in the official files up to 10."""
+    content = {
+        "X": random_bytes(32, 32, 3, n, seed=n),
+        "y": (np.arange(n, dtype=np.uint8) % 10 + 1)[:, None],
+    }
+    path = folder / f"{part}_32x32.mat"
+    savemat(path, {name: value for name, value in {**content, **change}.items() if value is not None})
+    return path
+
+
+def svhn_images(n: int) -> NDArray[np.uint8]:
+    """What `write_svhn` wrote, moved axis by axis instead of all at once."""
+    stored = random_bytes(32, 32, 3, n, seed=n)
+    return np.stack([np.stack([stored[:, :, c, i] for c in range(3)]) for i in range(n)])
+
+
+@pytest.fixture
+def svhn(tmp_path: Path) -> Path:
+    write_svhn(tmp_path, "train", 12)
+    write_svhn(tmp_path, "test", 7)
+    return tmp_path
+
+
+def test_svhn_keeps_every_pixel_upright_and_reads_ten_as_zero(svhn: Path) -> None:
+    parts = Svhn().load(svhn)
+    for part, n in ((parts.train, 12), (parts.test, 7)):
+        assert np.array_equal(part.images.numpy(), svhn_images(n))
+        assert part.images.dtype == torch.uint8
+        assert part.images.is_contiguous()
+        assert part.class_names == tuple("0123456789")
+    assert parts.train.labels.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]
+
+
+def test_svhn_downloads_only_what_is_missing_and_asked_for(
+    tmp_path: Path, fetched: dict[str, tuple[Path, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def succeed(url: str, path: Path, *, sha256: str, progress: object) -> None:
+        fetched[url] = (path, sha256)
+        path.touch()
+
+    monkeypatch.setattr("meanteacher.data.svhn.fetch", succeed)
+    url = "https://ufldl.stanford.edu/housenumbers/{}_32x32.mat"
+    checksums = {
+        "train": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+        "test": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+        "extra": "a133a4beb38a00fcdda90c9489e0c04f900b660ce8a316a5e854838379a71eb3",
+    }
+    expected = {url.format(part): (tmp_path / f"{part}_32x32.mat", sha256) for part, sha256 in checksums.items()}
+    Svhn().download(tmp_path)
+    assert list(fetched) == [url.format("train"), url.format("test")]
+    fetched.clear()
+    Svhn(extra=1).download(tmp_path)
+    assert list(fetched) == [url.format("extra")]
+    assert fetched.items() <= expected.items()
+    (tmp_path / "train_32x32.mat").unlink()
+    (tmp_path / "test_32x32.mat").unlink()
+    Svhn().download(tmp_path)
+    assert fetched == expected
+
+
+def test_svhn_extra_rows_follow_the_training_set_without_a_label(svhn: Path) -> None:
+    # Labels that cannot be read prove that nobody reads them.
+    write_svhn(svhn, "extra", 9, y=None)
+    train = Svhn(extra=6).load(svhn).train
+    assert np.array_equal(train.images[:12].numpy(), svhn_images(12))
+    assert train.labels[12:].tolist() == [UNLABELLED] * 6
+    assert train.images.is_contiguous()
+    stored = {image.tobytes() for image in svhn_images(9)}
+    drawn = {image.tobytes() for image in train.images[12:].numpy()}
+    assert len(drawn) == 6
+    assert drawn < stored
+
+
+def test_svhn_extra_is_the_start_of_one_fixed_shuffle(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_svhn(svhn, "extra", 9)
+    everything = Svhn(extra=9).load(svhn).train.images[12:]
+    assert {image.numpy().tobytes() for image in everything} == {image.tobytes() for image in svhn_images(9)}
+    assert not np.array_equal(everything.numpy(), svhn_images(9)), "not shuffled"
+    # Copying a few rows at a time must not show.
+    monkeypatch.setattr("meanteacher.data.svhn._ROWS_AT_ONCE", 2)
+    assert torch.equal(Svhn(extra=5).load(svhn).train.images[12:], everything[:5])
+
+
+def test_svhn_refuses_more_extra_images_than_there_are(svhn: Path) -> None:
+    write_svhn(svhn, "extra", 9)
+    with pytest.raises(InputError, match=r"extra=10, but .*extra_32x32\.mat holds 9 images"):
+        Svhn(extra=10).load(svhn)
+
+
+def test_svhn_refuses_a_negative_number_of_extra_images() -> None:
+    with pytest.raises(InputError, match="extra=-1"):
+        Svhn(extra=-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"X": None}, "the variable X is missing"),
+        ({"y": None}, "the variable y is missing"),
+        ({"X": random_bytes(32, 32, 12)}, r"X is uint8 \(32, 32, 12\), expected uint8 \(32, 32, 3, N\)"),
+        ({"X": random_bytes(32, 32, 3)}, r"X is uint8 \(32, 32, 3\), expected"),
+        ({"X": random_bytes(12, 32, 32, 3)}, r"X is uint8 \(12, 32, 32, 3\), expected"),
+        ({"X": random_bytes(32, 32, 3, 0)}, r"X is uint8 \(32, 32, 3, 0\), expected"),
+        ({"X": np.zeros((32, 32, 3, 12))}, r"X is float64 .*expected uint8"),
+        ({"y": np.ones((11, 1), np.uint8)}, r"y is uint8 \(11, 1\), expected whole numbers \(12, 1\)"),
+        ({"y": np.ones((12, 1)) / 2}, r"y is float64 .*expected whole numbers"),
+        ({"y": np.zeros((12, 1), np.uint8)}, "y runs from 0 to 0, expected 1 to 10"),
+        ({"y": np.full((12, 1), 11, np.uint8)}, "y runs from 11 to 11, expected 1 to 10"),
+    ],
+)
+def test_svhn_names_the_file_with_foreign_content(svhn: Path, change: dict[str, object], words: str) -> None:
+    write_svhn(svhn, "train", 12, **change)
+    with pytest.raises(InputError, match=rf"/train_32x32\.mat is not .*{words}.*Delete it to download it again"):
+        Svhn().load(svhn)
+
+
+@pytest.mark.parametrize("part", ["train", "test", "extra"])
+@pytest.mark.parametrize("damage", [cut_short, emptied, a_web_page, lambda path: path.write_bytes(b"\0" * 500)])
+def test_svhn_names_the_damaged_file(svhn: Path, part: str, damage: Callable[[Path], None]) -> None:
+    write_svhn(svhn, "extra", 9)
+    damage(svhn / f"{part}_32x32.mat")
+    with pytest.raises(InputError, match=rf"/{part}_32x32\.mat is not .*Delete it to download it again"):
+        Svhn(extra=1).load(svhn)
+
+
+# --- all of them ----------------------------------------------------------------------------------------
+
+
+def test_a_source_is_a_value_that_can_stand_in_a_recipe() -> None:
+    sources: list[Source] = [Digits(), Cifar10(), Svhn(extra=100)]
+    assert sources == [Digits(), Cifar10(), Svhn(extra=100)]
+    assert [repr(source) for source in sources] == ["Digits()", "Cifar10()", "Svhn(extra=100)"]
+    assert len({*sources, Svhn(extra=100), Svhn()}) == 4
