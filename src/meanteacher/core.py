@@ -25,6 +25,16 @@ class DivergedError(RuntimeError):
     """Training produced a value that is not finite; the last good checkpoint is untouched."""
 
 
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        InputError: names the choices.
+    """
+    if value not in choices:
+        raise InputError(f"{name} is one of {', '.join(choices)}; got {value!r}.")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What a network and a method may know about the data they are built for."""

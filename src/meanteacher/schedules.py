@@ -71,7 +71,8 @@ class SigmoidRampDown:
         begin = self.total - self.steps
         if step <= begin:
             return self.value
-        share = math.exp(-12.5 * ((min(step, self.total) - begin) / self.steps) ** 2)
+        x = 1.0 if step >= self.total else (step - begin) / self.steps
+        share = math.exp(-12.5 * x**2)
         return share * self.value + (1 - share) * self.final
 
 
@@ -100,7 +101,9 @@ class Cosine:
     steps: int
 
     def __call__(self, step: int) -> float:
-        return self.value * 0.5 * (1 + math.cos(math.pi * min(step / self.steps, 1.0)))
+        if step >= self.steps:
+            return 0.0
+        return self.value * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
 
 @dataclass(frozen=True)

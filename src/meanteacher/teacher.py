@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from meanteacher.core import InputError
+from meanteacher.core import check_choice
 
 Buffers = Literal["own", "average", "copy"]
 """Where the teacher's buffers, such as batch-normalisation statistics, come from.
@@ -39,8 +39,7 @@ class Teacher(nn.Module):
 
     def __init__(self, student: nn.Module, *, buffers: Buffers) -> None:
         super().__init__()
-        if buffers not in get_args(Buffers):
-            raise InputError(f"buffers is one of {', '.join(get_args(Buffers))}, got {buffers!r}.")
+        check_choice("buffers", buffers, get_args(Buffers))
         self.buffer_policy: Buffers = buffers
         self.network = copy.deepcopy(student).float().requires_grad_(requires_grad=False)
 

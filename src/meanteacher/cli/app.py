@@ -54,7 +54,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
     draws: Annotated[int, typer.Option(min=2, help="How many label draws each method is trained on.")] = 6,
 ) -> None:
-    """See it work in a minute: supervised-only, Pi model and Mean Teacher on the digits with 20 labels.
+    """See it work in a minute: supervised-only, Pi model and Mean Teacher on the digits with 40 labels.
 
     Trains each method on several draws of the labels, prints the errors of student and teacher side by side with
     their spread and the paired gain over supervised-only, and writes a page with the curves. Running it again
@@ -63,7 +63,9 @@ def demo(
     with _errors_explained():
         from meanteacher.cli.demo import run_demo
 
-        run_demo(out, draws)
+        finished = run_demo(out, draws)
+    if not finished:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 @app.command()

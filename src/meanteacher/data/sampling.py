@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, check_choice
 from meanteacher.data.split import Split
 from meanteacher.seeding import generator
 
@@ -121,8 +121,7 @@ class Fixed:
                 f"labelled={self.labelled} rows do not fit a batch of size={self.size}. "
                 f"Take 1 to {self.size} labelled rows, or a larger batch."
             )
-        if self.unlabelled_pool not in {"all", "unlabelled"}:
-            raise InputError(f"unlabelled_pool is 'all' or 'unlabelled', got {self.unlabelled_pool!r}.")
+        check_choice("unlabelled_pool", self.unlabelled_pool, ("all", "unlabelled"))
 
     def sampler(self, split: Split, seed: int) -> Sampler:
         _check_labelled(split)

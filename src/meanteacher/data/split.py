@@ -50,9 +50,9 @@ class Split:
             header, examples, labelled, validation = path.read_text(encoding="utf-8").splitlines()
             if header != _HEADER:
                 raise ValueError(header)
-            n_examples = int(_values(examples, "examples")[0])
+            (n_examples,) = _values(examples, "examples")
             return _assemble(n_examples, _values(labelled, "labelled"), _values(validation, "validation"))
-        except (ValueError, IndexError) as error:
+        except ValueError as error:
             raise InputError(
                 f"{path} is not a split written by meanteacher ({error}). Delete it and draw the split again."
             ) from error
@@ -104,6 +104,8 @@ def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: in
 
 
 def _assemble(n_examples: int, labelled: list[int], validation: list[int]) -> Split:
+    if n_examples < 0:
+        raise ValueError(f"there cannot be {n_examples} examples")
     listed = [*labelled, *validation]
     if len(set(listed)) != len(listed):
         raise ValueError("a position is listed twice")

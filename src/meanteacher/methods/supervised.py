@@ -1,11 +1,11 @@
 """Supervised-only: the classification cost, nothing else."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from torch import nn
 
-from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput
+from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
 from meanteacher.teacher import Buffers, Teacher, warmed_up
 
@@ -24,6 +24,7 @@ class Supervised:
     teacher_runs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        check_choice("buffers", self.buffers, get_args(Buffers))
         if self.buffers == "own" and not self.teacher_runs:
             raise InputError(
                 f"{type(self).__name__} never runs its teacher in training, so buffers='own' would leave its "

@@ -1,4 +1,4 @@
-"""Scikit-learn's digits with 20 labels: the demo. Seconds a run, nothing to download."""
+"""Scikit-learn's digits with 40 labels: the demo. Seconds a run, nothing to download."""
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
@@ -11,9 +11,9 @@ from meanteacher.train import Adam
 from meanteacher.views import Chain, Noise, PerChannel, Translate
 
 _STEPS = 600
-_VIEW: Augment = Chain((Translate(1), Noise(0.3)))
-_DECAY = Constant(0.99)
-_WEIGHT = SigmoidRampUp(value=50.0, steps=240)
+_VIEW: Augment = Chain((Translate(1), Noise(0.5)))
+_DECAY = Constant(0.97)
+_WEIGHT = SigmoidRampUp(value=20.0, steps=240)
 _METHODS: dict[str, Method] = {
     "supervised": Supervised(decay=_DECAY, buffers="average"),
     "pi-model": PiModel(decay=_DECAY, buffers="average", weight=_WEIGHT),
@@ -23,16 +23,16 @@ _METHODS: dict[str, Method] = {
 RECIPES = tuple(
     Recipe(
         name=f"digits/{name}",
-        data=DataSpec(source=Digits(), n_labelled=20),
-        model=Mlp(hidden=(256, 256), dropout=0.2),
+        data=DataSpec(source=Digits(), n_labelled=40),
+        model=Mlp(hidden=(256, 256)),
         method=method,
         normalise=PerChannel(),
         views={"student": _VIEW, "teacher": _VIEW},
-        batch=Fixed(size=20 if name == "supervised" else 100, labelled=20, unlabelled_pool="all"),
+        batch=Fixed(size=40 if name == "supervised" else 140, labelled=40, unlabelled_pool="all"),
         optim=Adam(
             learning_rate=Product(
                 (
-                    SigmoidRampUp(value=0.003, steps=60),
+                    SigmoidRampUp(value=0.01, steps=60),
                     SigmoidRampDown(value=1.0, steps=150, total=_STEPS),
                 )
             ),

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
@@ -66,18 +67,22 @@ class Checkpoints:
         """Bring the state to where checkpoint `name` left it.
 
         Raises:
-            InputError: there is none, it is damaged, or it belongs to another run. The state is untouched.
+            InputError: there is none, it is damaged, or it belongs to another run.
         """
         folder = self.path(name)
         self._verify(folder)
-        saved = torch.load(folder / "state.pt", weights_only=True)
-        for part, module in state.modules().items():
-            load_model(module, folder / f"{part}.safetensors")
-        state.optimizer.load_state_dict(saved["optimizer"])
-        state.step = saved["step"]
-        state.seconds = saved["seconds"]
-        state.curve = [Evaluation(**point) for point in saved["curve"]]
-        state.vitals = saved["vitals"]
+        try:
+            saved = torch.load(folder / "state.pt", weights_only=True)
+            for part, module in state.modules().items():
+                load_model(module, folder / f"{part}.safetensors")
+            state.optimizer.load_state_dict(saved["optimizer"])
+            state.step = saved["step"]
+            state.seconds = saved["seconds"]
+            state.curve = [Evaluation(**point) for point in saved["curve"]]
+            state.vitals = saved["vitals"]
+        except (RuntimeError, UnpicklingError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"{folder} is not a state that meanteacher wrote: {reason}") from error
 
     def path(self, name: str) -> Path:
         """The folder that the pointer `last` or `best` names."""
@@ -143,7 +148,7 @@ class Checkpoints:
         other = [key for key in sorted(self.identity) if identity.get(key) != self.identity[key]]
         if other:
             raise InputError(
-                f"The checkpoint {folder} is from another run: its {' and '.join(other)} differ. "
+                f"The checkpoint {folder} is from another run (other {' and '.join(other)}). "
                 "Resume with what the run was started with, or give another output folder."
             )
 

@@ -50,19 +50,28 @@ class PerChannel:
     """Each channel, or each feature of a table, to zero mean and unit variance over the training data."""
 
     def fit(self, images: Tensor) -> nn.Module:
+        # Sums of differences from one value of each channel: they keep their digits where the mean is large,
+        # and are exactly zero where nothing varies.
+        origin = _by_channel(images[:1])[0, :, :1]
         total = torch.zeros(images.shape[1], dtype=torch.float64)
         squares = torch.zeros_like(total)
         for chunk in images.split(_CHUNK):
-            x = to_float(chunk).flatten(2) if chunk.ndim > 2 else to_float(chunk)[:, :, None]
-            total += x.sum((0, 2), dtype=torch.float64)
-            squares += x.double().square().sum((0, 2))
+            x = _by_channel(chunk) - origin
+            total += x.sum((0, 2))
+            squares += x.square().sum((0, 2))
         count = images.numel() // images.shape[1]
-        mean = total / count
-        deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
+        offset = total / count
+        deviation = (squares / count - offset.square()).clamp_min(0).sqrt()
         # A channel that never varies carries nothing; dividing by its zero would make it infinite.
-        deviation[deviation < 1e-8] = 1
+        deviation[deviation == 0] = 1
+        mean = origin[:, 0] + offset
         shape = (1, -1, *[1] * (images.ndim - 2))
         return _PerChannelModule(mean.float().view(shape), deviation.float().view(shape))
+
+
+def _by_channel(images: Tensor) -> Tensor:
+    """[N, C, values of a channel], in double precision."""
+    return to_float(images).double().reshape(len(images), images.shape[1], -1)
 
 
 class _PerChannelModule(nn.Module):

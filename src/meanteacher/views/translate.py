@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meanteacher.core import InputError
+
 
 @dataclass(frozen=True)
 class Translate:
@@ -17,6 +19,11 @@ class Translate:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         n, _, height, width = images.shape
+        if self.pixels >= min(height, width):
+            raise InputError(
+                f"A shift of up to {self.pixels} pixels reflects beyond images of {height}x{width}. "
+                f"Shift by at most {min(height, width) - 1}."
+            )
         shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
         rows = _reflected(torch.arange(height, device=images.device) + shift[0], height)
         columns = _reflected(torch.arange(width, device=images.device) + shift[1], width)

@@ -1,0 +1,199 @@
+"""Learning curves and the dot plot of errors, drawn from records as inline SVG."""
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
+
+from meanteacher.report.names import place, recipe_labels
+from meanteacher.report.records import Errors, Part, Record, complete_runs
+from meanteacher.report.svg import INK, OTHERS, PALETTE, styled, to_svg
+from meanteacher.report.tables import one_run_a_seed, percent
+
+WIDTH = 4.2
+"""Inches: narrow enough that the text is still readable when the figure is as wide as a phone."""
+
+MARKERS = "osD^vPX"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The runs of one recipe and how they are drawn."""
+
+    label: str
+    colour: str
+    marker: str
+    runs: Sequence[Record]
+
+
+def learning_curves(records: Sequence[Record], *, part: Part = "test") -> str:
+    """Error over steps, the mean of the runs: the teacher solid, in a band from its lowest run to its highest.
+
+    The student is dashed and has no band: two bands a method would hide each other. Only steps that all
+    runs of a recipe evaluated are drawn, for a mean over changing runs would jump where no run does.
+    """
+    everything = all_series(records)
+    with styled():
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        shown: list[float] = []
+        any_student = False
+        for series in everything:
+            teacher = curve(series.runs, part, lambda errors: errors.shipped)
+            student = curve(series.runs, part, lambda errors: errors.student)
+            _band(axes, teacher, series.colour)
+            _line(axes, teacher, series.colour, "-", width=1.7)
+            shown += [value for values in teacher.values() for value in values]
+            # A method without a teacher records the same network twice: one line tells it all.
+            if student != teacher:
+                any_student = True
+                _line(axes, student, series.colour, "--", width=1.1)
+                shown += [value for values in student.values() for value in values]
+        _error_axis(axes, shown)
+        axes.set_xlabel("Step")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_xlim(left=0)
+        axes.set_title(f"{part.capitalize()} error, %", loc="left", fontsize=9)
+        _legend(figure, axes, everything, any_student)
+        return to_svg(figure, f"{part.capitalize()} error over steps, {_scope(everything)}")
+
+
+def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
+    """The error of every run, a row a recipe; a line joins the runs on the same labelled set."""
+    everything = all_series(records)
+    with styled():
+        figure = Figure(figsize=(WIDTH, 1.0 + 0.75 * len(everything)), layout="constrained")
+        axes = figure.add_subplot()
+        before: dict[tuple[int, str], float] = {}
+        for row, series in enumerate(everything):
+            errors = {(run.seed, run.split_fingerprint): 100 * run.error(part) for run in series.runs}
+            for draw in [draw for draw in errors if draw in before]:
+                axes.plot(
+                    [before[draw], errors[draw]],
+                    [row - 1, row],
+                    color=INK,
+                    alpha=0.25,
+                    linewidth=0.8,
+                    zorder=1,
+                )
+            axes.plot(
+                list(errors.values()),
+                [row] * len(errors),
+                series.marker,
+                color=series.colour,
+                alpha=0.75,
+                markersize=6,
+                markeredgewidth=0,
+            )
+            mean = fmean(run.error(part) for run in series.runs)
+            axes.plot([100 * mean] * 2, [row - 0.2, row + 0.2], color=series.colour, linewidth=2)
+            axes.annotate(
+                percent(mean, series.runs[0].data.n_images(part)),
+                (100 * mean, row - 0.2),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+            )
+            before = errors
+        axes.set_yticks(range(len(everything)), ["\n".join(textwrap.wrap(s.label, 18)) for s in everything])
+        axes.set_ylim(len(everything) - 0.6, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel(f"{part.capitalize()} error, %")
+        return to_svg(figure, f"{part.capitalize()} error of every run, {_scope(everything)}")
+
+
+def all_series(records: Sequence[Record]) -> list[Series]:
+    """The complete runs by recipe, in the order of the tables; a method keeps its colour in every figure."""
+    runs = complete_runs(records)
+    labels = recipe_labels(runs)
+    by_recipe: defaultdict[str, list[Record]] = defaultdict(list)
+    for run in runs:
+        by_recipe[run.recipe].append(run)
+    taken: set[str] = set()
+    series = []
+    ordered = sorted(by_recipe.items(), key=lambda item: (place(item[1][0].method), item[0]))
+    for i, (recipe, its_runs) in enumerate(ordered):
+        one_run_a_seed(its_runs)
+        own = PALETTE.get(its_runs[0].method)
+        free = [colour for colour in OTHERS if colour not in taken] or list(OTHERS)
+        colour = own if own is not None and own not in taken else free[0]
+        taken.add(colour)
+        series.append(Series(labels[recipe], colour, MARKERS[i % len(MARKERS)], its_runs))
+    return series
+
+
+def curve(runs: Sequence[Record], part: Part, read: Callable[[Errors], float | None]) -> dict[int, list[float]]:
+    """step -> the error of every run in percent, at the steps that all runs evaluated."""
+    values: defaultdict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        for point in run.curve:
+            error = read(point.errors)
+            if point.part == part and error is not None:
+                values[point.step].append(100 * error)
+    return {step: errors for step, errors in sorted(values.items()) if len(errors) == len(runs)}
+
+
+def _scope(everything: Sequence[Series]) -> str:
+    """Which runs a figure is about, for readers who do not see it."""
+    data = everything[0].runs[0].data
+    names = ", ".join(series.label for series in everything)
+    return f"{data.n_labelled:,} labels of data {data.fingerprint}: {names}"
+
+
+def _line(axes: Axes, points: dict[int, list[float]], colour: str, dashes: str, width: float) -> None:
+    axes.plot(list(points), [fmean(errors) for errors in points.values()], dashes, color=colour, linewidth=width)
+
+
+def _band(axes: Axes, points: dict[int, list[float]], colour: str) -> None:
+    low, high = [min(errors) for errors in points.values()], [max(errors) for errors in points.values()]
+    axes.fill_between(list(points), low, high, color=colour, alpha=0.16, linewidth=0)
+
+
+def _error_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Logarithmic where errors span a factor of five, as at the start of training; else from zero."""
+    if values and min(values) > 0 and max(values) > 5 * min(values):
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        ticks = [digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5)]
+        axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+
+def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_student: bool) -> None:
+    methods = [
+        Line2D([], [], color=series.colour, linewidth=1.6, label="\n".join(textwrap.wrap(series.label, 48)))
+        for series in everything
+    ]
+    n_columns = _columns([len(series.label) for series in everything])
+    figure.legend(handles=methods, loc="outside lower left", ncols=n_columns, frameon=False)
+    if any_student:
+        teacher = Line2D([], [], color=INK, linewidth=1.2, label="teacher")
+        student = Line2D([], [], color=INK, linewidth=1.2, linestyle="--", label="student")
+        axes.legend(handles=[teacher, student], loc="upper right", frameon=False)
+
+
+def _columns(lengths: Sequence[int]) -> int:
+    """As many columns as the width of the figure holds, for labels of these lengths set column by column.
+
+    >>> _columns([15, 8, 12]), _columns([15, 8, 12, 19, 28]), _columns([40, 40])
+    (3, 2, 1)
+    """
+    for n in range(min(3, len(lengths)), 1, -1):
+        height = -(-len(lengths) // n)
+        if sum(max(lengths[i : i + height]) + 8 for i in range(0, len(lengths), height)) <= 62:
+            return n
+    return 1

@@ -1,0 +1,234 @@
+"""The record of a run, read from its JSON file and checked field by field."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from meanteacher.report.fields import Field, RecordError
+
+SCHEMA = 1
+FILE_NAME = "record.json"
+
+Part = Literal["test", "validation"]
+"""The images an error is measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Fractions of images misclassified; None where a network or a part was not measured."""
+
+    student: float | None
+    teacher: float | None
+
+    @property
+    def shipped(self) -> float | None:
+        """The error of the network a run hands over: the teacher's where there is one."""
+        return self.student if self.teacher is None else self.teacher
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One evaluation during training."""
+
+    step: int
+    part: str
+    errors: Errors
+
+
+@dataclass(frozen=True, slots=True)
+class Vital:
+    """One health check during training."""
+
+    step: int
+    gradients: Mapping[str, float]
+    """cost -> the norm of its gradient on the student."""
+    distance: float | None
+    """Between the weights of student and teacher."""
+    largest_class_share: float | None
+    """Of a batch's predictions, the share of the class predicted most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    step: int
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    fingerprint: str
+    n_train: int
+    n_labelled: int
+    n_validation: int
+    n_test: int
+    class_names: tuple[str, ...]
+
+    def n_images(self, part: Part) -> int:
+        return self.n_test if part == "test" else self.n_validation
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What tables, figures and pages need to know about one run."""
+
+    file: str
+    recipe: str
+    recipe_fingerprint: str
+    recipe_fields: Mapping[str, object]
+    method: str
+    seed: int
+    status: str
+    data: Data
+    split_fingerprint: str
+    environment: Mapping[str, str]
+    n_parameters: int
+    steps: int
+    seconds: float
+    images_per_second: float
+    curve: tuple[Point, ...]
+    last: Mapping[str, Errors] | None
+    """part -> the errors after the last step; None only for a run that did not finish."""
+    vitals: tuple[Vital, ...]
+    alarms: tuple[Alarm, ...]
+
+    @property
+    def complete(self) -> bool:
+        return self.status == "complete"
+
+    def errors(self, part: Part) -> Errors:
+        """The errors after the last step: no step is chosen by looking at them."""
+        if self.last is None:
+            raise RecordError(f"{self.file}: the run is {self.status}, not complete. Resume it first.")
+        return self.last[part]
+
+    def error(self, part: Part) -> float:
+        """The error of the network the run hands over."""
+        shipped = self.errors(part).shipped
+        if shipped is None:
+            raise RecordError(
+                f"{self.file}: errors.last holds no {part} error. Report the other part, "
+                f"or run the recipe with {part} images."
+            )
+        return shipped
+
+
+def load_record(path: str | Path) -> Record:
+    """Read one record; anything unexpected in it is a `RecordError` that names the field."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}). Give the path of a record.") from error
+    except ValueError as error:
+        raise RecordError(
+            f"{path}: is not valid JSON in UTF-8 ({error}). Run the recipe again to write a new record."
+        ) from error
+    return _record(Field(str(path), "", content))
+
+
+def load_records(folder: str | Path) -> list[Record]:
+    """Every `record.json` below a folder, in the order of their paths."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordError(f"{folder}: is not a folder. Give the folder that holds the runs.")
+    paths = sorted(folder.rglob(FILE_NAME), key=lambda path: path.relative_to(folder).parts)
+    if not paths:
+        raise RecordError(f"{folder}: no {FILE_NAME} below it. Run a recipe into this folder first.")
+    return [load_record(path) for path in paths]
+
+
+def complete_runs(records: Iterable[Record]) -> list[Record]:
+    """The runs that finished; it is an error if none did."""
+    records = list(records)
+    complete = [record for record in records if record.complete]
+    if not complete:
+        raise RecordError(f"None of {len(records)} runs is complete: there is nothing to report. Finish one first.")
+    return complete
+
+
+def _record(field: Field) -> Record:
+    schema = field["schema"].value
+    if schema != SCHEMA:
+        raise RecordError(
+            f"{field.file}: schema is {schema!r}, this version reads {SCHEMA}. "
+            "Use the version of meanteacher that wrote it, or run the recipe again."
+        )
+    status = field["status"].text()
+    last = field["errors"]["last"]
+    return Record(
+        file=field.file,
+        recipe=field["recipe"]["name"].text(),
+        recipe_fingerprint=field["recipe"]["fingerprint"].text(),
+        recipe_fields=field["recipe"]["fields"].mapping(),
+        method=field["method"].text(),
+        seed=field["seed"].count(),
+        status=status,
+        data=_data(field["data"]),
+        split_fingerprint=field["split"]["fingerprint"].text(),
+        environment={name: _plain(value) for name, value in field["environment"].fields().items()},
+        n_parameters=field["n_parameters"].count(),
+        steps=field["steps"].count(),
+        seconds=field["seconds"].positive(),
+        images_per_second=field["images_per_second"].positive(),
+        curve=tuple(_point(point) for point in field["curve"].elements()),
+        last=_last(last) if status == "complete" else last.optional(_last),
+        vitals=tuple(_vital(vital) for vital in field["vitals"].elements()),
+        alarms=tuple(_alarm(alarm) for alarm in field["alarms"].elements()),
+    )
+
+
+def _data(field: Field) -> Data:
+    return Data(
+        fingerprint=field["fingerprint"].text(),
+        n_train=field["n_train"].count(),
+        n_labelled=field["n_labelled"].count(),
+        n_validation=field["n_validation"].count(),
+        n_test=field["n_test"].count(),
+        class_names=tuple(name.text() for name in field["class_names"].elements()),
+    )
+
+
+def _last(field: Field) -> Mapping[str, Errors]:
+    return {
+        part: Errors(
+            student=field["student"][part].optional(Field.fraction),
+            teacher=field["teacher"][part].optional(Field.fraction),
+        )
+        for part in ("test", "validation")
+    }
+
+
+def _point(field: Field) -> Point:
+    return Point(
+        step=field["step"].count(),
+        part=field["part"].choice("test", "validation"),
+        errors=Errors(
+            student=field["student"].optional(Field.fraction),
+            teacher=field["teacher"].optional(Field.fraction),
+        ),
+    )
+
+
+def _vital(field: Field) -> Vital:
+    return Vital(
+        step=field["step"].count(),
+        gradients={name: norm.positive() for name, norm in field["gradients"].fields().items()},
+        distance=field["distance"].optional(Field.positive),
+        largest_class_share=field["largest_class_share"].optional(Field.fraction),
+    )
+
+
+def _alarm(field: Field) -> Alarm:
+    return Alarm(step=field["step"].count(), kind=field["kind"].text(), sentence=field["sentence"].text())
+
+
+def _plain(field: Field) -> str:
+    """A version, a count or a name as text; the page says so where it is unknown."""
+    if field.value is None:
+        return "not recorded"
+    if not isinstance(field.value, str | int | float):
+        field.wrong("a text, a number or null")
+    return str(field.value)

@@ -1,0 +1,136 @@
+"""The commands as a person types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from meanteacher.cli import main; main()"]
+SHORT = ["--set", "steps=12", "--set", "evaluate_every=6"]
+
+
+def _meanteacher(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["demo", "--help"], ["list", "--help"], []])
+def test_help_is_useful_and_does_not_import_torch(arguments: list[str]):
+    script = (
+        "import sys\nfrom meanteacher.cli.app import app\n"
+        f"try: app({arguments!r})\n"
+        "except SystemExit: pass\n"
+        "sys.exit(77 if 'torch' in sys.modules else 0)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0
+    assert "Usage" in shown.stdout
+    assert "--help" in shown.stdout
+
+
+def test_run_writes_everything_about_itself(tmp_path: Path):
+    done = _meanteacher("run", "digits/mean-teacher", "--seed", "3", "--out", str(tmp_path / "r"), *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "Complete. Test error after 12 steps: student" in done.stdout
+    assert "digits/mean-teacher  step 6/12  test error: student" in done.stdout
+    record = json.loads((tmp_path / "r" / "record.json").read_text())
+    assert (record["seed"], record["steps"], record["method"]) == (3, 12, "mean-teacher")
+    assert record["environment"]["threads"] >= 1
+    assert [point["step"] for point in record["curve"]] == [6, 12]
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert kinds.count("evaluation") == 2
+    assert "log" in kinds
+
+
+def test_default_folder_is_named_after_recipe_and_seed(tmp_path: Path):
+    done = _meanteacher("run", "digits/supervised", "--seed", "7", *SHORT, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "digits" / "supervised" / "seed-7" / "record.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals):
+    arguments = ["run", "digits/supervised", "--out", str(tmp_path / "r"), "--set", "steps=100000"]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    metrics = tmp_path / "r" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "nothing is lost. Resume with:" in shown
+    (command,) = [line.strip() for line in shown.splitlines() if line.strip().startswith("meanteacher run")]
+    assert command.endswith("--resume --set steps=100000")
+    saved = (tmp_path / "r" / "checkpoints" / "last").read_text().strip()
+    assert (tmp_path / "r" / "checkpoints" / saved / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "digits/mean-techer"], "Did you mean digits/mean-teacher"),
+        (["run", "digits/supervised", "--set", "stepz=3"], "Did you mean 'steps'?"),
+        (["run", "digits/supervised", "--set", "optim.learning_rat=3"], "Did you mean 'learning_rate'?"),
+        (["run", "digits/supervised", "--set", "steps"], "--set takes field=value"),
+        (["run", "digits/supervised", "--set", "steps=many"], "expected int such as 600, got str"),
+        (["run", "digits/supervised", "--sed", "3"], "--seed"),
+        (["rum", "digits/supervised"], "run"),
+        (["list", "nonsense"], "No recipe has 'nonsense' in its name"),
+        (["run", "digits/supervised", "--out", "here", "--resume"], "holds no run to resume"),
+        (["run", "digits/supervised", "--set", "data.n_labelled=41"], "Take a multiple of 10, for instance 40"),
+        (["run", "digits/supervised", "--set", "batch.labelled=50"], "do not fit a batch of size=40"),
+    ],
+)
+def test_mistake_gets_one_sentence_that_says_what_to_do(arguments: list[str], words: str, tmp_path: Path):
+    failed = _meanteacher(*arguments, cwd=tmp_path)
+    assert failed.returncode == 2
+    assert words in " ".join(failed.stderr.split())
+    assert "Traceback" not in failed.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_says_where_to_put_them(tmp_path: Path):
+    (tmp_path / "train_32x32.mat").write_bytes(b"not a mat file")
+    (tmp_path / "test_32x32.mat").write_bytes(b"not a mat file")
+    failed = _meanteacher("run", "small/svhn-500/supervised", "--data", str(tmp_path), cwd=tmp_path)
+    assert failed.returncode == 2
+    assert "_32x32.mat" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_divergence_has_an_exit_code_of_its_own(tmp_path: Path):
+    failed = _meanteacher(
+        "run", "digits/supervised", "--out", str(tmp_path / "r"), *SHORT, "--set", "optim.learning_rate=1e40"
+    )
+    assert failed.returncode == 3
+    assert "Diverged" in failed.stderr
+
+
+def test_list_shows_the_papers_numbers():
+    shown = _meanteacher("list", "table1/svhn-250")
+    assert "4.35 ± 0.50" in shown.stdout
+    assert shown.stdout.count("table1/svhn-250/") == 3
+
+
+def test_demo_compares_the_methods_and_writes_the_page(tmp_path: Path):
+    shown = _meanteacher("demo", "--out", str(tmp_path / "d"), "--draws", "2")
+    assert shown.returncode == 0, shown.stderr
+    assert "Mean Teacher" in shown.stdout
+    assert "standard error" in shown.stdout
+    page = (tmp_path / "d" / "report.html").read_text()
+    assert "<svg" in page
+    again = _meanteacher("demo", "--out", str(tmp_path / "d"), "--draws", "2")
+    assert again.returncode == 0, again.stderr

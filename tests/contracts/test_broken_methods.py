@@ -1,0 +1,97 @@
+"""The two ways in which well-known toolkits ship a Mean Teacher that trains nothing: both are caught here,
+by the contract and by the live vitals of a run."""
+
+import dataclasses
+from pathlib import Path
+
+import contract
+import pytest
+import torch
+from torch import nn
+
+from meanteacher.core import Batch, StepOutput
+from meanteacher.costs import classification_cost, softmax_mse
+from meanteacher.methods import MeanTeacher
+from meanteacher.recipes import run
+from support import METHODS, recipe
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComparesTheTeacherWithItself(MeanTeacher):
+    """The student's logits of the consistency cost are read from the teacher's output."""
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        logits = student(batch.views["student"])
+        target = memory(batch.views["teacher"])
+        return StepOutput(
+            {
+                "classification": classification_cost(logits, batch.labels),
+                "consistency": self.weight(step) * softmax_mse(target, target),
+            },
+            logits,
+            {"consistency": self.weight(step)},
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DetachesTheStudent(MeanTeacher):
+    """The cost's value is plausible, its gradient is zero."""
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        logits = student(batch.views["student"])
+        with torch.no_grad():
+            target = memory(batch.views["teacher"])
+        return StepOutput(
+            {
+                "classification": classification_cost(logits, batch.labels),
+                "consistency": self.weight(step) * softmax_mse(logits.detach(), target),
+            },
+            logits,
+            {"consistency": self.weight(step)},
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipliesItAway(MeanTeacher):
+    """There is a path to the student, and nothing comes through it."""
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        whole = super().forward(student, memory, batch, step)
+        costs = {**whole.costs, "consistency": whole.costs["consistency"] * 0.0}
+        return StepOutput(costs, whole.logits, whole.weights)
+
+
+BROKEN = [ComparesTheTeacherWithItself, DetachesTheStudent, MultipliesItAway]
+
+
+def _broken(kind: type[MeanTeacher]) -> MeanTeacher:
+    sound = METHODS["mean-teacher"]
+    assert isinstance(sound, MeanTeacher)
+    return kind(decay=sound.decay, buffers=sound.buffers, weight=sound.weight)
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_contract_catches_a_dead_consistency_cost(kind: type[MeanTeacher]):
+    with pytest.raises(AssertionError, match="the cost consistency"):
+        contract.every_cost_moves_the_student(_broken(kind))
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_live_run_raises_an_alarm_for_a_dead_consistency_cost(kind: type[MeanTeacher], tmp_path: Path):
+    broken = recipe(method="mean-teacher", steps=10)
+    broken = dataclasses.replace(broken, method=_broken(kind))
+    outcome = run(broken, seed=0, out=tmp_path / "run", data=broken.data.source.load(tmp_path))
+    assert outcome.record is not None
+    (alarm,) = outcome.record["alarms"]
+    assert alarm["kind"] == "dead-cost/consistency"
+    assert "trains nothing" in alarm["sentence"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sound_run_raises_no_alarm(method: str, tmp_path: Path):
+    sound = recipe(method=method, steps=40)
+    outcome = run(sound, seed=0, out=tmp_path / "run", data=sound.data.source.load(tmp_path))
+    assert outcome.record is not None
+    assert outcome.record["alarms"] == []
+    read = {reading["step"]: reading["gradients"] for reading in outcome.record["vitals"]}
+    assert all(norm > 0 for gradients in read.values() for norm in gradients.values())

@@ -1,0 +1,142 @@
+"""Every method holds to the contract."""
+
+import dataclasses
+
+import contract
+import pytest
+import torch
+
+from meanteacher import methods
+from meanteacher.core import UNLABELLED, Batch, InputError, Method
+from meanteacher.schedules import Constant
+from support import DECAY, METHODS, PROBLEM, SmallNet, stream
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+semi_supervised = pytest.mark.parametrize("name", [name for name in METHODS if name != "supervised"])
+
+
+def test_every_method_of_the_package_is_held_to_the_contract():
+    assert {name: type(method) for name, method in METHODS.items()} == methods.METHODS
+
+
+@every_method
+def test_every_cost_moves_the_student(method: Method):
+    contract.every_cost_moves_the_student(method)
+
+
+@every_method
+def test_nothing_but_the_average_moves_the_teacher(method: Method):
+    contract.nothing_but_the_average_moves_the_teacher(method)
+
+
+@every_method
+def test_teacher_is_the_average_of_past_students(method: Method):
+    contract.teacher_is_the_average_of_past_students(method, DECAY)
+
+
+@every_method
+def test_predictor_classifies(method: Method):
+    contract.predictor_classifies(method)
+
+
+@every_method
+def test_forward_writes_no_memory(method: Method):
+    contract.forward_writes_no_memory(method)
+
+
+@every_method
+def test_method_is_a_frozen_value_with_a_stable_description(method: Method):
+    assert dataclasses.replace(method) == method  # type: ignore[type-var]
+    assert " at 0x" not in repr(method)
+
+
+@semi_supervised
+def test_reported_weight_is_the_factor_inside_the_cost(name: str):
+    student = SmallNet()
+    costs = {}
+    for weight in (1.0, 3.0):
+        method = dataclasses.replace(METHODS[name], weight=Constant(weight))  # type: ignore[type-var]
+        torch.manual_seed(0)
+        output = method.forward(student, method.init(student, PROBLEM), stream()[0], 0)
+        assert output.weights["consistency"] == weight
+        costs[weight] = output.costs["consistency"].item()
+    assert costs[3.0] == pytest.approx(3 * costs[1.0])
+
+
+@semi_supervised
+def test_unlabelled_rows_train_the_student(name: str):
+    """Without a single label, the student still learns to be consistent."""
+    method = METHODS[name]
+    student, memory = contract.begin(method)
+    batch = stream()[3]
+    batch = Batch(batch.views, torch.full_like(batch.labels, UNLABELLED), batch.index)
+    output = method.forward(student, memory, batch, 3)
+    assert output.costs["classification"].item() == 0
+    output.costs["consistency"].backward()
+    assert any(bool(p.grad.any()) for p in student.parameters() if p.grad is not None)
+
+
+@semi_supervised
+def test_consistency_on_unlabelled_rows_ignores_the_labelled_ones(name: str):
+    method = dataclasses.replace(METHODS[name], consistency_on="unlabelled")  # type: ignore[type-var]
+    student = SmallNet().eval()
+    memory = method.init(student, PROBLEM).eval()
+    batch = stream()[0]
+    labelled = batch.labels != UNLABELLED
+    assert 0 < int(labelled.sum()) < len(labelled)
+
+    def cost_with(views: torch.Tensor) -> float:
+        changed = Batch({**batch.views, "student": views}, batch.labels, batch.index)
+        return method.forward(student, memory, changed, 0).costs["consistency"].item()
+
+    original = cost_with(batch.views["student"])
+    other_labelled = torch.where(labelled[:, None, None, None], -batch.views["student"], batch.views["student"])
+    other_unlabelled = torch.where(labelled[:, None, None, None], batch.views["student"], -batch.views["student"])
+    assert cost_with(other_labelled) == original
+    assert cost_with(other_unlabelled) != original
+
+
+def test_pi_model_trains_both_sides():
+    """A pass whose gradient were stopped would leave half of it."""
+    student, memory = contract.begin(METHODS["pi-model"])
+    student.eval()
+    batch = stream()[3]
+    swapped = Batch({"student": batch.views["teacher"], "teacher": batch.views["student"]}, batch.labels, batch.index)
+
+    def gradient(of: Batch) -> torch.Tensor:
+        cost = METHODS["pi-model"].forward(student, memory, of, 3).costs["consistency"]
+        return torch.cat([g.flatten() for g in torch.autograd.grad(cost, list(student.parameters()))])
+
+    torch.testing.assert_close(gradient(batch), gradient(swapped))
+
+
+def test_mean_teacher_trains_the_student_side_only():
+    method = METHODS["mean-teacher"]
+    student, memory = contract.begin(method)
+    output = method.forward(student, memory, stream()[3], 3)
+    output.costs["consistency"].backward()
+    assert all(p.grad is None for p in memory.parameters())
+    assert any(p.grad is not None for p in student.parameters())
+
+
+@pytest.mark.parametrize("name", ["supervised", "pi-model"])
+def test_a_teacher_that_never_runs_cannot_keep_its_own_statistics(name: str):
+    with pytest.raises(InputError, match="never runs its teacher"):
+        dataclasses.replace(METHODS[name], buffers="own")  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("buffers", ["own", "average", "copy"])
+def test_buffer_policy_reaches_the_teacher(buffers: str):
+    method = dataclasses.replace(METHODS["mean-teacher"], buffers=buffers)  # type: ignore[type-var]
+    student, memory = contract.begin(method, warm_up=6)
+    theirs = dict(student.named_buffers())["layers.1.running_mean"]
+    ours = dict(memory.named_buffers())["network.layers.1.running_mean"]
+    assert torch.equal(ours, theirs) == (buffers == "copy")
+    if buffers == "own":
+        before = ours.clone()
+        memory(stream()[7].views["teacher"])
+        assert not torch.equal(ours, before)
+    else:
+        before = ours.clone()
+        memory(stream()[7].views["teacher"])
+        assert torch.equal(ours, before)

@@ -1,0 +1,94 @@
+"""A wrong folder, a diverging run, a second process: one clear error, nothing lost."""
+
+import dataclasses
+import fcntl
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from meanteacher.core import DivergedError, InputError
+from meanteacher.data import Dataset, Fixed
+from meanteacher.recipes import DataSpec, run
+from meanteacher.schedules import Constant, StepChange
+from meanteacher.train import Adam
+from support import MadeUp, made_up, recipe
+
+
+def _run(out: Path, *, resume: bool = False, **changes: object) -> None:
+    whole = recipe(**changes)  # type: ignore[arg-type]
+    run(whole, seed=0, out=out, data=whole.data.source.load(out), resume=resume)
+
+
+def test_folder_with_a_run_is_not_overwritten(tmp_path: Path):
+    _run(tmp_path / "run", steps=2)
+    before = (tmp_path / "run" / "record.json").read_bytes()
+    with pytest.raises(InputError, match=r"holds a run already. Continue it with --resume"):
+        _run(tmp_path / "run", steps=2)
+    assert (tmp_path / "run" / "record.json").read_bytes() == before
+
+
+def test_folder_with_other_files_is_not_touched(tmp_path: Path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"precious")
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        _run(tmp_path / "photos")
+    assert [p.name for p in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_file_in_place_of_the_folder_is_named(tmp_path: Path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(InputError, match="is a file"):
+        _run(tmp_path / "run")
+
+
+def test_nothing_to_resume_is_said(tmp_path: Path):
+    with pytest.raises(InputError, match=r"holds no run to resume. Start it without --resume"):
+        _run(tmp_path / "run", resume=True)
+
+
+def test_second_process_in_one_folder_is_refused(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="Another process is training in"):
+            _run(tmp_path / "run")
+    _run(tmp_path / "run", steps=1)
+
+
+@pytest.mark.parametrize("at", [3, 7, 12])
+def test_divergence_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path, at: int):
+    """The learning rate becomes infinite at one step: the weights are gone from there on."""
+    infinite = Adam(
+        learning_rate=StepChange(first=0.01, then=float("inf"), at=at), beta1=Constant(0.9), beta2=Constant(0.99)
+    )
+    with pytest.raises(DivergedError, match="Likely cause: the learning rate"):
+        _run(tmp_path / "run", optim=infinite)
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*"))
+    assert saved == [f"step_{step:08d}" for step in (5, 10) if step <= at]
+    assert not (tmp_path / "run" / "record.json").exists()
+
+
+def test_labelled_share_larger_than_the_batch_is_refused():
+    with pytest.raises(InputError, match=re.escape("labelled=20 rows do not fit a batch of size=10")):
+        Fixed(size=10, labelled=20, unlabelled_pool="all")
+
+
+@pytest.mark.parametrize(("n_labelled", "words"), [(10, "multiple of 3"), (600, "Take at most"), (0, "multiple of 3")])
+def test_impossible_label_count_is_refused_before_anything_is_written(tmp_path: Path, n_labelled: int, words: str):
+    with pytest.raises(InputError, match=words):
+        _run(tmp_path / "run", data=DataSpec(source=MadeUp(), n_labelled=n_labelled))
+    assert not (tmp_path / "run").exists()
+
+
+def test_nan_in_images_is_named_by_position():
+    images = made_up(9, seed=0).images.float()
+    images[4, 0, 2, 2] = torch.nan
+    with pytest.raises(InputError, match="1 of 9 images hold NaN or infinite values, the first at index 4"):
+        Dataset(images, torch.zeros(9, dtype=torch.int64), ("one",))
+
+
+def test_missing_view_proposes_the_fix():
+    with pytest.raises(InputError, match=re.escape("views['teacher'] = views['student']")):
+        dataclasses.replace(recipe(), views={"student": recipe().views["student"]})

@@ -1,0 +1,135 @@
+"""What many tests need: data made up in a moment, small networks, one instance of every method."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import Batch, Method, Problem
+from meanteacher.data import Dataset, Fixed, ImageStream, Mixed, TrainTest, make_split
+from meanteacher.data.download import Progress
+from meanteacher.methods import MeanTeacher, PiModel, Supervised
+from meanteacher.recipes import DataSpec, Recipe
+from meanteacher.schedules import Constant
+from meanteacher.train import Adam
+from meanteacher.views import Chain, Noise, PerChannel
+
+N_CLASSES = 3
+SHAPE = (1, 6, 6)
+PROBLEM = Problem(n_classes=N_CLASSES, n_examples=60, input_shape=SHAPE)
+DECAY = 0.9
+
+METHODS: dict[str, Method] = {
+    "supervised": Supervised(decay=Constant(DECAY), buffers="average"),
+    "pi-model": PiModel(decay=Constant(DECAY), buffers="average", weight=Constant(2.0)),
+    "mean-teacher": MeanTeacher(decay=Constant(DECAY), buffers="own", weight=Constant(2.0)),
+}
+BATCHES = {
+    "mixed": Mixed(size=12),
+    "fixed": Fixed(size=12, labelled=3, unlabelled_pool="all"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeUp:
+    """Three classes of noisy stripes: learnable, tiny, and a source like any other."""
+
+    n_train: int = 60
+    n_test: int = 30
+
+    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
+        return TrainTest(train=made_up(self.n_train, seed=0), test=made_up(self.n_test, seed=1))
+
+
+def made_up(n: int, seed: int) -> Dataset:
+    draws = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % N_CLASSES
+    images = 60 * torch.rand(n, *SHAPE, generator=draws)
+    for label in range(N_CLASSES):
+        images[labels == label, :, :, 2 * label : 2 * label + 2] += 120
+    return Dataset(images.to(torch.uint8), labels, ("left", "middle", "right"))
+
+
+class SmallNet(nn.Module):
+    """Batch normalisation, dropout and a convolution: all that a method can get wrong."""
+
+    def __init__(self, n_channels: int = SHAPE[0], n_classes: int = N_CLASSES) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(n_channels, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout(0.25),
+            nn.Flatten(),
+            nn.Linear(8 * 4 * 4, n_classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """The spec of `SmallNet`."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        return SmallNet()
+
+
+def recipe(method: str = "mean-teacher", batch: str = "fixed", **changes: object) -> Recipe:
+    view = Chain((Noise(0.3),))
+    whole = Recipe(
+        name=f"made-up/{method}",
+        data=DataSpec(source=MadeUp(), n_labelled=9, validation=0.1),
+        model=Small(),
+        method=METHODS[method],
+        normalise=PerChannel(),
+        views={"student": view, "teacher": view},
+        batch=BATCHES[batch],
+        optim=Adam(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99)),
+        steps=20,
+        evaluate_every=5,
+        seeds=(0,),
+    )
+    return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def stream(batch: str = "fixed", *, n_labelled: int = 9, seed: int = 0) -> ImageStream:
+    data = made_up(60, seed=0)
+    split = make_split(data.labels, n_classes=N_CLASSES, n_labelled=n_labelled, seed=seed)
+    return ImageStream(
+        data,
+        BATCHES[batch].sampler(split, seed),
+        views={"student": Noise(0.3), "teacher": Noise(0.3)},
+        normalise=PerChannel().fit(data.images),
+        seed=seed,
+    )
+
+
+def parameters_of(module: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten().double() for p in module.parameters()])
+
+
+def train_steps(
+    method: Method,
+    student: nn.Module,
+    memory: nn.Module,
+    *,
+    steps: int,
+    batches: Callable[[int], Batch] | None = None,
+    each: Callable[[int], None] = lambda step: None,
+) -> None:
+    """A user's own loop in five lines: the methods must not need ours."""
+    batches = batches or stream().__getitem__
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    for step in range(steps):
+        batch = batches(step)
+        output = method.forward(student, memory, batch, step)
+        optimizer.zero_grad()
+        torch.stack(list(output.costs.values())).sum().backward()
+        optimizer.step()
+        method.after_step(student, memory, batch, output, step)
+        each(step)

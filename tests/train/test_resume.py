@@ -1,0 +1,127 @@
+"""Where a run was interrupted cannot be seen in its weights."""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from meanteacher.recipes import Outcome, run
+from support import BATCHES, METHODS, recipe
+
+every_kind = pytest.mark.parametrize(("method", "batch"), [(m, b) for m in METHODS for b in BATCHES])
+
+
+def _run(
+    out: Path, *, method: str, batch: str, resume: bool = False, stop: Callable[[], bool] = lambda: False
+) -> Outcome:
+    whole = recipe(method, batch)
+    return run(whole, seed=3, out=out, data=whole.data.source.load(out), resume=resume, should_stop=stop)
+
+
+def _weights(out: Path) -> dict[str, str]:
+    """Digests of the final files of student and memory."""
+    folder = out / "checkpoints" / (out / "checkpoints" / "last").read_text().strip()
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.safetensors")}
+
+
+def _stops_after(n_steps: int) -> Callable[[], bool]:
+    asked = iter(range(n_steps))
+    return lambda: next(asked, None) is None
+
+
+@every_kind
+def test_killed_and_resumed_run_ends_with_the_same_bytes(method: str, batch: str, tmp_path: Path):
+    """SIGKILL at an arbitrary step, in a process of its own: nothing gets a chance to clean up."""
+    kill_at = random.Random(f"{method} {batch}").randint(1, 19)
+    script = (
+        "import os, signal, sys; sys.path.insert(0, sys.argv[1]); import test_resume\n"
+        "from pathlib import Path\n"
+        "stop = test_resume._stops_after(int(sys.argv[5]))\n"
+        "kill = lambda: stop() and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "test_resume._run(Path(sys.argv[2]), method=sys.argv[3], batch=sys.argv[4], stop=kill)\n"
+    )
+    here = Path(__file__).parent
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(here), str(tmp_path / "killed"), method, batch, str(kill_at)],
+        env={**os.environ, "PYTHONPATH": str(here.parent), "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "killed" / "record.json").exists()
+
+    resumed = _run(tmp_path / "killed", method=method, batch=batch, resume=True)
+    straight = _run(tmp_path / "straight", method=method, batch=batch)
+    assert _weights(tmp_path / "killed") == _weights(tmp_path / "straight")
+    assert resumed.record is not None
+    assert straight.record is not None
+    for field in ("curve", "errors", "vitals", "alarms", "split"):
+        assert resumed.record[field] == straight.record[field], field
+
+
+@pytest.mark.parametrize("stops", [(1, 1), (4, 5), (7,), (19,)])
+def test_interrupted_run_saves_where_it_is_and_resumes_exactly(stops: tuple[int, ...], tmp_path: Path):
+    done = 0
+    for number, after in enumerate(stops):
+        outcome = _run(
+            tmp_path / "a", method="mean-teacher", batch="fixed", resume=number > 0, stop=_stops_after(after - 1)
+        )
+        done += after
+        assert (outcome.complete, outcome.step) == (False, done)
+    _run(tmp_path / "a", method="mean-teacher", batch="fixed", resume=True)
+    _run(tmp_path / "b", method="mean-teacher", batch="fixed")
+    assert _weights(tmp_path / "a") == _weights(tmp_path / "b")
+    logs = [(tmp_path / name / "metrics.jsonl").read_text().count('"kind": "evaluation"') for name in "ab"]
+    assert logs == [4, 4]
+
+
+def test_evaluating_more_often_changes_no_weight(tmp_path: Path):
+    for name, every in (("a", 5), ("b", 1)):
+        whole = recipe(evaluate_every=every)
+        run(whole, seed=3, out=tmp_path / name, data=whole.data.source.load(tmp_path))
+    assert _weights(tmp_path / "a") == _weights(tmp_path / "b")
+
+
+def test_another_seed_draws_other_labels_and_ends_elsewhere(tmp_path: Path):
+    whole = recipe()
+    splits = set()
+    for seed in (0, 1):
+        out = tmp_path / str(seed)
+        run(whole, seed=seed, out=out, data=whole.data.source.load(out))
+        splits.add((out / "split.txt").read_text())
+    assert len(splits) == 2
+    assert _weights(tmp_path / "0") != _weights(tmp_path / "1")
+
+
+def test_resuming_a_complete_run_returns_its_record_and_trains_nothing(tmp_path: Path):
+    first = _run(tmp_path / "a", method="supervised", batch="fixed")
+    again = _run(tmp_path / "a", method="supervised", batch="fixed", resume=True)
+    assert again.record == first.record
+
+
+def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    _run(tmp_path / "a", method="mean-teacher", batch="mixed")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_best_checkpoint_is_that_of_the_lowest_validation_error(tmp_path: Path):
+    outcome = _run(tmp_path / "a", method="mean-teacher", batch="fixed")
+    assert outcome.record is not None
+    curve = outcome.record["curve"]
+    best = min(curve, key=lambda point: point["teacher"])
+    assert {point["part"] for point in curve} == {"validation"}
+    assert outcome.record["errors"]["best_validation"]["step"] == best["step"]
+    assert (tmp_path / "a" / "checkpoints" / "best").read_text().strip() == f"step_{best['step']:08d}"
+    assert outcome.record["errors"]["best_validation"]["teacher"]["validation"] == best["teacher"]
