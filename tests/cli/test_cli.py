@@ -49,9 +49,9 @@ def test_run_writes_everything_about_itself(tmp_path: Path):
     assert (record["seed"], record["steps"], record["method"]) == (3, 12, "mean-teacher")
     assert record["environment"]["threads"] >= 1
     assert [point["step"] for point in record["curve"]] == [6, 12]
-    kinds = [json.loads(line)["kind"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert kinds.count("evaluation") == 2
-    assert "log" in kinds
+    events = [json.loads(line)["event"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert events.count("evaluation") == 2
+    assert "log" in events
 
 
 def test_default_folder_is_named_after_recipe_and_seed(tmp_path: Path):

@@ -80,7 +80,7 @@ def test_interrupted_run_saves_where_it_is_and_resumes_exactly(stops: tuple[int,
     _run(tmp_path / "a", method="mean-teacher", batch="fixed", resume=True)
     _run(tmp_path / "b", method="mean-teacher", batch="fixed")
     assert _weights(tmp_path / "a") == _weights(tmp_path / "b")
-    logs = [(tmp_path / name / "metrics.jsonl").read_text().count('"kind": "evaluation"') for name in "ab"]
+    logs = [(tmp_path / name / "metrics.jsonl").read_text().count('"event": "evaluation"') for name in "ab"]
     assert logs == [4, 4]
 
 

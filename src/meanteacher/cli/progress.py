@@ -13,7 +13,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 
@@ -42,23 +41,23 @@ def load_data(console: Console, recipe: Recipe, folder: Path | None) -> TrainTes
 class RunProgress:
     """Shows cost parts, the ramped weights, both errors, images per second and the time left."""
 
-    def __init__(self, console: Console, title: str, *, steps: int, from_step: int = 0) -> None:
+    def __init__(self, console: Console, title: str, *, steps: int) -> None:
         self.console = console
         self.title = title
         self.steps = steps
         self._errors = ""
+        self._first: tuple[int, float] | None = None
+        """Step and time of the first entry: a resumed run does not begin at zero."""
         self._last_line = time.monotonic()
-        self._began, self._from = time.monotonic(), from_step
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[details]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(escape(title), total=steps, completed=from_step, details="")
+        self._task = self._bar.add_task(escape(title), total=steps, details="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -70,25 +69,32 @@ class RunProgress:
         self._bar.stop()
 
     def on_log(self, entry: LogEntry) -> None:
-        costs = "  ".join(f"{name} {value:.3g}" for name, value in entry.costs.items())
-        weights = "  ".join(f"weight {value:.3g}" for value in entry.weights.values())
-        details = "  ".join(filter(None, [costs, weights, self._errors, f"{entry.images_per_second:.0f} img/s"]))
+        costs = [f"{name} {value:.3g}" for name, value in entry.costs.items()]
+        weights = [f"weight {value:.3g}" for value in entry.weights.values()]
+        rate = f"{entry.images_per_second:.0f} img/s"
+        left = f"{self._time_left(entry)} left"
+        details = "  ".join(part for part in (*costs, *weights, self._errors, rate, left) if part)
         self._bar.update(self._task, completed=entry.step, details=escape(details))
-        now = time.monotonic()
-        if not self.console.is_terminal and now - self._last_line >= _QUIET_SECONDS:
-            self._last_line = now
-            pace = (now - self._began) / max(entry.step - self._from, 1)
-            left = time.strftime("%H:%M:%S", time.gmtime(pace * (self.steps - entry.step)))
-            self._print(f"step {entry.step}/{self.steps}  {details}  {left} left")
+        if not self.console.is_terminal and time.monotonic() - self._last_line >= _QUIET_SECONDS:
+            self._print(f"step {entry.step}/{self.steps}  {details}")
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._errors = f"{evaluation.part} error: student {evaluation.student:.2%}, teacher {evaluation.teacher:.2%}"
         if not self.console.is_terminal:
-            self._last_line = time.monotonic()
             self._print(f"step {evaluation.step}/{self.steps}  {self._errors}")
 
     def on_alarm(self, alarm: Alarm) -> None:
-        self.console.print(f"[bold red]Alarm[/] at step {alarm.step}: {escape(alarm.sentence)}", soft_wrap=True)
+        self.console.print(f"[bold red]Alarm[/] at step {alarm.step}: {escape(alarm.sentence)}", soft_wrap=True, highlight=False)
+
+    def _time_left(self, entry: LogEntry) -> str:
+        """By the pace since the first entry, which includes the evaluations."""
+        now = time.monotonic()
+        self._first = self._first or (entry.step, now)
+        step, began = self._first
+        pace = (now - began) / (entry.step - step) if entry.step > step else entry.seconds_per_step
+        minutes, seconds = divmod(round(pace * (self.steps - entry.step)), 60)
+        return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
     def _print(self, line: str) -> None:
+        self._last_line = time.monotonic()
         self.console.print(escape(f"{self.title}  {line}"), soft_wrap=True, highlight=False)

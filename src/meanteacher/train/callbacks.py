@@ -19,6 +19,8 @@ class LogEntry:
     weights: dict[str, float]
     learning_rate: float
     images_per_second: float
+    seconds_per_step: float
+    """Of training alone; evaluations come on top."""
 
 
 class Listener(Protocol):
@@ -32,7 +34,7 @@ class Listener(Protocol):
 
 
 class MetricsFile:
-    """Writes metrics.jsonl: one JSON object a line, each with its kind and step."""
+    """Writes metrics.jsonl: one JSON object a line, each with its event and step."""
 
     def __init__(self, path: Path, *, from_step: int = 0) -> None:
         self.path = path
@@ -47,9 +49,9 @@ class MetricsFile:
     def on_alarm(self, alarm: Alarm) -> None:
         self._append("alarm", alarm)
 
-    def _append(self, kind: str, entry: LogEntry | Evaluation | Alarm) -> None:
+    def _append(self, event: str, entry: LogEntry | Evaluation | Alarm) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **asdict(entry)}) + "\n")
+            file.write(json.dumps({"event": event, **asdict(entry)}) + "\n")
 
     def _drop_after(self, step: int) -> None:
         """Forget what a killed run wrote beyond its last checkpoint: the resumed run writes it again."""

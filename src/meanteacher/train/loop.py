@@ -159,12 +159,14 @@ class _Window:
                     f"The cost '{name}' is {mean} within the {self.steps} steps before step {step}. Likely "
                     "cause: the learning rate or a cost's weight is too large; lower it or ramp it up slowly."
                 )
+        seconds = max(time.perf_counter() - self.began, 1e-9)
         entry = LogEntry(
             step=step,
             costs=means,
             weights=self.weights,
             learning_rate=learning_rate,
-            images_per_second=self.images / max(time.perf_counter() - self.began, 1e-9),
+            images_per_second=self.images / seconds,
+            seconds_per_step=seconds / self.steps,
         )
         self.steps, self.images, self.costs, self.began = 0, 0, {}, time.perf_counter()
         return entry

@@ -1,0 +1,181 @@
+"""Every alarm sounds for its fault, in a live run, and for nothing else."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
+from meanteacher.data import ImageStream, make_split
+from meanteacher.methods import MeanTeacher
+from meanteacher.recipes import Recipe, run
+from meanteacher.schedules import Constant
+from meanteacher.teacher import Teacher
+from meanteacher.train import Declared, Vitals
+from support import BATCHES, METHODS, Small, made_up, recipe, stream
+
+
+def _alarms(faulty: Recipe, out: Path) -> dict[str, str]:
+    outcome = run(faulty, seed=0, out=out, data=faulty.data.source.load(out))
+    assert outcome.record is not None
+    return {alarm["kind"]: alarm["sentence"] for alarm in outcome.record["alarms"]}
+
+
+def _mean_teacher(kind: type[MeanTeacher] = MeanTeacher, **changes: Any) -> MeanTeacher:
+    sound = METHODS["mean-teacher"]
+    assert isinstance(sound, MeanTeacher)
+    return kind(**{"decay": sound.decay, "buffers": sound.buffers, "weight": sound.weight, **changes})
+
+
+def test_teacher_that_does_not_follow_is_an_alarm(tmp_path: Path):
+    stale = _mean_teacher(decay=Constant(1.0))
+    faulty = recipe(method="mean-teacher", steps=80)
+
+    @contextmanager
+    def without_warm_up() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("meanteacher.methods.supervised.warmed_up", lambda decay, step: decay)
+            yield
+
+    with without_warm_up():
+        alarms = _alarms(dataclasses.replace(faulty, method=stale), tmp_path / "r")
+    assert set(alarms) == {"stale-teacher"}
+    assert "the average is not updated" in alarms["stale-teacher"]
+
+
+def test_teacher_with_the_students_weights_is_an_alarm(tmp_path: Path):
+    faulty = dataclasses.replace(recipe(steps=80), method=_mean_teacher(decay=Constant(0.0)))
+    assert set(_alarms(faulty, tmp_path / "r")) == {"teacher-is-student"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainsTheTeacher(MeanTeacher):
+    """The teacher runs with gradient and its parameters take part."""
+
+    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
+        memory = super().init(student, problem)
+        return memory.requires_grad_()
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        assert isinstance(memory, Teacher)
+        whole = super().forward(student, memory, batch, step)
+        anchor = memory.network(batch.views["teacher"]).square().mean()
+        return StepOutput(
+            {**whole.costs, "consistency": whole.costs["consistency"] + anchor}, whole.logits, whole.weights
+        )
+
+
+def test_gradient_on_the_teacher_is_an_alarm(tmp_path: Path):
+    faulty = dataclasses.replace(recipe(steps=20), method=_mean_teacher(TrainsTheTeacher))
+    assert "teacher-gradient" in _alarms(faulty, tmp_path / "r")
+
+
+@dataclasses.dataclass(frozen=True)
+class SaysOneClass:
+    """A network whose first class always wins."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        class Biased(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = Small().build(problem)
+
+            def forward(self, x: Tensor) -> Tensor:
+                logits: Tensor = self.net(x) + torch.tensor([1e3, 0.0, 0.0])
+                return logits
+
+        return Biased()
+
+
+def test_collapsed_predictions_are_an_alarm(tmp_path: Path):
+    alarms = _alarms(recipe(steps=80, model=SaysOneClass()), tmp_path / "r")
+    assert alarms["collapse"].startswith("100% of the predictions are one class")
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_leaking_labels_are_an_alarm(batch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The stream forgets to hide: every row shows its label."""
+    real = ImageStream.__getitem__
+
+    def leaking(self: ImageStream, step: int) -> Batch:
+        sound = real(self, step)
+        return Batch(sound.views, self.dataset.labels[sound.index], sound.index)
+
+    monkeypatch.setattr(ImageStream, "__getitem__", leaking)
+    alarms = _alarms(recipe(batch=batch, steps=40), tmp_path / "r")
+    assert {"hidden-labels", "labelled-share"} <= set(alarms)
+    assert alarms["labelled-share"].startswith("100.00% of the rows are labelled")
+
+
+def _declared(n_labelled: int, share: float, *, exact: bool) -> Declared:
+    return Declared(n_labelled=n_labelled, labelled_share=share, exact=exact, steps=100)
+
+
+@pytest.mark.parametrize("n_labelled", [3, 9, 30, 60])
+def test_varying_share_of_a_sound_stream_never_alarms(n_labelled: int):
+    batches = stream("mixed", n_labelled=n_labelled)
+    vitals = Vitals(_declared(n_labelled, n_labelled / 60, exact=False))
+    for step in range(300):
+        vitals.count_labels(batches[step])
+        assert vitals._check_labels(step) == []
+
+
+def test_labelled_set_of_another_seed_is_noticed():
+    """Two processes that each draw their own labels see more of them than were declared."""
+    vitals = Vitals(_declared(9, 9 / 60, exact=False))
+    for step in range(30):
+        for seed in (0, 1):
+            vitals.count_labels(stream("mixed", seed=seed)[step])
+    assert [alarm.kind for alarm in vitals._check_labels(29)] == ["hidden-labels"]
+
+
+def test_batch_without_labels_is_no_dead_classification_cost():
+    data = made_up(60, seed=0)
+    split = make_split(data.labels, n_classes=3, n_labelled=3, seed=0)
+    assert len(split.unlabelled) == 57
+    student = Small().build(Problem(n_classes=3, n_examples=60, input_shape=(1, 6, 6)))
+    batch = stream()[0]
+    empty = Batch(batch.views, torch.full_like(batch.labels, UNLABELLED), batch.index)
+    vitals = Vitals(_declared(3, 0.05, exact=False))
+    for step in range(10):
+        output = METHODS["supervised"].forward(student, student, empty, step)
+        assert vitals.read_gradients(step, empty, output, student) == []
+
+
+def test_cost_of_weight_zero_may_rest(tmp_path: Path):
+    resting = _mean_teacher(weight=Constant(0.0))
+    assert _alarms(dataclasses.replace(recipe(steps=40), method=resting), tmp_path / "r") == {}
+
+
+def test_an_alarm_sounds_once_a_run():
+    vitals = Vitals(_declared(0, 0.0, exact=True))
+    vitals.count_labels(stream()[0])
+    assert {alarm.kind for alarm in vitals._check_labels(0)} == {"hidden-labels", "labelled-share"}
+    assert vitals._check_labels(1) == []
+    assert len(vitals.alarms) == 2
+
+
+def test_reading_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    weights = []
+    for name, reads in (("a", True), ("b", False)):
+        monkeypatch.setattr(Vitals, "reads_gradients", lambda self, step, reads=reads: reads)
+        whole = recipe()
+        run(whole, seed=0, out=tmp_path / name, data=whole.data.source.load(tmp_path))
+        folder = tmp_path / name / "checkpoints" / "step_00000020"
+        weights.append((folder / "memory.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_what_vitals_remember_survives_a_checkpoint():
+    before = Vitals(_declared(9, 0.25, exact=True))
+    for step in range(5):
+        before.count_labels(stream()[step])
+    before._streak("collapse", condition=True)
+    after = Vitals(before.declared)
+    after.load(before.state())
+    assert after.state() == before.state()
