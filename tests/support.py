@@ -3,29 +3,69 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import Batch, Method, Problem
+from meanteacher.core import Augment, Batch, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, Mixed, TrainTest, make_split
 from meanteacher.data.download import Progress
-from meanteacher.methods import MeanTeacher, PiModel, Supervised
+from meanteacher.methods import (
+    FixMatch,
+    FreeMatch,
+    GammaModel,
+    ImprovedGan,
+    MeanTeacher,
+    MeanTeacherVat,
+    PiModel,
+    PseudoEnsemble,
+    PseudoLabel,
+    Supervised,
+    TemporalEnsembling,
+    Vat,
+    VatEntMin,
+)
 from meanteacher.recipes import DataSpec, Recipe
 from meanteacher.schedules import Constant
 from meanteacher.train import Adam
-from meanteacher.views import Chain, Noise, PerChannel
+from meanteacher.train.state import trained_parameters
+from meanteacher.views import Noise, PerChannel
 
 N_CLASSES = 3
 SHAPE = (1, 6, 6)
 PROBLEM = Problem(n_classes=N_CLASSES, n_examples=60, input_shape=SHAPE)
 DECAY = 0.9
 
+
+@dataclasses.dataclass(frozen=True)
+class SmallGenerator:
+    """From noise to made-up images."""
+
+    n_noise: int = 4
+
+    def build(self, problem: Problem) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.n_noise, 36), nn.Unflatten(1, SHAPE))
+
+
+_BASE: dict[str, Any] = {"decay": Constant(DECAY), "buffers": "average"}
+_WEIGHTED: dict[str, Any] = {**_BASE, "weight": Constant(2.0)}
 METHODS: dict[str, Method] = {
-    "supervised": Supervised(decay=Constant(DECAY), buffers="average"),
-    "pi-model": PiModel(decay=Constant(DECAY), buffers="average", weight=Constant(2.0)),
-    "mean-teacher": MeanTeacher(decay=Constant(DECAY), buffers="own", weight=Constant(2.0)),
+    "supervised": Supervised(**_BASE),
+    "pseudo-label": PseudoLabel(**_WEIGHTED),
+    "pseudo-ensemble": PseudoEnsemble(**_WEIGHTED),
+    "gamma-model": GammaModel(**_WEIGHTED),
+    "pi-model": PiModel(**_WEIGHTED),
+    "temporal-ensembling": TemporalEnsembling(**_WEIGHTED, epoch_steps=2),
+    "improved-gan": ImprovedGan(**_WEIGHTED, generator=SmallGenerator()),
+    "vat": Vat(**_WEIGHTED, epsilon=1.0),
+    "vat-entmin": VatEntMin(**_WEIGHTED, epsilon=1.0),
+    "mean-teacher": MeanTeacher(**{**_WEIGHTED, "buffers": "own"}),
+    "mean-teacher-vat": MeanTeacherVat(**{**_WEIGHTED, "buffers": "own"}, epsilon=1.0),
+    "fixmatch": FixMatch(**_WEIGHTED, threshold=0.4),
+    "freematch": FreeMatch(**_WEIGHTED, momentum=0.9),
 }
+VIEWS: dict[str, Augment] = {role: Noise(0.3) for role in ("student", "teacher", "strong")}
 BATCHES = {
     "mixed": Mixed(size=12),
     "fixed": Fixed(size=12, labelled=3, unlabelled_pool="all"),
@@ -80,14 +120,13 @@ class Small:
 
 
 def recipe(method: str = "mean-teacher", batch: str = "fixed", **changes: object) -> Recipe:
-    view = Chain((Noise(0.3),))
     whole = Recipe(
         name=f"made-up/{method}",
         data=DataSpec(source=MadeUp(), n_labelled=9, validation=0.1),
         model=Small(),
         method=METHODS[method],
         normalise=PerChannel(),
-        views={"student": view, "teacher": view},
+        views=VIEWS,
         batch=BATCHES[batch],
         optim=Adam(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99)),
         steps=20,
@@ -103,7 +142,7 @@ def stream(batch: str = "fixed", *, n_labelled: int = 9, seed: int = 0) -> Image
     return ImageStream(
         data,
         BATCHES[batch].sampler(split, seed),
-        views={"student": Noise(0.3), "teacher": Noise(0.3)},
+        views=VIEWS,
         normalise=PerChannel().fit(data.images),
         seed=seed,
     )
@@ -124,7 +163,7 @@ def train_steps(
 ) -> None:
     """A user's own loop in five lines: the methods must not need ours."""
     batches = batches or stream().__getitem__
-    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(trained_parameters(student, memory), lr=0.1)
     for step in range(steps):
         batch = batches(step)
         output = method.forward(student, memory, batch, step)

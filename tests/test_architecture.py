@@ -15,14 +15,15 @@ SRC = Path(meanteacher.__file__).parent
 MAY_IMPORT = {
     "core": set(),
     "seeding": set(),
+    "passes": set(),
     "data": {"core", "seeding"},
     "views": {"core", "seeding"},
     "models": {"core", "seeding"},
     "schedules": {"core", "seeding"},
     "costs": {"core", "seeding"},
-    "teacher": {"core", "seeding"},
-    "methods": {"core", "seeding", "schedules", "costs", "teacher"},
-    "evaluate": {"core", "seeding", "data"},
+    "teacher": {"core", "seeding", "passes"},
+    "methods": {"core", "seeding", "passes", "schedules", "costs", "teacher"},
+    "evaluate": {"core", "seeding", "passes", "data"},
     "train": {"core", "seeding", "evaluate"},
     "recipes": {
         "core",

@@ -4,10 +4,16 @@ One convention for all: classification is averaged over the labelled rows, consi
 applies to, and weights stand outside, explicit.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED
+
+ConsistencyCost = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(student logits, target logits, rows it applies to) -> cost."""
 
 
 def classification_cost(logits: Tensor, labels: Tensor) -> Tensor:
@@ -75,6 +81,42 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
     q = tau * student_logits.double().softmax(1) + uniform
     divergence = (p * (p.log() - q.log())).sum(1)
     return _mean(divergence * (2 / (n_classes * tau) ** 2), rows).to(student_logits.dtype)
+
+
+@dataclass(frozen=True)
+class Mse:
+    """`softmax_mse` as a value that can stand in a recipe."""
+
+    def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        return softmax_mse(student_logits, target_logits, rows)
+
+
+@dataclass(frozen=True)
+class Kl:
+    """`kl_divergence` as a value that can stand in a recipe."""
+
+    def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        return kl_divergence(student_logits, target_logits, rows)
+
+
+@dataclass(frozen=True)
+class CTau:
+    """`c_tau` with its tau, as a value that can stand in a recipe."""
+
+    tau: float
+
+    def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        return c_tau(student_logits, target_logits, self.tau, rows)
+
+
+def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Of the softmax output, mean over rows: low where the network has made up its mind.
+
+    >>> entropy(torch.zeros(3, 2))
+    tensor(0.6931)
+    """
+    log_p = logits.log_softmax(1)
+    return _mean(-(log_p.exp() * log_p).sum(1), rows)
 
 
 def logit_distance(first: Tensor, second: Tensor) -> Tensor:

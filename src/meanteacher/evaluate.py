@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import Dataset
+from meanteacher.passes import class_output
 
 _BATCH = 500
 
@@ -34,7 +35,7 @@ def predict_logits(
 ) -> Tensor:
     """[N, n_classes] for N images, in their order."""
     with evaluation_mode(network):
-        return torch.cat([network(normalise(chunk.to(device))).cpu() for chunk in images.split(_BATCH)])
+        return torch.cat([class_output(network(normalise(chunk.to(device)))).cpu() for chunk in images.split(_BATCH)])
 
 
 def error_rate(

@@ -1,13 +1,14 @@
 """The weight-averaged copy of the student."""
 
 import copy
+from contextlib import nullcontext
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from meanteacher.core import check_choice
+from meanteacher.passes import Outputs, untracked, without_dropout
 
 Buffers = Literal["own", "average", "copy"]
 """Where the teacher's buffers, such as batch-normalisation statistics, come from.
@@ -37,22 +38,21 @@ class Teacher(nn.Module):
     away. No gradient ever reaches it.
     """
 
-    def __init__(self, student: nn.Module, *, buffers: Buffers) -> None:
+    def __init__(self, student: nn.Module, *, buffers: Buffers, dropout: bool = True) -> None:
         super().__init__()
         check_choice("buffers", buffers, get_args(Buffers))
         self.buffer_policy: Buffers = buffers
+        self.dropout = dropout
+        """Whether dropout is active while it teaches (Figure 4b)."""
         self.network = copy.deepcopy(student).float().requires_grad_(requires_grad=False)
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        if self.buffer_policy == "own" or not self.training:
-            output: Tensor = self.network(x)
-        else:
-            # In training mode a layer writes its statistics as it runs; under these policies they are not
-            # the teacher's to keep, so it writes them to copies that are dropped.
-            spare = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
-            output = functional_call(self.network, spare, (x,))
-        return output
+    def forward(self, x: Tensor) -> Outputs:
+        with nullcontext() if self.dropout else without_dropout(self.network):
+            if self.buffer_policy == "own" or not self.training:
+                output: Outputs = self.network(x)
+                return output
+            return untracked(self.network, x)
 
     @torch.no_grad()
     def update(self, student: nn.Module, *, decay: float) -> None:

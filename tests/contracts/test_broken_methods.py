@@ -94,4 +94,5 @@ def test_sound_run_raises_no_alarm(method: str, tmp_path: Path):
     assert outcome.record is not None
     assert outcome.record["alarms"] == []
     read = {reading["step"]: reading["gradients"] for reading in outcome.record["vitals"]}
-    assert all(norm > 0 for gradients in read.values() for norm in gradients.values())
+    # Temporal Ensembling has nothing to agree with in its first epoch, and FixMatch nothing to be certain of.
+    assert all(norm > 0 for step in (16, 32) for norm in read[step].values())

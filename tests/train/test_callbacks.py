@@ -7,7 +7,9 @@ from meanteacher.train import Alarm, Evaluation, LogEntry, MetricsFile
 
 
 def _entry(step: int) -> LogEntry:
-    return LogEntry(step=step, costs={"c": 1.0}, weights={"c": 2.0}, learning_rate=0.1, images_per_second=9.0, seconds_per_step=1.0)
+    return LogEntry(
+        step=step, costs={"c": 1.0}, weights={"c": 2.0}, learning_rate=0.1, images_per_second=9.0, seconds_per_step=1.0
+    )
 
 
 def test_metrics_are_one_object_a_line(tmp_path: Path):

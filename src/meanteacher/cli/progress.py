@@ -28,7 +28,13 @@ _QUIET_SECONDS = 10.0
 def load_data(console: Console, recipe: Recipe, folder: Path | None) -> TrainTest:
     """The recipe's data, with a bar for what has to be downloaded."""
     bar = Progress(
-        TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console, transient=True
+        TextColumn("downloading"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     )
     task = bar.add_task("", total=None, visible=False)
     with bar:

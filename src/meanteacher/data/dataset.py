@@ -32,6 +32,10 @@ class Dataset:
                 f"{len(self.images)} images but {len(self.labels)} labels: give one label an image, "
                 f"{UNLABELLED} where it is unknown."
             )
+        if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
+            raise InputError(
+                f"Labels are one int64 an image, got {self.labels.dtype} of shape {tuple(self.labels.shape)}."
+            )
         if len(self.images) == 0:
             raise InputError("The data set is empty: give at least one image.")
         low, high = int(self.labels.min()), int(self.labels.max())

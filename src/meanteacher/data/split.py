@@ -96,9 +96,10 @@ def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: in
     counts = torch.bincount(labels, minlength=n_classes)
     if int(counts.min()) < each:
         scarce = int(counts.argmin())
+        most = int(counts[scarce]) * n_classes
         raise InputError(
             f"n_labelled={n_labelled} needs {each} labels in every class, but class {scarce} has "
-            f"{int(counts[scarce])}. Take at most {int(counts[scarce]) * n_classes}."
+            f"{int(counts[scarce])}. {f'Take at most {most}.' if most else 'Label some of it first.'}"
         )
     return torch.cat([candidates[labels == c][:each] for c in range(n_classes)])
 

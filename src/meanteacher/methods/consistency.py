@@ -1,29 +1,71 @@
-"""What the consistency methods share: a ramped weight, and the rows it applies to."""
+"""What the consistency methods share: a cost, its ramped weight, and the rows it applies to."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, Batch, Schedule, check_choice
+from meanteacher.core import UNLABELLED, Batch, InputError, Schedule, StepOutput, check_choice
+from meanteacher.costs import ConsistencyCost, Mse, classification_cost, logit_distance
 from meanteacher.methods.supervised import Supervised
+from meanteacher.passes import Outputs, both_outputs
 
 ConsistencyOn = Literal["all", "unlabelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyMethod(Supervised):
-    """Two views of each image must be classified alike."""
+    """Two views of each image must be classified alike; the methods differ in where the target comes from."""
 
     weight: Schedule
+    cost: ConsistencyCost = Mse()
     consistency_on: ConsistencyOn = "all"
     """The authors leave the labelled row of a batch out on semi-supervised SVHN and nowhere else."""
+    logit_distance: float | None = None
+    """For a network with two outputs: the weight of the cost that holds them together (Sec. 3.4)."""
     roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("consistency_on", self.consistency_on, get_args(ConsistencyOn))
 
-    def consistency_rows(self, batch: Batch) -> Tensor | None:
+    def outputs(self, output: Outputs) -> tuple[Tensor, Tensor]:
+        """The student's logits for classification and for consistency."""
+        if (self.logit_distance is None) == isinstance(output, tuple):
+            raise InputError(
+                f"{type(self).__name__}: logit_distance={self.logit_distance} does not fit a network with "
+                f"{'two outputs' if isinstance(output, tuple) else 'one output'}. Give a number, for instance 0.01, "
+                "with outputs=2, and None with outputs=1."
+            )
+        return both_outputs(output)
+
+    def step_output(
+        self, logits: Tensor, matched: Tensor, target: Tensor, batch: Batch, step: int, rows: Tensor | None = None
+    ) -> StepOutput:
+        """Classification of the logits, consistency of `matched` with the target, and what couples the two.
+
+        Args:
+            logits: [B, C], the student's for classification
+            matched: [B, C], the student's for consistency
+            target: [B, C], logits; detached or not is the method's decision
+            batch: what they were computed from
+            step: for the ramp
+            rows: [B] of bool, to leave more rows out than `consistency_on` does
+        """
+        weight = self.weight(step)
+        costs = {
+            "classification": classification_cost(logits, batch.labels),
+            "consistency": weight * self.cost(matched, target, self.consistency_rows(batch, rows)),
+        }
+        weights = {"consistency": weight}
+        if self.logit_distance is not None:
+            costs["logit distance"] = self.logit_distance * logit_distance(logits, matched)
+            weights["logit distance"] = self.logit_distance
+        return StepOutput(costs, logits, weights)
+
+    def consistency_rows(self, batch: Batch, rows: Tensor | None = None) -> Tensor | None:
         """[B] of bool, or None for every row."""
-        return None if self.consistency_on == "all" else batch.labels == UNLABELLED
+        if self.consistency_on == "all":
+            return rows
+        unlabelled = batch.labels == UNLABELLED
+        return unlabelled if rows is None else unlabelled & rows

@@ -5,26 +5,24 @@ from typing import ClassVar
 
 from torch import nn
 
-from meanteacher.core import Batch, StepOutput
-from meanteacher.costs import classification_cost, softmax_mse
+from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
+from meanteacher.passes import class_output
+from meanteacher.teacher import Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(ConsistencyMethod):
     """The student is drawn towards the teacher, whose weights are the average of the student's (Sec. 2)."""
 
+    teacher_dropout: bool = True
+    """Whether dropout is active in the teacher too (Figure 4b)."""
     teacher_runs: ClassVar[bool] = True
 
+    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
+        return Teacher(student, buffers=self.buffers, dropout=self.teacher_dropout)
+
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        logits = student(batch.views["student"])
-        target = memory(batch.views["teacher"])
-        weight = self.weight(step)
-        return StepOutput(
-            {
-                "classification": classification_cost(logits, batch.labels),
-                "consistency": weight * softmax_mse(logits, target, self.consistency_rows(batch)),
-            },
-            logits,
-            {"consistency": weight},
-        )
+        logits, matched = self.outputs(student(batch.views["student"]))
+        target = class_output(memory(batch.views["teacher"]))
+        return self.step_output(logits, matched, target, batch, step)

@@ -7,6 +7,7 @@ from torch import nn
 
 from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
+from meanteacher.passes import class_output
 from meanteacher.teacher import Buffers, Teacher, warmed_up
 
 
@@ -35,7 +36,7 @@ class Supervised:
         return Teacher(student, buffers=self.buffers)
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        logits = student(batch.views["student"])
+        logits = class_output(student(batch.views["student"]))
         return StepOutput({"classification": classification_cost(logits, batch.labels)}, logits)
 
     def after_step(

@@ -6,7 +6,11 @@ from torch import nn
 
 from meanteacher.core import Problem
 from meanteacher.models.conv13 import Conv13
+from meanteacher.models.external import External
 from meanteacher.models.mlp import Mlp
+from meanteacher.models.resnext152 import ResNeXt152
+from meanteacher.models.shake26 import Shake26
+from meanteacher.models.wrn import WideResNet
 
 
 class ModelSpec(Protocol):
@@ -15,4 +19,4 @@ class ModelSpec(Protocol):
     def build(self, problem: Problem) -> nn.Module: ...
 
 
-__all__ = ["Conv13", "Mlp", "ModelSpec"]
+__all__ = ["Conv13", "External", "Mlp", "ModelSpec", "ResNeXt152", "Shake26", "WideResNet"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
+from meanteacher.models.heads import Logits, Outputs, last_layer
 from meanteacher.models.layers import WeightNormConv2d, WeightNormLinear, initialise_layers
 
 
@@ -17,6 +18,7 @@ class Conv13:
     dropout: float = 0.5
     mean_decay: float = 0.999
     """Of the running means that evaluation uses; short runs want a shorter memory."""
+    outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
         n_channels, *size = problem.input_shape
@@ -59,9 +61,9 @@ class Conv13Network(nn.Module):
         self.conv3c = conv(n256, n128, 1, padding=0)
         self.pool3 = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
-        self.softmax = WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay)
+        self.softmax = last_layer(spec.outputs, lambda: WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Logits:
         """Logits: the softmax itself is part of the costs."""
         for layer in self.children():
             x = layer(x)

@@ -170,8 +170,8 @@ class _Experiment:
     ) -> dict[str, Any]:
         last = self._all_errors(state)
         best = state.best()
-        best_errors = None
-        if best is not None:
+        best_errors = None if best is None else last
+        if best is not None and best.step != state.step:
             at_best = self.start()
             checkpoints.restore(at_best, "best")
             best_errors = self._all_errors(at_best)
@@ -208,8 +208,10 @@ class _Experiment:
         }
 
     def _all_errors(self, state: TrainState) -> dict[str, Any]:
-        test = self._errors(state, "test")
-        validation = self._errors(state, "validation") if len(self.split.validation) else None
+        # What the curve has just measured need not be measured again.
+        known = {point.part: asdict(point) for point in state.curve if point.step == state.step}
+        test = known.get("test") or self._errors(state, "test")
+        validation = known.get("validation")
         return {
             "step": state.step,
             **{

@@ -13,7 +13,7 @@ from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Listener, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.state import Evaluation, TrainState
+from meanteacher.train.state import Evaluation, TrainState, trained_parameters
 from meanteacher.train.vitals import Alarm, Vitals
 
 
@@ -34,8 +34,7 @@ def start(
             seed_global(seed, "initialise")
             student.initialise_from(stream[0].views["student"])
     memory = method.init(student, problem).train()
-    trained = [p for p in student.parameters() if p.requires_grad]
-    return TrainState(student, memory, normalise, optim.build(trained))
+    return TrainState(student, memory, normalise, optim.build(trained_parameters(student, memory)))
 
 
 def train(
@@ -121,7 +120,7 @@ def _step(
     output = method.forward(state.student, state.memory, batch, step)
     alarms = []
     if gradients_too := vitals.reads_gradients(step):
-        alarms += vitals.read_gradients(step, batch, output, state.student)
+        alarms += vitals.read_gradients(step, batch, output, trained_parameters(state.student, state.memory))
     state.optimizer.zero_grad(set_to_none=True)
     torch.stack(list(output.costs.values())).sum().backward()
     state.optimizer.step()

@@ -20,6 +20,14 @@ class Evaluation:
     teacher: float
 
 
+def trained_parameters(student: nn.Module, memory: nn.Module) -> list[nn.Parameter]:
+    """What the optimiser moves: the student, and what a method trains beside it (a generator, a denoiser).
+
+    A teacher in the memory asks for no gradient, so it is not among them.
+    """
+    return [p for module in (student, memory) for p in module.parameters() if p.requires_grad]
+
+
 @dataclass(slots=True, eq=False)
 class TrainState:
     """A run after `step` steps."""

@@ -57,12 +57,11 @@ class Vitals:
     def reads_gradients(self, step: int) -> bool:
         return step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
 
-    def read_gradients(self, step: int, batch: Batch, output: StepOutput, student: nn.Module) -> list[Alarm]:
-        """Read the gradient of each cost on the student. To be called while the graph is whole."""
+    def read_gradients(self, step: int, batch: Batch, output: StepOutput, trained: list[nn.Parameter]) -> list[Alarm]:
+        """Read the gradient of each cost on what is trained. To be called while the graph is whole."""
         if not bool((batch.labels != UNLABELLED).any()):
             return []  # the classification cost rests, rightly
-        parameters = [p for p in student.parameters() if p.requires_grad]
-        gradients = {name: _gradient_norm(cost, parameters) for name, cost in output.costs.items()}
+        gradients = {name: _gradient_norm(cost, trained) for name, cost in output.costs.items()}
         self._gradients = gradients
         raised = []
         for name, norm in gradients.items():

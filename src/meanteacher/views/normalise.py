@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-_CHUNK = 4096
-"""Images made float at a time while fitting, so that a large set is never float as a whole."""
+_VALUES = 1 << 24
+"""Made float at a time while fitting, so that a large set is never float as a whole."""
 
 
 class Normaliser(Protocol):
@@ -55,7 +55,7 @@ class PerChannel:
         origin = _by_channel(images[:1])[0, :, :1]
         total = torch.zeros(images.shape[1], dtype=torch.float64)
         squares = torch.zeros_like(total)
-        for chunk in images.split(_CHUNK):
+        for chunk in images.split(max(1, _VALUES // images[0].numel())):
             x = _by_channel(chunk) - origin
             total += x.sum((0, 2))
             squares += x.square().sum((0, 2))

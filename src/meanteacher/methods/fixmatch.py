@@ -1,0 +1,62 @@
+"""FixMatch (Sohn et al. 2020): what is certain about a weak view must be learnt from a strong one."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, Batch, Schedule, StepOutput, check_choice
+from meanteacher.costs import classification_cost
+from meanteacher.methods.supervised import Supervised
+from meanteacher.passes import class_output
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixMatch(Supervised):
+    """Role `student` is the weak view, role `strong` the strong one. The weight average is what is evaluated."""
+
+    weight: Schedule
+    threshold: float = 0.95
+    labelled_by: Literal["student", "teacher"] = "student"
+    """Whose prediction of the weak view becomes the label: the student's as in the original, or the average's."""
+    roles: ClassVar[tuple[str, ...]] = ("student", "strong")
+
+    def __post_init__(self) -> None:
+        check_choice("labelled_by", self.labelled_by, ("student", "teacher"))
+        super().__post_init__()
+
+    @property
+    def teacher_runs(self) -> bool:  # type: ignore[override]
+        return self.labelled_by == "teacher"
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        weak, strong = self.both_views(student, batch)
+        target = weak.detach()
+        if self.labelled_by == "teacher":
+            target = class_output(memory(batch.views["student"]))
+        confidence, guess = target.softmax(1).max(1)
+        certain = (confidence >= self.threshold) & (batch.labels == UNLABELLED)
+        weight = self.weight(step)
+        return StepOutput(
+            {
+                "classification": classification_cost(weak, batch.labels),
+                "pseudo-label": weight * self.pseudo_label_cost(strong, guess, certain, batch),
+            },
+            weak,
+            # Without a certain row there is nothing to learn from, rightly.
+            {"pseudo-label": weight if bool(certain.any()) else 0.0},
+        )
+
+    @staticmethod
+    def both_views(student: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits of the weak and of the strong view, in one pass: they share their batch statistics."""
+        joined = torch.cat([batch.views["student"], batch.views["strong"]])
+        weak, strong = class_output(student(joined)).chunk(2)
+        return weak, strong
+
+    @staticmethod
+    def pseudo_label_cost(strong: Tensor, guess: Tensor, certain: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy of the certain rows, averaged over *all* unlabelled ones: few certain rows weigh little."""
+        share = certain.sum() / (batch.labels == UNLABELLED).sum().clamp_min(1)
+        return share * classification_cost(strong, guess.where(certain, UNLABELLED))

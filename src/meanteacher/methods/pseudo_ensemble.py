@@ -1,0 +1,24 @@
+"""Pseudo-Ensemble Agreement (Bachman et al. 2014): a noisy child must agree with its noiseless parent."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from meanteacher.core import Batch, StepOutput
+from meanteacher.methods.consistency import ConsistencyMethod
+from meanteacher.passes import class_output, untracked, without_dropout
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoEnsemble(ConsistencyMethod):
+    """The parent is the network without dropout, the child the same with it; both are trained.
+
+    Of the original's penalties at every layer this is the one at the output, which is the semi-supervised one.
+    Give the role `teacher` a view without noise.
+    """
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        logits, matched = self.outputs(student(batch.views["student"]))
+        with without_dropout(student):
+            parent = class_output(untracked(student, batch.views["teacher"]))
+        return self.step_output(logits, matched, parent, batch, step)

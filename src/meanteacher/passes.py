@@ -1,0 +1,79 @@
+"""Passes through a network that leave something out: its writes, its dropout, or the draw of new noise."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
+
+Outputs = Tensor | tuple[Tensor, Tensor]
+"""What a network returns: logits [B, C], or a pair of them, for classification and for consistency."""
+
+
+def both_outputs(output: Outputs) -> tuple[Tensor, Tensor]:
+    """The logits for classification and those for consistency: the same ones where there is one output."""
+    return output if isinstance(output, tuple) else (output, output)
+
+
+def class_output(output: Outputs) -> Tensor:
+    """The logits for classification: a teacher's target, and what is evaluated."""
+    return both_outputs(output)[0]
+
+
+def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
+    """A pass whose writes to running statistics go to copies and are dropped.
+
+    In training mode a layer updates its statistics as it runs; an extra pass must not count twice, and one
+    whose statistics are not the network's own must not count at all.
+
+    Args:
+        network: in any mode
+        x: its input
+        parameters: to use instead of the network's own, by name
+    """
+    spare = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    output: Outputs = functional_call(network, {**spare, **(parameters or {})}, (x,))
+    return output
+
+
+@contextmanager
+def without_dropout(network: nn.Module) -> Iterator[None]:
+    """Every dropout layer passes its input through; all other layers stay in their mode."""
+    active = [layer for layer in network.modules() if isinstance(layer, _DropoutNd) and layer.training]
+    for layer in active:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in active:
+            layer.training = True
+
+
+class SameNoise:
+    """Repeats the noise of a pass: every `with` block draws what the first one drew.
+
+    Two passes can only be compared to a millionth if they drop the same units.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device if device.type == "cuda" else None
+        self._state = self._read()
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        now = self._read()
+        self._write(self._state)
+        try:
+            yield
+        finally:
+            self._write(now)
+
+    def _read(self) -> tuple[Tensor, Tensor | None]:
+        return torch.get_rng_state(), torch.cuda.get_rng_state(self._cuda) if self._cuda else None
+
+    def _write(self, state: tuple[Tensor, Tensor | None]) -> None:
+        torch.set_rng_state(state[0])
+        if self._cuda and state[1] is not None:
+            torch.cuda.set_rng_state(state[1], self._cuda)

@@ -1,0 +1,201 @@
+"""Strong views: for every image a few operations drawn from many, each at a strength of its own."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meanteacher.core import InputError, check_choice
+from meanteacher.views.jitter import recoloured
+from meanteacher.views.rotate import rotation, warped
+
+Operation = Callable[[Tensor, Tensor], Tensor]
+"""Images [B, C, H, W] and strengths [B] within ±1 -> the images changed. Zero changes nothing."""
+Move = Callable[[Tensor, int, int], Tensor]
+"""Strengths [B] within ±1, height, width -> [B, 2, 3] for `warped`."""
+
+
+# --- values: what a pixel shows ---------------------------------------------------------------------------
+
+
+def _brightness(images: Tensor, strength: Tensor) -> Tensor:
+    return recoloured(images, brightness=0.9 * strength)
+
+
+def _contrast(images: Tensor, strength: Tensor) -> Tensor:
+    return recoloured(images, contrast=0.9 * strength)
+
+
+def _saturation(images: Tensor, strength: Tensor) -> Tensor:
+    return recoloured(images, saturation=0.9 * strength)
+
+
+def _hue(images: Tensor, strength: Tensor) -> Tensor:
+    return recoloured(images, hue=0.5 * strength)
+
+
+def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
+    """Away from the mean of the 3x3 neighbourhood, or towards it where the strength is negative."""
+    blurred = F.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
+    return torch.lerp(images, blurred, _each(-0.9 * strength))
+
+
+def _solarise(images: Tensor, strength: Tensor) -> Tensor:
+    """Mirror the brightest part of the image's range: its negative, as the strength nears one."""
+    low, high = _range(images)
+    threshold = high - _each(strength.abs()) * (high - low)
+    return torch.where(images > threshold, low + high - images, images)
+
+
+def _posterise(images: Tensor, strength: Tensor) -> Tensor:
+    """Round to steps of up to an eighth of the image's range, each shown by its middle."""
+    low, high = _range(images)
+    step = _each(strength.abs()) * (high - low) / 8
+    # A step of zero (no strength, or a blank image) has no number of steps to count.
+    count = ((images - low) / step.where(step > 0, 1)).floor()
+    return torch.where(step > 0, (low + (count + 0.5) * step).minimum(high), images)
+
+
+def _autocontrast(images: Tensor, strength: Tensor) -> Tensor:
+    """Stretch each channel to the range of the whole image: a cast of colour goes."""
+    low, high = _range(images)
+    bottom, top = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    # A channel of almost no contrast holds rounding: stretched, it would be noise.
+    blank = top - bottom <= 0.01 * (high - low)
+    stretched = low + (images - bottom) * ((high - low) / (top - bottom).where(~blank, 1))
+    return torch.lerp(images, stretched.where(~blank, images), _each(strength.abs()))
+
+
+def _equalise(images: Tensor, strength: Tensor) -> Tensor:
+    """Spread the values of each channel evenly over its range, told apart as finely as bytes are."""
+    flat = images.flatten(2)
+    bottom, top = flat.amin(2, keepdim=True), flat.amax(2, keepdim=True)
+    span = top - bottom
+    level = ((flat - bottom) * (255 / span.where(span > 0, 1))).long().clamp_max(255)
+    histogram = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, level, torch.ones_like(flat))
+    # How many values are at most this one, counted from the lowest level: 0 for that, 1 for the highest.
+    below = histogram.cumsum(2) - histogram[:, :, :1]
+    rank = below.gather(2, level) / below[:, :, -1:].clamp_min(1)
+    spread = (bottom + span * rank).view(images.shape)
+    return torch.lerp(images, spread, _each(strength.abs()))
+
+
+def _each(strength: Tensor) -> Tensor:
+    return strength[:, None, None, None]
+
+
+def _range(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Smallest and largest value of each image: normalised images have no black and white to refer to."""
+    return images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+
+
+# --- moves: where it is shown -----------------------------------------------------------------------------
+
+
+def _rotate(strength: Tensor, height: int, width: int) -> Tensor:
+    return rotation(math.radians(30) * strength)
+
+
+def _shear_x(strength: Tensor, height: int, width: int) -> Tensor:
+    return _moved(strength, 0, 1, 0.3)
+
+
+def _shear_y(strength: Tensor, height: int, width: int) -> Tensor:
+    return _moved(strength, 1, 0, 0.3)
+
+
+def _translate_x(strength: Tensor, height: int, width: int) -> Tensor:
+    return _moved(strength, 0, 2, 0.3 * width)
+
+
+def _translate_y(strength: Tensor, height: int, width: int) -> Tensor:
+    return _moved(strength, 1, 2, 0.3 * height)
+
+
+def _moved(strength: Tensor, row: int, column: int, most: float) -> Tensor:
+    """The identity but for one entry."""
+    source = torch.eye(2, 3).to(strength).repeat(len(strength), 1, 1)
+    source[:, row, column] = most * strength
+    return source
+
+
+VALUES: dict[str, Operation] = {
+    "brightness": _brightness,
+    "contrast": _contrast,
+    "saturation": _saturation,
+    "hue": _hue,
+    "sharpness": _sharpness,
+    "solarise": _solarise,
+    "posterise": _posterise,
+    "autocontrast": _autocontrast,
+    "equalise": _equalise,
+}
+MOVES: dict[str, Move] = {
+    "rotate": _rotate,
+    "shear_x": _shear_x,
+    "shear_y": _shear_y,
+    "translate_x": _translate_x,
+    "translate_y": _translate_y,
+}
+OPERATIONS = ("identity", *VALUES, *MOVES)
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """Apply `n` operations to each image, drawn with repetition (after Cubuk et al., 2020).
+
+    Each has its own strength, uniform within ±`magnitude`, as in FixMatch, rather than one strength for all.
+    Operations that know no direction take the strength's size. What moves in from outside is zero, the mean
+    of normalised data.
+
+    The moves of an image are composed and sampled once, after its changes of value: it is blurred once, and
+    the blank border is no part of the range that solarise and its like refer to.
+    """
+
+    n: int = 2
+    magnitude: float = 1.0
+    """0 to 1. At 1: rotation by 30 degrees, shear by 0.3, shift by 0.3 of the image, factors of 1 ± 0.9."""
+    operations: tuple[str, ...] = OPERATIONS
+    """Leave out what would change the class: `solarise` for black and white, `rotate` for arrows."""
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise InputError(f"RandAugment applies n >= 0 operations to each image; got {self.n}.")
+        if not 0 <= self.magnitude <= 1:
+            raise InputError(f"RandAugment's magnitude lies between 0 and 1; got {self.magnitude}.")
+        if not self.operations:
+            raise InputError(f"RandAugment needs operations to draw from, of {', '.join(OPERATIONS)}; got none.")
+        for name in self.operations:
+            check_choice("An operation of RandAugment", name, OPERATIONS)
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        size, device = (self.n, len(images)), images.device
+        choices = torch.randint(len(self.operations), size, generator=generator, device=device)
+        draws = torch.rand(size, generator=generator, device=device, dtype=images.dtype)
+        strengths = self.magnitude * (2 * draws - 1)
+        height, width = images.shape[2:]
+        images = images.clone()
+        source = torch.eye(3).to(images).repeat(len(images), 1, 1)
+        moved = torch.zeros(len(images), dtype=torch.bool, device=device)
+        for choice, strength in zip(choices, strengths, strict=True):
+            for k, name in enumerate(self.operations):
+                # Each operation is computed for the images that drew it, not for all with most thrown away.
+                rows = (choice == k).nonzero()[:, 0]
+                if name in VALUES and len(rows):
+                    images[rows] = VALUES[name](images[rows], strength[rows])
+                elif name in MOVES and len(rows):
+                    # The later move is the first that a place of the result goes back through.
+                    source[rows, :2] = source[rows, :2] @ _square(MOVES[name](strength[rows], height, width))
+                    moved[rows] = True
+        rows = moved.nonzero()[:, 0]
+        if len(rows):
+            images[rows] = warped(images[rows], source[rows, :2])
+        return images
+
+
+def _square(source: Tensor) -> Tensor:
+    """[B, 3, 3], so that maps can be composed."""
+    return torch.cat([source, source.new_tensor([[[0, 0, 1]]]).expand(len(source), 1, 3)], 1)

@@ -1,0 +1,231 @@
+"""timm and torchvision are not needed here: stand-ins of the same interface take their places."""
+
+import copy
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models import External
+from meanteacher.models.external import _install_command
+
+PROBLEM = Problem(n_classes=5, n_examples=100, input_shape=(2, 8, 8))
+NAMES = ["resnet18", "resnet34", "resnext50_32x4d", "vgg11"]
+
+
+@pytest.fixture(autouse=True)
+def _same_draws_every_time() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+class Plain(nn.Module):
+    """A network that ends in a linear layer, as nearly all do."""
+
+    def __init__(self, n_channels: int, n_logits: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(n_channels, 4, 3, stride=2, bias=False), nn.Conv2d(4, 4, 1))
+        self.fc = nn.Linear(4, n_logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.features(x).mean((2, 3)))
+
+
+class Both(NamedTuple):
+    logits: Tensor
+    auxiliary: Tensor
+
+
+class Auxiliary(Plain):
+    """A network that returns more than its logits in training, as Inception does."""
+
+    def forward(self, x: Tensor) -> Tensor | Both:
+        logits = super().forward(x)
+        return Both(logits, logits) if self.training else logits
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """A working timm; the calls it gets."""
+    calls = []
+
+    def create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
+        calls.append({"name": name, "pretrained": pretrained, "in_chans": in_chans, "num_classes": num_classes})
+        return Plain(in_chans, num_classes)
+
+    fake = types.ModuleType("timm")
+    fake.list_models = lambda: NAMES
+    fake.create_model = create_model
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    return calls
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """A working torchvision, whose networks take three channels; the calls it gets."""
+    calls = []
+
+    def get_model(name: str, *, weights: None, num_classes: int) -> nn.Module:
+        calls.append({"name": name, "weights": weights, "num_classes": num_classes})
+        return (Auxiliary if name == "inception_v3" else Plain)(3, num_classes)
+
+    models = types.ModuleType("torchvision.models")
+    models.get_model = get_model
+    models.list_models = lambda module=None: [*NAMES, "inception_v3"] if module is models else [*NAMES, "fcn_resnet50"]
+    package = types.ModuleType("torchvision")
+    package.models = models
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    return calls
+
+
+def test_timm_is_told_the_channels_and_the_classes(timm: list[dict[str, object]]) -> None:
+    network = External(library="timm", name="resnet18").build(PROBLEM)
+    assert timm == [{"name": "resnet18", "pretrained": False, "in_chans": 2, "num_classes": 5}]
+    assert network(torch.randn(3, 2, 8, 8)).shape == (3, 5)
+
+
+def test_torchvision_is_told_the_classes_and_made_to_take_the_channels(torchvision: list[dict[str, object]]) -> None:
+    network = External(library="torchvision", name="resnet18").build(PROBLEM)
+    assert torchvision == [{"name": "resnet18", "weights": None, "num_classes": 5}]
+    assert network(torch.randn(3, 2, 8, 8)).shape == (3, 5)
+    first, second = (layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
+    assert (first.in_channels, first.stride, first.bias, second.in_channels) == (2, (2, 2), None, 4)
+    assert 0 < first.weight.std() < 1
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_torchvisions_network_is_left_as_it_is_where_the_images_have_three_channels() -> None:
+    colour = Problem(n_classes=5, n_examples=100, input_shape=(3, 8, 8))
+    torch.manual_seed(7)
+    network = External(library="torchvision", name="vgg11").build(colour)
+    torch.manual_seed(7)
+    for ours, theirs in zip(network.parameters(), Plain(3, 5).parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.usefixtures("timm", "torchvision")
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_two_outputs_share_the_trunk_and_no_row_of_the_last_layer(library: str) -> None:
+    network = External(library=library, name="resnet18", outputs=2).build(PROBLEM)
+    x = torch.randn(3, 2, 8, 8)
+    for_class, for_consistency = network(x)
+    assert for_class.shape == for_consistency.shape == (3, 5)
+    assert not torch.allclose(for_class, for_consistency)
+    for output, rows in ((0, slice(0, 5)), (1, slice(5, 10))):
+        network.zero_grad()
+        network(x)[output].square().sum().backward()
+        reached = network.network.fc.weight.grad.any(1)
+        assert reached[rows].all()
+        assert reached.sum() == 5
+        assert network.network.features[0].weight.grad.any()
+    copied = copy.deepcopy(network)
+    assert torch.equal(copied(x)[1], network(x)[1])
+
+
+@pytest.mark.usefixtures("timm", "torchvision")
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_an_unknown_name_gives_the_nearest_ones(library: str) -> None:
+    with pytest.raises(
+        InputError, match=f"{library} has no classification network 'resnet-18'. Did you mean resnet18 or"
+    ):
+        External(library=library, name="resnet-18").build(PROBLEM)
+    with pytest.raises(InputError, match=r"no classification network 'zzz'. It has \d others"):
+        External(library=library, name="zzz").build(PROBLEM)
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_a_network_for_another_task_is_unknown() -> None:
+    with pytest.raises(InputError, match="no classification network 'fcn_resnet50'"):
+        External(library="torchvision", name="fcn_resnet50").build(PROBLEM)
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_a_network_that_returns_more_than_logits_is_refused() -> None:
+    network = External(library="torchvision", name="inception_v3").build(PROBLEM)
+    with pytest.raises(InputError, match=r"inception_v3 returns Both where a tensor of logits of shape \(3, 5\)"):
+        network(torch.randn(3, 2, 8, 8))
+    assert network.eval()(torch.randn(3, 2, 8, 8)).shape == (3, 5)
+
+
+def test_a_network_that_ignores_the_number_of_classes_is_refused(timm: list[dict[str, object]]) -> None:
+    network = External(library="timm", name="vgg11").build(PROBLEM)
+    network.network.fc = nn.Linear(4, 1000)
+    with pytest.raises(InputError, match=r"timm's vgg11 returns shape \(3, 1000\) where .* \(3, 5\) is expected"):
+        network(torch.randn(3, 2, 8, 8))
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_missing_library_gives_one_line_that_says_what_to_install(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
+    with pytest.raises(InputError) as caught:
+        External(library=library, name="resnet18").build(PROBLEM)
+    message = str(caught.value)
+    assert message.startswith(f"{library} cannot be imported (ModuleNotFoundError: ")
+    assert f"`{_install_command(library, torch.__version__)}`" in message
+    assert message.endswith("or choose a network of meanteacher, which works without.")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "OSError", "AttributeError"])
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_broken_library_is_as_good_as_missing(
+    library: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("timm", "torchvision"):
+        for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, module)
+        (tmp_path / name).mkdir()
+    # Beside a torch it was not built for, torchvision fails so; and timm, which imports it, with it.
+    (tmp_path / "timm" / "__init__.py").write_text("import torchvision\n")
+    reason = r"operator torchvision::nms does not exist\nand a second line"
+    (tmp_path / "torchvision" / "__init__.py").write_text(f'raise {error}("{reason}")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = rf"^{library} cannot be imported \({error}: operator torchvision::nms does not exist\)\. .*pip install"
+    for _ in range(2):
+        with pytest.raises(InputError, match=expected) as caught:
+            External(library=library, name="resnet18").build(PROBLEM)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [
+        ("2.13.0", "pip install -U torchvision torch==2.13.0"),
+        (
+            "2.13.0+cu126",
+            "pip install -U torchvision torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cu126",
+        ),
+        ("2.13.0+git1a2b", "pip install -U torchvision torch==2.13.0"),
+    ],
+)
+def test_the_command_keeps_the_installed_torch(version: str, command: str) -> None:
+    assert _install_command("torchvision", version) == command
+
+
+def test_the_specification_itself_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert External(library="timm", name="resnet18") == External(library="timm", name="resnet18")
+
+
+def test_an_unknown_library_and_a_wrong_number_of_outputs_are_refused_at_once() -> None:
+    with pytest.raises(InputError, match="library is one of timm, torchvision; got 'keras'"):
+        External(library="keras", name="resnet18")
+    with pytest.raises(InputError, match="got 3"):
+        External(library="timm", name="resnet18", outputs=3)
+
+
+@pytest.mark.usefixtures("timm")
+def test_tables_are_refused() -> None:
+    with pytest.raises(InputError, match=r"timm's resnet18 takes images .* got data of shape \(20,\). Use Mlp"):
+        External(library="timm", name="resnet18").build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))

@@ -1,0 +1,285 @@
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch import Tensor
+
+from meanteacher.core import UNLABELLED
+from meanteacher.costs import CTau, c_tau, classification_cost, entropy, kl_divergence, logit_distance, softmax_mse
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+
+CONSISTENCY: dict[str, Cost] = {
+    "softmax-mse": softmax_mse,
+    "kl": kl_divergence,
+    "c-tau-0": partial(c_tau, tau=0.0),
+    "c-tau-0.01": partial(c_tau, tau=0.01),
+    "c-tau-0.5": CTau(0.5),
+    "c-tau-1": partial(c_tau, tau=1.0),
+}
+TWO_ARGUMENTS: dict[str, Cost] = {**CONSISTENCY, "logit-distance": logit_distance}
+every_consistency_cost = pytest.mark.parametrize("cost", CONSISTENCY.values(), ids=CONSISTENCY)
+every_cost_of_two = pytest.mark.parametrize("cost", TWO_ARGUMENTS.values(), ids=TWO_ARGUMENTS)
+
+
+def pair(rows: int = 6, classes: int = 4, *, scale: float = 2.0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    source = torch.Generator().manual_seed(0)
+    return [
+        (scale * torch.randn(rows, classes, generator=source, dtype=torch.float64)).to(dtype).requires_grad_()
+        for _ in range(2)
+    ]
+
+
+def probabilities(*logits: Tensor) -> list[np.ndarray]:
+    return [softmax(x.detach().double().numpy(), axis=1) for x in logits]
+
+
+# --- classification -------------------------------------------------------------------------------------
+
+
+def test_classification_is_the_mean_cross_entropy_of_the_labelled_rows() -> None:
+    logits, _ = pair()
+    labels = torch.tensor([2, UNLABELLED, 0, UNLABELLED, UNLABELLED, 3])
+    (q,) = probabilities(logits)
+    expected = -(np.log(q[0, 2]) + np.log(q[2, 0]) + np.log(q[5, 3])) / 3
+    assert classification_cost(logits, labels).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_unlabelled_rows_neither_dilute_the_classification_cost_nor_get_a_gradient() -> None:
+    logits, _ = pair()
+    labels = torch.tensor([2, UNLABELLED, 0, UNLABELLED, UNLABELLED, 3])
+    shown = labels != UNLABELLED
+    cost = classification_cost(logits, labels)
+    assert cost.item() == pytest.approx(classification_cost(logits[shown], labels[shown]).item())
+    cost.backward()
+    assert torch.equal(logits.grad.abs().sum(1) > 0, shown)
+
+
+def test_without_a_labelled_row_the_classification_cost_and_its_gradient_are_zero() -> None:
+    logits, _ = pair()
+    cost = classification_cost(logits, torch.full((6,), UNLABELLED))
+    cost.backward()
+    assert cost.item() == 0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+# --- consistency, by hand -------------------------------------------------------------------------------
+
+
+def test_softmax_mse_is_the_squared_difference_averaged_over_rows_and_classes() -> None:
+    student, target = pair(3, 4)
+    q, p = probabilities(student, target)
+    expected = sum((q[i, c] - p[i, c]) ** 2 for i in range(3) for c in range(4)) / 12
+    assert softmax_mse(student, target).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_twice_the_classes_halve_softmax_mse_when_the_new_ones_are_never_predicted() -> None:
+    student, target = pair(5, 4)
+    never = torch.full((5, 4), -1e4, dtype=torch.float64)
+    wide = softmax_mse(torch.cat([student, never], 1), torch.cat([target, never], 1))
+    assert wide.item() == pytest.approx(softmax_mse(student, target).item() / 2, rel=1e-12)
+
+
+def test_kl_divergence_is_that_from_the_target_to_the_student_summed_over_classes() -> None:
+    student, target = pair(3, 4)
+    q, p = probabilities(student, target)
+    expected = (p * np.log(p / q)).sum() / 3
+    reverse = (q * np.log(q / p)).sum() / 3
+    assert kl_divergence(student, target).item() == pytest.approx(expected, rel=1e-12)
+    assert abs(expected - reverse) > 0.01
+
+
+def test_a_student_that_excludes_what_the_target_believes_is_punished_without_bound() -> None:
+    torn, sure = torch.zeros(1, 2), torch.tensor([[50.0, -50.0]])
+    assert kl_divergence(sure, torn).item() == pytest.approx(50 - np.log(2), rel=1e-5)
+    assert kl_divergence(torn, sure).item() == pytest.approx(np.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
+def test_c_tau_is_the_formula_of_appendix_c(tau: float) -> None:
+    student, target = pair(3, 4)
+    q, p = (tau * x + (1 - tau) / 4 for x in probabilities(student, target))
+    expected = 2 / (4**2 * tau**2) * (p * np.log(p / q)).sum(1).mean()
+    assert c_tau(student, target, tau).item() == pytest.approx(expected, rel=1e-8)
+
+
+# --- the limits of C_tau --------------------------------------------------------------------------------
+
+
+def test_c_tau_at_its_ends_is_squared_error_and_scaled_kl_divergence() -> None:
+    student, target = pair(6, 10)
+    assert c_tau(student, target, 0).item() == softmax_mse(student, target).item()
+    assert c_tau(student, target, 1).item() == pytest.approx(2 / 100 * kl_divergence(student, target).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_c_tau_converges_to_squared_error_as_tau_shrinks(dtype: torch.dtype) -> None:
+    student, target = pair(32, 10, dtype=dtype)
+    limit = softmax_mse(student, target).item()
+    errors = [abs(c_tau(student, target, tau).item() / limit - 1) for tau in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)]
+    assert errors[2] < 1e-2
+    for larger, smaller in pairwise(errors):
+        assert smaller < larger / 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_of_c_tau_converges_to_that_of_squared_error(dtype: torch.dtype) -> None:
+    student, target = pair(32, 10, dtype=dtype)
+    wanted = torch.autograd.grad(softmax_mse(student, target), [student, target])
+    for tau, tolerance in [(1e-2, 0.1), (1e-3, 0.01), (1e-4, 0.001)]:
+        ours = torch.autograd.grad(c_tau(student, target, tau), [student, target])
+        for one, other in zip(ours, wanted, strict=True):
+            assert (one - other).norm() < tolerance * other.norm()
+
+
+def test_c_tau_converges_to_scaled_kl_divergence_as_tau_nears_one() -> None:
+    student, target = pair(32, 10)
+    limit = c_tau(student, target, 1).item()
+    errors = [abs(c_tau(student, target, 1 - gap).item() / limit - 1) for gap in (1e-1, 1e-2, 1e-3, 1e-4, 1e-6)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-3
+
+
+@pytest.mark.parametrize("tau", [-0.1, 1.1, float("nan")])
+def test_c_tau_has_no_value_outside_zero_to_one(tau: float) -> None:
+    with pytest.raises(ValueError, match=rf"tau lies from 0 \(squared error\) to 1 \(KL divergence\), got {tau}"):
+        c_tau(*pair(), tau)
+
+
+# --- what all consistency costs share -------------------------------------------------------------------
+
+
+@every_consistency_cost
+def test_consistency_is_zero_and_flat_where_both_agree(cost: Cost) -> None:
+    student, _ = pair()
+    shifted = student.detach() + 3.0  # a constant added to all logits changes no probability
+    value = cost(student, shifted)
+    value.backward()
+    assert value.item() == pytest.approx(0, abs=1e-12)
+    torch.testing.assert_close(student.grad, torch.zeros_like(student), atol=1e-9, rtol=0)
+
+
+@every_consistency_cost
+def test_consistency_is_positive_where_they_differ(cost: Cost) -> None:
+    student, target = pair()
+    for i in range(6):
+        assert cost(student[i : i + 1], target[i : i + 1]).item() > 1e-4
+
+
+@every_consistency_cost
+def test_a_mask_of_rows_gives_the_cost_of_those_rows_alone(cost: Cost) -> None:
+    student, target = pair()
+    rows = torch.tensor([True, False, True, True, False, False])
+    value = cost(student, target, rows=rows)
+    assert value.item() == pytest.approx(cost(student[rows], target[rows]).item(), rel=1e-9)
+    value.backward()
+    for side in (student, target):
+        assert torch.equal(side.grad.abs().sum(1) > 0, rows)
+
+
+@every_consistency_cost
+def test_a_full_mask_is_the_same_as_none(cost: Cost) -> None:
+    student, target = pair()
+    full = cost(student, target, rows=torch.ones(6, dtype=torch.bool))
+    assert full.item() == pytest.approx(cost(student, target).item(), rel=1e-12)
+
+
+@every_consistency_cost
+def test_an_empty_mask_costs_nothing_and_moves_nothing(cost: Cost) -> None:
+    student, target = pair()
+    value = cost(student, target, rows=torch.zeros(6, dtype=torch.bool))
+    value.backward()
+    assert value.item() == 0
+    for side in (student, target):
+        assert torch.equal(side.grad, torch.zeros_like(side))
+
+
+@every_consistency_cost
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_logits_stay_finite(cost: Cost, dtype: torch.dtype) -> None:
+    sure = torch.tensor([[1e4, -1e4, 0.0], [0.0, 0.0, 1e4], [1e4, 1e4, -1e4]], dtype=dtype)
+    student, target = sure.clone().requires_grad_(), sure.roll(1, 0).requires_grad_()
+    value = cost(student, target)
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.isfinite(student.grad).all()
+    assert torch.isfinite(target.grad).all()
+
+
+@every_consistency_cost
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_precision_of_a_cost_is_that_of_its_logits(cost: Cost, dtype: torch.dtype) -> None:
+    assert cost(*pair(dtype=dtype)).dtype == dtype
+
+
+@every_consistency_cost
+def test_consistency_averages_over_rows(cost: Cost) -> None:
+    student, target = pair()
+    one_by_one = [cost(s, t).item() for s, t in zip(student.split(1), target.split(1), strict=True)]
+    assert cost(student, target).item() == pytest.approx(np.mean(one_by_one), rel=1e-9)
+
+
+# --- gradients ------------------------------------------------------------------------------------------
+
+
+@every_cost_of_two
+def test_no_cost_detaches_either_argument(cost: Cost) -> None:
+    student, target = pair()
+    for side in torch.autograd.grad(cost(student, target), [student, target]):
+        assert (side.abs().sum(1) > 1e-6).all()
+
+
+@every_cost_of_two
+def test_gradients_are_the_derivatives(cost: Cost) -> None:
+    assert torch.autograd.gradcheck(cost, pair(3, 4, scale=1.0))
+
+
+@pytest.mark.parametrize("labels", [[0, 2, 1], [UNLABELLED, 3, UNLABELLED]])
+def test_the_gradient_of_the_classification_cost_is_the_derivative(labels: list[int]) -> None:
+    logits, _ = pair(3, 4)
+    assert torch.autograd.gradcheck(partial(classification_cost, labels=torch.tensor(labels)), [logits])
+
+
+# --- entropy ---------------------------------------------------------------------------------------------
+
+
+def test_entropy_is_that_of_the_softmax_averaged_over_rows() -> None:
+    logits, _ = pair(3, 4)
+    (q,) = probabilities(logits)
+    assert entropy(logits).item() == pytest.approx(-(q * np.log(q)).sum() / 3, rel=1e-12)
+    rows = torch.tensor([True, False, True])
+    assert entropy(logits, rows).item() == pytest.approx(entropy(logits[rows]).item(), rel=1e-12)
+    assert torch.autograd.gradcheck(entropy, [logits])
+
+
+def test_entropy_of_a_certain_output_is_zero_and_finite() -> None:
+    logits = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
+    entropy(logits).backward()
+    assert entropy(logits).item() == 0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+# --- logit distance -------------------------------------------------------------------------------------
+
+
+def test_logit_distance_is_the_squared_difference_averaged_over_rows_and_classes() -> None:
+    first, second = pair(3, 4)
+    expected = np.square(first.detach().numpy() - second.detach().numpy()).sum() / 12
+    assert logit_distance(first, second).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_logit_distance_sees_what_the_softmax_does_not() -> None:
+    first, _ = pair()
+    assert logit_distance(first, first + 3).item() == pytest.approx(9)
+    assert softmax_mse(first, first + 3).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_logit_distance_pulls_both_outputs_towards_each_other() -> None:
+    first, second = pair()
+    one, other = torch.autograd.grad(logit_distance(first, second), [first, second])
+    torch.testing.assert_close(one, -other)
+    torch.testing.assert_close(one, 2 * (first - second).detach() / first.numel())

@@ -1,0 +1,330 @@
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import InputError
+from meanteacher.models.layers import WeightNormLinear
+from meanteacher.teacher import Buffers, Teacher, warmed_up
+
+POLICIES: tuple[Buffers, ...] = ("own", "average", "copy")
+every_policy = pytest.mark.parametrize("policy", POLICIES)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws_every_time() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def batch_normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def weight_normalised() -> nn.Module:
+    return nn.Sequential(WeightNormLinear(4, 6, mean_decay=0.9), nn.ReLU(), WeightNormLinear(6, 3, mean_decay=0.9))
+
+
+NETWORKS = {"batch-norm": batch_normalised, "weight-norm": weight_normalised}
+every_network = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+
+
+class Tied(nn.Module):
+    """One matrix in, the same matrix out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(4, 4)
+        self.decode = nn.Linear(4, 4)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.encode(x).relu())
+
+
+def moved(network: nn.Module) -> None:
+    """As an optimiser would: every parameter somewhere else."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+
+def snapshot(network: nn.Module, *, buffers: bool = False) -> dict[str, Tensor]:
+    named = network.named_buffers() if buffers else network.named_parameters()
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def assert_equal(ours: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert ours.keys() == expected.keys()
+    for name, value in ours.items():
+        torch.testing.assert_close(value, expected[name], msg=lambda words, name=name: f"{name}: {words}")
+
+
+def weighted(students: list[dict[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
+    assert sum(weights) == pytest.approx(1)
+    return {
+        name: sum(weight * past[name].double() for weight, past in zip(weights, students, strict=True)).float()
+        for name in students[0]
+    }
+
+
+# --- the average of the weights -------------------------------------------------------------------------
+
+
+@every_policy
+@every_network
+def test_teacher_is_the_exponential_average_of_past_students(make: Callable[[], nn.Module], policy: Buffers) -> None:
+    decay, student = 0.8, make()
+    teacher = Teacher(student, buffers=policy)
+    past = []
+    for step in range(12):
+        moved(student)
+        past.append(snapshot(student))
+        teacher.update(student, decay=warmed_up(decay, step))
+        t = step + 1
+        if t <= 5:  # up to 1 / (1 - decay) students: their plain mean, the random start forgotten
+            weights = [1 / t] * t
+        else:
+            weights = [0.2 * decay ** (t - 5)] * 5 + [(1 - decay) * decay ** (t - i) for i in range(6, t + 1)]
+        assert_equal(snapshot(teacher.network), weighted(past, weights))
+
+
+def test_without_warm_up_the_start_stays_in_the_average() -> None:
+    student = nn.Linear(3, 2)
+    teacher = Teacher(student, buffers="own")
+    past = [snapshot(student)]
+    for _ in range(3):
+        moved(student)
+        past.append(snapshot(student))
+        teacher.update(student, decay=0.5)
+    assert_equal(snapshot(teacher.network), weighted(past, [0.125, 0.125, 0.25, 0.5]))
+
+
+@pytest.mark.parametrize(("decay", "follows"), [(0.0, "student"), (1.0, "start")])
+def test_the_ends_of_the_decay_are_exact(decay: float, follows: str) -> None:
+    student = nn.Linear(3, 2)
+    teacher, start = Teacher(student, buffers="own"), snapshot(student)
+    moved(student)
+    teacher.update(student, decay=decay)
+    expected = snapshot(student) if follows == "student" else start
+    assert all(torch.equal(value, expected[name]) for name, value in snapshot(teacher.network).items())
+
+
+@pytest.mark.parametrize(
+    ("decay", "step", "expected"),
+    [(0.99, 0, 0.0), (0.99, 1, 0.5), (0.99, 98, 98 / 99), (0.99, 99, 0.99), (0.99, 10**6, 0.99), (0.0, 50, 0.0)],
+)
+def test_the_warm_up_ends_where_the_decay_takes_over(decay: float, step: int, expected: float) -> None:
+    assert warmed_up(decay, step) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_average_is_float32_whatever_the_precision_of_the_student(dtype: torch.dtype) -> None:
+    student = nn.Linear(4, 3).to(dtype)
+    nn.init.ones_(student.weight)
+    teacher = Teacher(student, buffers="average")
+    nn.init.constant_(student.weight, 1.0078125)  # the next number in bfloat16
+    for _ in range(10):
+        teacher.update(student, decay=0.999)
+    assert {p.dtype for p in teacher.network.parameters()} == {torch.float32}
+    # In bfloat16 every one of these updates would be rounded away.
+    expected = 1 + 0.0078125 * (1 - 0.999**10)
+    torch.testing.assert_close(teacher.network.weight, torch.full((3, 4), expected), atol=1e-6, rtol=0)
+    assert {p.dtype for p in student.parameters()} == {dtype}
+    assert teacher(torch.randn(2, 4)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("policy", ["average", "copy"])
+def test_the_buffers_of_a_student_in_half_precision_are_kept_in_float32(policy: Buffers) -> None:
+    student = nn.BatchNorm1d(3).bfloat16()
+    teacher = Teacher(student, buffers=policy)
+    student.running_mean.fill_(2.0)
+    teacher.update(student, decay=0.75)
+    assert teacher.network.running_mean.dtype == torch.float32
+    assert teacher.network.running_mean.tolist() == [0.5 if policy == "average" else 2.0] * 3
+
+
+# --- nothing moves the teacher but the average, and the teacher moves nothing ---------------------------
+
+
+@every_policy
+@every_network
+def test_no_gradient_reaches_the_teacher(make: Callable[[], nn.Module], policy: Buffers) -> None:
+    student = make()
+    teacher = Teacher(student, buffers=policy)
+    assert not any(p.requires_grad for p in teacher.parameters())
+    x = torch.randn(8, 4, requires_grad=True)
+    output = teacher(x)
+    assert not output.requires_grad
+    assert output.grad_fn is None
+    teacher.update(student, decay=0.5)
+    assert not any(t.requires_grad for t in [*teacher.parameters(), *teacher.buffers()])
+    assert all(p.requires_grad for p in student.parameters())
+
+
+@every_policy
+@every_network
+def test_the_student_is_never_written(make: Callable[[], nn.Module], policy: Buffers) -> None:
+    student = make()
+    student(torch.randn(8, 4))
+    before, modes = copy.deepcopy(student.state_dict()), [m.training for m in student.modules()]
+    teacher = Teacher(student, buffers=policy)
+    teacher(torch.randn(8, 4))
+    moved(teacher.network)
+    teacher.update(student, decay=0.3)
+    teacher.eval()
+    teacher(torch.randn(8, 4))
+    assert all(torch.equal(value, before[name]) for name, value in student.state_dict().items())
+    assert [m.training for m in student.modules()] == modes
+
+
+@every_policy
+@every_network
+def test_teacher_and_student_share_no_storage(make: Callable[[], nn.Module], policy: Buffers) -> None:
+    student = make()
+    teacher = Teacher(student, buffers=policy)
+    for decay in (0.0, 0.5):
+        teacher.update(student, decay=decay)
+        addresses = [
+            {t.data_ptr() for t in [*network.parameters(), *network.buffers()]} for network in (student, teacher)
+        ]
+        assert not addresses[0] & addresses[1]
+
+
+@every_policy
+def test_tied_weights_stay_tied_and_are_averaged_once(policy: Buffers) -> None:
+    student = Tied()
+    teacher = Teacher(student, buffers=policy)
+    start = snapshot(student)
+    moved(student)
+    teacher.update(student, decay=0.5)
+    assert teacher.network.decode.weight is teacher.network.encode.weight
+    assert_equal(snapshot(teacher.network), weighted([start, snapshot(student)], [0.5, 0.5]))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(teacher(x), teacher.network(x))
+
+
+# --- buffers --------------------------------------------------------------------------------------------
+
+
+def floating(buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in buffers.items() if value.is_floating_point()}
+
+
+def history(make: Callable[[], nn.Module], policy: Buffers, decay: float) -> tuple[Teacher, list[dict[str, Tensor]]]:
+    """A few steps in which both networks run in training mode; the student's buffers at the start and after each."""
+    student = make()
+    teacher = Teacher(student, buffers=policy)
+    past = [snapshot(student, buffers=True)]
+    for step in range(4):
+        student(torch.randn(16, 4) + step)
+        teacher(torch.randn(16, 4) - 5)
+        past.append(snapshot(student, buffers=True))
+        teacher.update(student, decay=decay)
+        teacher(torch.randn(16, 4) - 5)
+    return teacher, past
+
+
+@every_network
+def test_own_buffers_are_the_statistics_of_what_the_teacher_saw(make: Callable[[], nn.Module]) -> None:
+    student = make()
+    teacher, alone = Teacher(student, buffers="own"), copy.deepcopy(student)
+    for step in range(4):
+        student(torch.randn(16, 4) + 5)
+        x = torch.randn(16, 4) - step
+        teacher(x)
+        alone(x)
+        before = snapshot(teacher.network, buffers=True)
+        teacher.update(student, decay=1.0)
+        assert_equal(snapshot(teacher.network, buffers=True), before)
+    assert_equal(snapshot(teacher.network, buffers=True), snapshot(alone, buffers=True))
+
+
+@every_network
+def test_an_update_leaves_own_buffers_alone_even_when_it_replaces_the_weights(make: Callable[[], nn.Module]) -> None:
+    student = make()
+    teacher = Teacher(student, buffers="own")
+    teacher(torch.randn(16, 4) - 3)
+    before = snapshot(teacher.network, buffers=True)
+    student(torch.randn(16, 4) + 3)
+    teacher.update(student, decay=0.0)
+    assert_equal(snapshot(teacher.network, buffers=True), before)
+
+
+@every_network
+def test_averaged_buffers_are_the_exponential_average_of_the_students(make: Callable[[], nn.Module]) -> None:
+    teacher, past = history(make, "average", decay=0.5)
+    weights = [0.0625, 0.0625, 0.125, 0.25, 0.5]
+    expected = weighted([floating(buffers) for buffers in past], weights)
+    assert_equal(floating(snapshot(teacher.network, buffers=True)), expected)
+
+
+@every_network
+def test_copied_buffers_are_the_students_latest(make: Callable[[], nn.Module]) -> None:
+    teacher, past = history(make, "copy", decay=0.5)
+    assert_equal(snapshot(teacher.network, buffers=True), past[-1])
+
+
+@pytest.mark.parametrize(("policy", "count"), [("own", 8), ("average", 4), ("copy", 4)])
+def test_a_count_of_batches_is_a_whole_number_under_every_policy(policy: Buffers, count: int) -> None:
+    # The student ran four times, the teacher eight.
+    teacher, _ = history(batch_normalised, policy, decay=0.3)
+    assert teacher.network[1].num_batches_tracked.dtype == torch.int64
+    assert teacher.network[1].num_batches_tracked == count
+
+
+@every_network
+def test_in_training_mode_the_teacher_normalises_alike_under_every_policy(make: Callable[[], nn.Module]) -> None:
+    student, x = make(), torch.randn(16, 4) * 3 + 2
+    outputs = [Teacher(student, buffers=policy)(x) for policy in POLICIES]
+    torch.testing.assert_close(outputs[0], student(x).detach())
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+@every_policy
+@every_network
+def test_in_evaluation_mode_the_teacher_uses_its_buffers_and_keeps_them(
+    make: Callable[[], nn.Module], policy: Buffers
+) -> None:
+    teacher, _ = history(make, policy, decay=0.5)
+    teacher.eval()
+    assert not any(module.training for module in teacher.modules())
+    before = snapshot(teacher.network, buffers=True)
+    x = torch.randn(16, 4) * 3 + 2
+    whole = teacher(x)
+    # With running statistics the other images of a batch make no difference.
+    torch.testing.assert_close(torch.cat([teacher(row) for row in x.split(1)]), whole)
+    assert_equal(snapshot(teacher.network, buffers=True), before)
+    teacher.train()
+    assert not torch.allclose(teacher(x), whole, atol=1e-2)
+
+
+@every_policy
+def test_a_teacher_without_dropout_still_normalises_by_the_batch(policy: Buffers) -> None:
+    # Figure 4(b) takes the teacher's dropout away and nothing else.
+    student = nn.Sequential(nn.Linear(4, 50), nn.BatchNorm1d(50), nn.Dropout(0.5), nn.Linear(50, 3))
+    noisy, calm = (Teacher(student, buffers=policy, dropout=dropout).train() for dropout in (True, False))
+    x = torch.randn(16, 4) * 3 + 2
+    assert not torch.equal(noisy(x), noisy(x))
+    hidden = student[0](x)
+    expected = student[3]((hidden - hidden.mean(0)) / (hidden.var(0, correction=0) + 1e-5).sqrt())
+    torch.testing.assert_close(calm(x), expected.detach(), atol=1e-4, rtol=1e-4)
+    assert all(module.training for module in calm.modules())
+
+
+@every_policy
+def test_a_teacher_survives_being_saved_and_loaded(policy: Buffers) -> None:
+    teacher, _ = history(batch_normalised, policy, decay=0.5)
+    restored = Teacher(batch_normalised(), buffers=policy)
+    restored.load_state_dict(teacher.state_dict())
+    x = torch.randn(5, 4)
+    assert torch.equal(restored.eval()(x), teacher.eval()(x))
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(InputError, match="buffers is one of own, average, copy; got 'ema'"):
+        Teacher(nn.Linear(2, 2), buffers="ema")

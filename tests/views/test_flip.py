@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from meanteacher.views import Flip
+
+
+def images(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.arange(n * 3 * 4 * 6).view(n, 3, 4, 6).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_every_image_is_itself_or_its_mirror_image_left_to_right(dtype: torch.dtype) -> None:
+    original = images(64, dtype)
+    flipped = Flip()(original, torch.Generator().manual_seed(0))
+    mirrored = torch.from_numpy(original.numpy()[:, :, :, ::-1].copy())
+    kept = (flipped == original).all((1, 2, 3))
+    turned = (flipped == mirrored).all((1, 2, 3))
+    assert torch.equal(kept, ~turned)
+    assert kept.any()
+    assert turned.any()
+    assert flipped.dtype == dtype
+
+
+def test_half_of_all_images_are_flipped() -> None:
+    original = images(10_000)
+    turned = (Flip()(original, torch.Generator().manual_seed(0)) != original).any(dim=3).any(dim=2).any(dim=1)
+    assert turned.double().mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_neighbouring_images_flip_independently() -> None:
+    original = images(10_000)
+    turned = (Flip()(original, torch.Generator().manual_seed(0)) != original)[:, 0, 0, 0].double()
+    assert torch.corrcoef(torch.stack([turned[1:], turned[:-1]]))[0, 1].abs() < 0.04
+
+
+def test_the_original_is_not_written() -> None:
+    original = images(16)
+    Flip()(original, torch.Generator().manual_seed(0))
+    assert torch.equal(original, images(16))
+
+
+def test_the_coins_are_those_of_the_given_generator() -> None:
+    def flipped(seed: int) -> torch.Tensor:
+        return Flip()(images(64), torch.Generator().manual_seed(seed))
+
+    assert torch.equal(flipped(0), flipped(0))
+    assert not torch.equal(flipped(0), flipped(1))

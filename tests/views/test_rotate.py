@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage, stats
+from torch import Tensor
+
+from meanteacher.core import InputError
+from meanteacher.views import Rotate
+from meanteacher.views.rotate import rotation, warped
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def photographs(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=seeded(9), dtype=dtype)
+
+
+def places(n: int, height: int, width: int) -> Tensor:
+    """Two channels that hold each pixel's distance right of and below the centre."""
+    x = (torch.arange(width, dtype=torch.float64) - (width - 1) / 2).expand(height, -1)
+    y = (torch.arange(height, dtype=torch.float64) - (height - 1) / 2)[:, None].expand(-1, width)
+    return torch.stack([x, y]).expand(n, -1, -1, -1)
+
+
+def angles(view: Rotate, n: int, seed: int = 0) -> Tensor:
+    """In degrees, read off where the pixel right of the centre came from."""
+    seen = view(places(n, 9, 9), seeded(seed))[:, :, 4, 5]
+    return torch.rad2deg(torch.atan2(seen[:, 1], seen[:, 0]))
+
+
+@pytest.mark.parametrize("turns", [-1, 0, 1, 2])
+@pytest.mark.parametrize("size", [8, 9])
+def test_quarter_turns_are_those_of_rot90(turns: int, size: int) -> None:
+    images = photographs(4, 3, size, size, dtype=torch.float64)
+    turned = warped(images, rotation(torch.full((4,), turns * torch.pi / 2, dtype=torch.float64)))
+    torch.testing.assert_close(turned, torch.rot90(images, turns, (2, 3)), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (9, 16), (16, 7)])
+def test_rotation_equals_that_of_scipy_image_by_image(shape: tuple[int, int]) -> None:
+    images = photographs(10, 2, *shape, dtype=torch.float64)
+    turned = Rotate(60)(images, seeded()).numpy()
+    for image, result, angle in zip(images.numpy(), turned, angles(Rotate(60), 10).tolist(), strict=True):
+        for channel, seen in zip(image, result, strict=True):
+            expected = ndimage.rotate(channel, angle, reshape=False, order=1, mode="grid-constant")
+            np.testing.assert_allclose(seen, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("degrees", [10.0, 45.0])
+def test_angles_are_uniform_up_to_the_given_one_either_way(degrees: float) -> None:
+    drawn = angles(Rotate(degrees), 5_000).numpy()
+    assert np.abs(drawn).max() <= degrees + 1e-6
+    assert stats.kstest(drawn, stats.uniform(-degrees, 2 * degrees).cdf).pvalue > 1e-3
+
+
+def test_what_turns_in_from_outside_is_zero() -> None:
+    turned = warped(torch.ones(1, 1, 8, 8), rotation(torch.tensor([torch.pi / 4])))
+    assert turned[0, 0, 0, 0] == turned[0, 0, -1, 0] == 0
+    torch.testing.assert_close(turned[0, 0, 3:5, 3:5], torch.ones(2, 2))
+
+
+def test_no_degrees_leave_the_image_as_it_is() -> None:
+    images = photographs(5, 3, 7, 10)
+    torch.testing.assert_close(Rotate(0)(images, seeded()), images, atol=1e-5, rtol=0)
+
+
+def test_every_image_has_its_own_angle_and_all_its_channels_share_it() -> None:
+    same = photographs(1, 1, 16, 16).expand(20, 3, -1, -1)
+    turned = Rotate()(same, seeded())
+    assert len(turned.flatten(1).unique(dim=0)) == 20
+    assert torch.equal(turned[:, 0], turned[:, 1])
+    assert torch.equal(turned[:, 0], turned[:, 2])
+
+
+def test_equal_generators_give_equal_bytes() -> None:
+    images = photographs(8, 3, 16, 16)
+    assert torch.equal(Rotate()(images, seeded(3)), Rotate()(images, seeded(3)))
+    assert not torch.equal(Rotate()(images, seeded(3)), Rotate()(images, seeded(4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1, 8, 8), (1, 3, 5, 9), (6, 3, 9, 5), (6, 1, 1, 1)])
+def test_shape_and_dtype_are_kept(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    turned = Rotate()(torch.full(shape, 3.0, dtype=dtype), seeded())
+    assert turned.shape == shape
+    assert turned.dtype == dtype
+    assert turned.isfinite().all()
+
+
+def test_the_original_is_not_written() -> None:
+    images = torch.zeros(5, 3, 8, 8)
+    Rotate()(images, seeded()).fill_(1)
+    assert not images.any()
+
+
+@pytest.mark.parametrize("degrees", [-1.0, 181.0, float("nan")])
+def test_angles_beyond_a_half_turn_are_refused(degrees: float) -> None:
+    with pytest.raises(InputError, match=f"0 to 180 degrees either way; got {degrees}"):
+        Rotate(degrees)
