@@ -70,7 +70,7 @@ def test_fingerprint_changes_with_what_is_computed_and_not_with_what_is_said():
     assert fingerprint(dataclasses.replace(whole, deviations=("other words",), seeds=(5,))) == fingerprint(whole)
     changed = [
         override(whole, setting)
-        for setting in ("steps=21", "method.weight=3", "optim.epsilon=1e-7", "views.student.augments.0.deviation=0.2")
+        for setting in ("steps=21", "method.weight=3", "optim.epsilon=1e-7", "views.student.deviation=0.2")
     ]
     assert len({fingerprint(other) for other in (whole, *changed)}) == 5
 

@@ -23,16 +23,17 @@ def boxes(view: Crop, n: int, height: int, width: int, seed: int = 0) -> tuple[n
     seen = view(torch.stack([x, y]).expand(n, -1, -1, -1), seeded(seed))
     rows, columns = seen.shape[2:]
     # The middle pixels never touch the border, where the place stops growing.
-    right = seen[:, 0, rows // 2, columns // 2 - 1 : columns // 2 + 1].numpy()
-    down = seen[:, 1, rows // 2 - 1 : rows // 2 + 1, columns // 2].numpy()
-    box_width, box_height = (right[:, 1] - right[:, 0]) * columns, (down[:, 1] - down[:, 0]) * rows
-    return right.mean(1) - box_width / 2, down.mean(1) - box_height / 2, box_width, box_height
+    i, j = rows // 2, columns // 2
+    box_width = (seen[:, 0, i, j] - seen[:, 0, i, j - 1]).numpy() * columns
+    box_height = (seen[:, 1, i, j] - seen[:, 1, i - 1, j]).numpy() * rows
+    left = seen[:, 0, i, j].numpy() - (j + 0.5) / columns * box_width
+    top = seen[:, 1, i, j].numpy() - (i + 0.5) / rows * box_height
+    return left, top, box_width, box_height
 
 
 @pytest.mark.parametrize(("shape", "size"), [((12, 12), None), ((9, 16), None), ((16, 9), 12), ((20, 20), 8)])
 def test_a_crop_equals_bilinear_sampling_of_its_box_image_by_image(shape: tuple[int, int], size: int | None) -> None:
     images = photographs(10, 2, *shape, dtype=torch.float64)
-    # Two output pixels a side or more, so that the box can be read off.
     cropped = Crop(size)(images, seeded(1)).numpy()
     rows, columns = cropped.shape[2:]
     for k, (left, top, width, height) in enumerate(zip(*boxes(Crop(size), 10, *shape, seed=1), strict=True)):

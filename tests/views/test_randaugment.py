@@ -123,18 +123,17 @@ def test_autocontrast_does_not_make_noise_of_a_blank_channel() -> None:
 
 
 def test_equalise_spreads_the_values_evenly_in_their_order() -> None:
-    images = photographs(3, 2, 16, 16) ** 3
-    result = changed("equalise", images, 1.0).flatten(0, 1).flatten(1)
+    images = photographs(3, 2, 32, 32)
     flat = images.flatten(0, 1).flatten(1)
-    order = flat.argsort(1)
-    assert (result.gather(1, order).diff(dim=1) >= 0).all()
+    result = changed("equalise", images, 1.0).flatten(0, 1).flatten(1)
+    assert (result.gather(1, flat.argsort(1)).diff(dim=1) >= 0).all()
     low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
     torch.testing.assert_close(result.amax(1, keepdim=True), high)
     torch.testing.assert_close(result.amin(1, keepdim=True), low)
-    # Cubes crowd around the middle: a quarter of the range held most of them, and now holds about a quarter.
-    middle = lambda x: (((x - low) / (high - low) - 0.5).abs() < 0.125).double().mean().item()  # noqa: E731
-    assert middle(flat) > 0.5
-    assert middle(result) < 0.35
+    for values, even in [(flat, False), (result, True)]:
+        quarter = ((values - low) / (high - low) * 4).floor().clamp_max(3).long()
+        shares = torch.stack([(quarter == k).double().mean(1) for k in range(4)])
+        assert ((shares - 0.25).abs().max() < 0.02) == even
 
 
 def test_equalise_is_that_of_bytes_on_images_that_were_bytes() -> None:
@@ -195,13 +194,13 @@ def test_moves_follow_each_other_and_are_sampled_once(n: int, shape: tuple[int, 
 
 
 def test_what_moves_in_is_zero_whatever_happens_to_the_values() -> None:
-    images = 5 + torch.rand(200, 3, 8, 8, generator=seeded(9))
+    images = 50 + torch.rand(200, 3, 8, 8, generator=seeded(9))
     view = RandAugment(3, 1.0, ("translate_x", "brightness", "solarise"))
     result = view(images, seeded())
     n_empty = (result == 0).all((1, 2)).sum(1)
-    assert (n_empty > 1).sum() > 50
-    # Nothing lies between: at the edge of the image, one column blends into the empty border.
-    assert ((result == 0) | (result > 2)).all((1, 2)).sum(1).min() >= 7
+    assert (n_empty > 1).sum() > 20
+    # Nothing lies between, but for the one column where the edge of the image blends into the empty border.
+    assert ((result == 0) | (result > 40)).all((1, 2)).sum(1).min() >= 7
 
 
 # --- the whole --------------------------------------------------------------------------------------------
@@ -211,7 +210,11 @@ def test_what_moves_in_is_zero_whatever_happens_to_the_values() -> None:
 def test_an_operation_by_itself_gives_every_image_its_own_strength(name: str) -> None:
     same = photographs(1, 3, 16, 16).expand(20, -1, -1, -1)
     n_results = len(RandAugment(1, 1.0, (name,))(same, seeded()).flatten(1).unique(dim=0))
-    assert n_results == (1 if name == "identity" else 20)
+    if name == "identity":
+        assert n_results == 1
+    else:
+        # The weakest of all may mirror the same few pixels.
+        assert n_results >= 18
 
 
 def test_every_image_draws_its_own_operations_in_every_round() -> None:
@@ -222,19 +225,19 @@ def test_every_image_draws_its_own_operations_in_every_round() -> None:
         assert untouched.double().mean().item() == pytest.approx(chance, abs=0.015)
 
 
-def test_every_operation_is_drawn_equally_often() -> None:
-    names = tuple(OPERATIONS[1:])
-    view = RandAugment(1, 1.0, names)
-    images = photographs(1, 3, 4, 4).expand(6_000, -1, -1, -1)
-    # Zero strength would hide what was drawn, so the operations are told by what each alone makes of the draws.
-    result, count = view(images, seeded()), {}
-    for name in names:
-        rows = [k for k, steps in enumerate(drawn(view, 6_000, 0)) if steps[0][0] == name]
-        strength = strengths(*(drawn(view, 6_000, 0)[k][0][1] for k in rows))
+def test_every_operation_is_drawn_equally_often_and_does_what_it_does_alone() -> None:
+    view = RandAugment(1)
+    images = photographs(1, 3, 8, 8).expand(3_000, -1, -1, -1)
+    result = view(images, seeded())
+    steps = [name_and_strength for (name_and_strength,) in drawn(view, 3_000, 0)]
+    for name in OPERATIONS:
+        rows = [k for k, step in enumerate(steps) if step[0] == name]
+        assert len(rows) == pytest.approx(200, abs=60)
         if name in VALUES:
+            strength = strengths(*(steps[k][1] for k in rows))
             torch.testing.assert_close(result[rows], VALUES[name](images[rows], strength))
-        count[name] = len(rows)
-    assert min(count.values()) > 0.8 * 6_000 / len(names)
+        if name == "identity":
+            assert torch.equal(result[rows], images[rows])
 
 
 @pytest.mark.parametrize("magnitude", [0.0, 0.25, 1.0])
@@ -300,7 +303,7 @@ def test_what_cannot_be_done_is_refused() -> None:
         RandAugment(operations=("brightness", "melt"))
     with pytest.raises(InputError, match=r"needs operations to draw from, of identity, .*; got none"):
         RandAugment(operations=())
-    with pytest.raises(InputError, match="magnitude lies between 0 and 1; got 1.5"):
+    with pytest.raises(InputError, match=r"magnitude lies between 0 and 1; got 1\.5"):
         RandAugment(magnitude=1.5)
     with pytest.raises(InputError, match="n >= 0 operations to each image; got -1"):
         RandAugment(-1)

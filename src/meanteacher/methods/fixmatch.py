@@ -31,32 +31,27 @@ class FixMatch(Supervised):
         return self.labelled_by == "teacher"
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        weak, strong = self.both_views(student, batch)
-        target = weak.detach()
-        if self.labelled_by == "teacher":
-            target = class_output(memory(batch.views["student"]))
+        # In one pass, so that both views share their batch statistics.
+        joined = torch.cat([batch.views["student"], batch.views["strong"]])
+        weak, strong = class_output(student(joined)).chunk(2)
+        by_teacher = self.labelled_by == "teacher"
+        target = class_output(memory(batch.views["student"])) if by_teacher else weak.detach()
         confidence, guess = target.softmax(1).max(1)
-        certain = (confidence >= self.threshold) & (batch.labels == UNLABELLED)
+        unlabelled = batch.labels == UNLABELLED
+        certain = unlabelled & (confidence >= self.asked(memory, guess))
+        # Averaged over all unlabelled rows, not over the certain ones: few certain rows weigh little.
+        share = certain.sum() / unlabelled.sum().clamp_min(1)
         weight = self.weight(step)
         return StepOutput(
             {
                 "classification": classification_cost(weak, batch.labels),
-                "pseudo-label": weight * self.pseudo_label_cost(strong, guess, certain, batch),
+                "pseudo-label": weight * share * classification_cost(strong, guess.where(certain, UNLABELLED)),
             },
             weak,
             # Without a certain row there is nothing to learn from, rightly.
             {"pseudo-label": weight if bool(certain.any()) else 0.0},
         )
 
-    @staticmethod
-    def both_views(student: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits of the weak and of the strong view, in one pass: they share their batch statistics."""
-        joined = torch.cat([batch.views["student"], batch.views["strong"]])
-        weak, strong = class_output(student(joined)).chunk(2)
-        return weak, strong
-
-    @staticmethod
-    def pseudo_label_cost(strong: Tensor, guess: Tensor, certain: Tensor, batch: Batch) -> Tensor:
-        """Cross-entropy of the certain rows, averaged over *all* unlabelled ones: few certain rows weigh little."""
-        share = certain.sum() / (batch.labels == UNLABELLED).sum().clamp_min(1)
-        return share * classification_cost(strong, guess.where(certain, UNLABELLED))
+    def asked(self, memory: nn.Module, guess: Tensor) -> Tensor:
+        """[B], the confidence that makes each row's guess a label."""
+        return torch.full_like(guess, self.threshold, dtype=torch.float32)

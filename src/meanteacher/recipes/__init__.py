@@ -3,13 +3,14 @@
 from difflib import get_close_matches
 
 from meanteacher.core import InputError
-from meanteacher.recipes import digits, small, table1, table2
+from meanteacher.recipes import digits, moons, small, table1, table2
 from meanteacher.recipes.override import override
 from meanteacher.recipes.recipe import Claim, DataSpec, Recipe
-from meanteacher.recipes.run import Outcome, run
+from meanteacher.recipes.run import Outcome, restored, run
 
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (*digits.RECIPES, *small.RECIPES, *table1.RECIPES, *table2.RECIPES)
+    recipe.name: recipe
+    for recipe in (*digits.RECIPES, *moons.RECIPES, *small.RECIPES, *table1.RECIPES, *table2.RECIPES)
 }
 
 
@@ -26,4 +27,4 @@ def find(name: str) -> Recipe:
     return RECIPES[name]
 
 
-__all__ = ["RECIPES", "Claim", "DataSpec", "Outcome", "Recipe", "find", "override", "run"]
+__all__ = ["RECIPES", "Claim", "DataSpec", "Outcome", "Recipe", "find", "override", "restored", "run"]

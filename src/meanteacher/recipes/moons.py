@@ -39,22 +39,23 @@ def _ramp(value: float) -> SigmoidRampUp:
 
 _CLEAN: Augment = Chain(())
 _NOISY: Augment = Noise(0.3)
-_BOTH = {"student": _NOISY, "teacher": _NOISY}
+_LESS_NOISY: Augment = Noise(0.1)
+_BOTH = {"student": _NOISY, "teacher": _LESS_NOISY}
 
 _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
     "supervised": (Supervised(decay=_DECAY, buffers="average"), _BOTH),
     "pseudo-label": (PseudoLabel(decay=_DECAY, buffers="average", weight=_ramp(1.0)), _BOTH),
     "pseudo-ensemble": (
-        PseudoEnsemble(decay=_DECAY, buffers="average", weight=_ramp(5.0)),
+        PseudoEnsemble(decay=_DECAY, buffers="average", weight=_ramp(10.0)),
         {"student": _NOISY, "teacher": _CLEAN},
     ),
     "gamma-model": (
-        GammaModel(decay=_DECAY, buffers="average", weight=_ramp(5.0)),
+        GammaModel(decay=_DECAY, buffers="average", weight=_ramp(50.0)),
         {"student": _NOISY, "teacher": _CLEAN},
     ),
     "pi-model": (PiModel(decay=_DECAY, buffers="average", weight=_ramp(5.0)), _BOTH),
     "temporal-ensembling": (
-        TemporalEnsembling(decay=_DECAY, buffers="average", weight=_ramp(5.0), epoch_steps=10),
+        TemporalEnsembling(decay=_DECAY, buffers="average", weight=_ramp(50.0), epoch_steps=10),
         _BOTH,
     ),
     "improved-gan": (
@@ -63,18 +64,18 @@ _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
     ),
     "vat": (Vat(decay=_DECAY, buffers="average", weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
     "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
-    "mean-teacher": (MeanTeacher(decay=_DECAY, buffers="own", weight=_ramp(5.0)), _BOTH),
+    "mean-teacher": (MeanTeacher(decay=_DECAY, buffers="own", weight=_ramp(50.0)), _BOTH),
     "mean-teacher-vat": (
         MeanTeacherVat(decay=_DECAY, buffers="own", weight=_ramp(1.0), epsilon=0.3),
         {"student": _CLEAN, "teacher": _CLEAN},
     ),
     "fixmatch": (
         FixMatch(decay=_DECAY, buffers="average", weight=_ramp(1.0)),
-        {"student": Noise(0.1), "strong": _NOISY},
+        {"student": _LESS_NOISY, "strong": _NOISY},
     ),
     "freematch": (
         FreeMatch(decay=_DECAY, buffers="average", weight=_ramp(1.0), momentum=0.99),
-        {"student": Noise(0.1), "strong": _NOISY},
+        {"student": _LESS_NOISY, "strong": _NOISY},
     ),
 }
 

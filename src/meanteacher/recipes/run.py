@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Problem
-from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
+from meanteacher.data import Dataset, ImageStream, TrainTest, make_split
 from meanteacher.evaluate import error_rate
 from meanteacher.methods import METHODS
 from meanteacher.recipes.describe import describe, fingerprint
@@ -67,26 +67,14 @@ def run(
         InputError: something given is wrong; nothing in `out` is lost.
         DivergedError: the costs are no longer finite; the last good checkpoint is kept.
     """
-    split = make_split(
-        data.train.labels,
-        n_classes=data.train.n_classes,
-        n_labelled=recipe.data.n_labelled,
-        seed=seed,
-        validation=recipe.data.validation,
-    )
-    identity = {
-        "recipe": fingerprint(recipe),
-        "seed": str(seed),
-        "data": data.train.fingerprint(),
-        "split": split.fingerprint(),
-    }
+    experiment = _Experiment(recipe, seed, data)
+    identity = experiment.identity
     with RunFolder(out, identity, describe(recipe), resume=resume) as folder:
         record = folder.record()
         if record is not None:
             return Outcome(complete=True, step=recipe.steps, record=record)
         folder.use_same_threads()
-        split.save(out / "split.txt")
-        experiment = _Experiment(recipe, seed, data, split)
+        experiment.split.save(out / "split.txt")
         checkpoints = Checkpoints(out / "checkpoints", identity)
         state = experiment.start()
         if resume and checkpoints.exists():
@@ -109,16 +97,41 @@ def run(
         )
         if not complete:
             return Outcome(complete=False, step=state.step, record=None)
-        record = experiment.record(state, vitals, checkpoints, identity)
+        record = experiment.record(state, vitals, checkpoints)
         folder.write_record(record)
         return Outcome(complete=True, step=state.step, record=record)
+
+
+def restored(recipe: Recipe, *, seed: int, out: Path, data: TrainTest, name: str = "last") -> TrainState:
+    """The state that the run in `out` ended with, or that of its best checkpoint.
+
+    Raises:
+        InputError: there is no such checkpoint, it is damaged, or it is another run's.
+    """
+    experiment = _Experiment(recipe, seed, data)
+    state = experiment.start()
+    Checkpoints(out / "checkpoints", experiment.identity).restore(state, name)
+    return state
 
 
 class _Experiment:
     """The parts of a recipe once the data are there."""
 
-    def __init__(self, recipe: Recipe, seed: int, data: TrainTest, split: Split) -> None:
+    def __init__(self, recipe: Recipe, seed: int, data: TrainTest) -> None:
+        split = make_split(
+            data.train.labels,
+            n_classes=data.train.n_classes,
+            n_labelled=recipe.data.n_labelled,
+            seed=seed,
+            validation=recipe.data.validation,
+        )
         self.recipe, self.seed, self.data, self.split = recipe, seed, data, split
+        self.identity = {
+            "recipe": fingerprint(recipe),
+            "seed": str(seed),
+            "data": data.train.fingerprint(),
+            "split": split.fingerprint(),
+        }
         trained_on = data.train.images
         if len(split.validation):
             trained_on = trained_on[torch.cat([split.labelled, split.unlabelled])]
@@ -165,9 +178,7 @@ class _Experiment:
         errors = self._errors(state, part)
         return Evaluation(state.step, part, errors["student"], errors["teacher"])
 
-    def record(
-        self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints, identity: dict[str, str]
-    ) -> dict[str, Any]:
+    def record(self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints) -> dict[str, Any]:
         last = self._all_errors(state)
         best = state.best()
         best_errors = None if best is None else last
@@ -181,23 +192,24 @@ class _Experiment:
             "schema": RECORD_SCHEMA,
             "recipe": {
                 "name": self.recipe.name,
-                "fingerprint": identity["recipe"],
+                "fingerprint": self.identity["recipe"],
                 "fields": describe(self.recipe),
             },
             "method": names.get(type(method), type(method).__name__),
             "seed": self.seed,
             "status": "complete",
             "data": {
-                "fingerprint": identity["data"],
+                "fingerprint": self.identity["data"],
                 "n_train": len(train_set),
                 "n_labelled": len(split.labelled),
                 "n_validation": len(split.validation),
                 "n_test": len(self.data.test),
                 "class_names": list(train_set.class_names),
             },
-            "split": {"fingerprint": identity["split"]},
+            "split": {"fingerprint": self.identity["split"]},
             "environment": environment(),
             "n_parameters": sum(p.numel() for p in state.student.parameters()),
+            "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
             "steps": state.step,
             "seconds": round(state.seconds, 3),
             "images_per_second": round(state.step * self.recipe.batch.size / max(state.seconds, 1e-9), 1),

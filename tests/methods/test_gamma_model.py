@@ -1,0 +1,64 @@
+"""The Gamma model: a noisy student, a clean teacher, and a denoiser between them."""
+
+import torch
+from torch import nn
+
+from meanteacher.costs import softmax_mse
+from meanteacher.methods.gamma_model import Denoiser, GammaMemory
+from meanteacher.passes import untracked, without_dropout
+from support import METHODS, PROBLEM, SmallNet, stream
+
+METHOD = METHODS["gamma-model"]
+
+
+def test_teacher_is_clean():
+    """Whatever units the student drops, the target is the same: that of the network without dropout."""
+    student = SmallNet().train()
+    memory = METHOD.init(student, PROBLEM)
+    assert isinstance(memory, GammaMemory)
+    batch = stream()[0]
+    with torch.no_grad(), without_dropout(student):
+        clean = untracked(student, batch.views["teacher"])
+    for seed in range(3):
+        torch.manual_seed(seed)
+        output = METHOD.forward(student, memory, batch, 0)
+        expected = 2.0 * softmax_mse(memory.denoise(output.logits), clean)  # type: ignore[arg-type]
+        torch.testing.assert_close(output.costs["consistency"], expected)
+
+
+def test_student_is_noisy():
+    student = SmallNet().train()
+    memory = METHOD.init(student, PROBLEM)
+    first, second = (METHOD.forward(student, memory, stream()[0], 0).logits for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_dropout_is_back_on_after_the_clean_pass():
+    student = SmallNet().train()
+    METHOD.forward(student, METHOD.init(student, PROBLEM), stream()[0], 0)
+    assert all(module.training for module in student.modules())
+
+
+def test_denoiser_starts_as_the_identity_and_is_trained_with_the_student():
+    noisy = torch.randn(50, 3)
+    torch.testing.assert_close(Denoiser(3)(noisy), noisy)
+    student = SmallNet()
+    memory = METHOD.init(student, PROBLEM)
+    assert isinstance(memory, GammaMemory)
+    METHOD.forward(student, memory, stream()[0], 0).costs["consistency"].backward()
+    assert memory.denoise.gain.grad is not None
+    assert bool(memory.denoise.gain.grad.any())
+
+
+def test_denoiser_learns_to_undo_a_known_distortion():
+    torch.manual_seed(0)
+    clean = torch.randn(500, 3)
+    noisy = 0.5 * clean + 1.0
+    denoise = Denoiser(3)
+    optimizer = torch.optim.Adam(denoise.parameters(), lr=0.05)
+    for _ in range(300):
+        loss = nn.functional.mse_loss(denoise(noisy), clean)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.01

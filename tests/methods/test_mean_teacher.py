@@ -1,0 +1,106 @@
+"""Mean Teacher and its variants."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import InputError
+from meanteacher.costs import CTau, Kl, Mse, c_tau, kl_divergence, logit_distance, softmax_mse
+from meanteacher.methods import MeanTeacher
+from meanteacher.schedules import Constant
+from meanteacher.teacher import Teacher
+from support import METHODS, PROBLEM, SHAPE, SmallNet, stream
+
+
+class TwoOutputs(nn.Module):
+    """A trunk with a last layer for classification and one for consistency."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU())
+        self.classify, self.match = nn.Linear(16, 3), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(x)
+        return self.classify(features), self.match(features)
+
+
+def _method(**changes: Any) -> MeanTeacher:
+    sound = METHODS["mean-teacher"]
+    assert isinstance(sound, MeanTeacher)
+    return dataclasses.replace(sound, **changes)
+
+
+@pytest.mark.parametrize(
+    ("cost", "by_hand"),
+    [
+        (Mse(), softmax_mse),
+        (Kl(), kl_divergence),
+        (CTau(0.3), lambda s, t: c_tau(s, t, 0.3)),
+    ],
+)
+def test_consistency_cost_is_the_chosen_one_of_student_and_teacher(cost, by_hand):
+    method = _method(cost=cost, weight=Constant(7.0))
+    student = SmallNet().eval()
+    memory = method.init(SmallNet(), PROBLEM).eval()
+    batch = stream()[0]
+    output = method.forward(student, memory, batch, 0)
+    expected = 7.0 * by_hand(student(batch.views["student"]), memory(batch.views["teacher"]))
+    torch.testing.assert_close(output.costs["consistency"], expected)
+
+
+def test_student_matches_with_its_second_output_and_the_teacher_answers_with_its_first():
+    method = _method(logit_distance=0.01)
+    student, other = TwoOutputs(), TwoOutputs()
+    memory = method.init(other, PROBLEM)
+    batch = stream()[0]
+    output = method.forward(student, memory, batch, 0)
+    logits, matched = student(batch.views["student"])
+    target, _ = other(batch.views["teacher"])
+    torch.testing.assert_close(output.costs["consistency"], 2.0 * softmax_mse(matched, target))
+    torch.testing.assert_close(output.costs["logit distance"], 0.01 * logit_distance(logits, matched))
+    torch.testing.assert_close(output.logits, logits)
+    assert output.weights == {"consistency": 2.0, "logit distance": 0.01}
+
+
+def test_consistency_reaches_the_classifying_layer_only_through_the_logit_distance():
+    method = _method(logit_distance=0.01)
+    student = TwoOutputs()
+    output = method.forward(student, method.init(TwoOutputs(), PROBLEM), stream()[0], 0)
+    weight = student.classify.weight
+    (untouched,) = torch.autograd.grad(output.costs["consistency"], weight, retain_graph=True, allow_unused=True)
+    (coupled,) = torch.autograd.grad(output.costs["logit distance"], weight)
+    assert untouched is None
+    assert bool(coupled.any())
+
+
+@pytest.mark.parametrize(("network", "distance"), [(TwoOutputs, None), (SmallNet, 0.01)])
+def test_outputs_and_logit_distance_must_fit(network: type[nn.Module], distance: float | None):
+    method = _method(logit_distance=distance)
+    student = network()
+    with pytest.raises(InputError, match=r"does not fit a network with (two outputs|one output)"):
+        method.forward(student, method.init(student, PROBLEM), stream()[0], 0)
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_teacher_drops_units_only_if_told_to(dropout: bool):
+    memory = _method(teacher_dropout=dropout).init(SmallNet(), PROBLEM).train()
+    x = torch.randn(8, *SHAPE)
+    torch.manual_seed(0)
+    same = torch.equal(memory(x), memory(x))
+    assert same == (not dropout)
+    assert isinstance(memory, Teacher)
+    assert memory.network.training, "its batch statistics are still its own batch's"
+
+
+def test_teacher_of_decay_zero_is_the_student():
+    method = _method(decay=Constant(0.0))
+    student = SmallNet()
+    memory = method.init(SmallNet(), PROBLEM)
+    method.after_step(student, memory, stream()[0], method.forward(student, memory, stream()[0], 9), 9)
+    assert isinstance(memory, Teacher)
+    for ours, theirs in zip(memory.network.parameters(), student.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
