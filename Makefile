@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # Tests run side by side, so each keeps to one thread; two busy thread pools on two cores crawl.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format check clean
+.PHONY: demo test lint format check mutants clean
 
 demo: $(VENV)/core
 	OMP_NUM_THREADS= $(BIN)/meanteacher demo
@@ -24,6 +24,9 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 
 check: lint test
+
+mutants: $(VENV)/dev
+	PYTHONPATH=tests:tests/contracts $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

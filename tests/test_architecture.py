@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "passes": set(),
     "data": {"core", "seeding"},
     "views": {"core", "seeding"},
-    "models": {"core", "seeding"},
+    "models": {"core", "seeding", "passes"},
     "schedules": {"core", "seeding"},
     "costs": {"core", "seeding"},
     "teacher": {"core", "seeding", "passes"},

@@ -1,12 +1,30 @@
 """Each example runs, and does what it says."""
 
 import ast
+import dataclasses
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
+import torch
+from torch import Tensor
+
+from meanteacher.models import Mlp
+from meanteacher.recipes import run
+from meanteacher.schedules import Constant
+from support import DECAY, recipe
+
 ROOT = Path(__file__).parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Flattened:
+    """Images as points, which is what the example takes."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        return images.flatten(1) + 0.3 * torch.randn(images.flatten(1).shape, generator=generator)
 
 
 def _load(name: str) -> ModuleType:
@@ -14,12 +32,35 @@ def _load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
 def test_own_loop_learns_two_moons_from_six_labels():
     assert _load("own_loop").main() < 0.05
+
+
+def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path):
+    """One file outside the package, no registration: it trains through a recipe like any other."""
+    path = ROOT / "examples" / "own_method.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
+    method = _load("own_method").Interpolation(decay=Constant(DECAY), buffers="own", weight=Constant(2.0))
+    images_too = dataclasses.replace(
+        recipe(), views={role: Flattened() for role in ("student", "teacher")}, method=method
+    )
+    outcome = run(
+        dataclasses.replace(images_too, model=Mlp(hidden=(16,))),
+        seed=0,
+        out=tmp_path / "run",
+        data=images_too.data.source.load(tmp_path),
+    )
+    assert outcome.record is not None
+    assert outcome.record["method"] == "Interpolation"
+    assert outcome.record["alarms"] == []
+    gradients = outcome.record["vitals"][-1]["gradients"]
+    assert set(gradients) == {"classification", "consistency"}
+    assert all(norm > 0 for norm in gradients.values())
 
 
 def test_every_example_has_a_test():

@@ -8,21 +8,21 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
-Outputs = Tensor | tuple[Tensor, Tensor]
+Logits = Tensor | tuple[Tensor, Tensor]
 """What a network returns: logits [B, C], or a pair of them, for classification and for consistency."""
 
 
-def both_outputs(output: Outputs) -> tuple[Tensor, Tensor]:
+def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     """The logits for classification and those for consistency: the same ones where there is one output."""
     return output if isinstance(output, tuple) else (output, output)
 
 
-def class_output(output: Outputs) -> Tensor:
+def class_output(output: Logits) -> Tensor:
     """The logits for classification: a teacher's target, and what is evaluated."""
     return both_outputs(output)[0]
 
 
-def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
+def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Logits:
     """A pass whose writes to running statistics go to copies and are dropped.
 
     In training mode a layer updates its statistics as it runs; an extra pass must not count twice, and one
@@ -34,7 +34,7 @@ def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | 
         parameters: to use instead of the network's own, by name
     """
     spare = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    output: Outputs = functional_call(network, {**spare, **(parameters or {})}, (x,))
+    output: Logits = functional_call(network, {**spare, **(parameters or {})}, (x,))
     return output
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import check_choice
-from meanteacher.passes import Outputs, untracked, without_dropout
+from meanteacher.passes import Logits, untracked, without_dropout
 
 Buffers = Literal["own", "average", "copy"]
 """Where the teacher's buffers, such as batch-normalisation statistics, come from.
@@ -47,10 +47,10 @@ class Teacher(nn.Module):
         self.network = copy.deepcopy(student).float().requires_grad_(requires_grad=False)
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Outputs:
+    def forward(self, x: Tensor) -> Logits:
         with nullcontext() if self.dropout else without_dropout(self.network):
             if self.buffer_policy == "own" or not self.training:
-                output: Outputs = self.network(x)
+                output: Logits = self.network(x)
                 return output
             return untracked(self.network, x)
 

@@ -126,4 +126,3 @@ def test_thresholds_are_written_after_the_step_only():
     assert torch.equal(memory.threshold(), before)
     FREE.after_step(student, memory, batch, output, 0)
     assert not torch.equal(memory.threshold(), before)
-

@@ -81,6 +81,12 @@ def test_hue_alone_turns_every_colour_by_one_angle_and_keeps_every_luma(hue: flo
     assert_uniform(turn[:, 0, 0].angle() / (2 * torch.pi), 0, hue)
 
 
+def test_a_quarter_of_the_hue_circle_leads_from_i_to_q() -> None:
+    images = photographs(4, 3, 5, 7)
+    before, after = yiq(images), yiq(recoloured(images, hue=0.25))
+    torch.testing.assert_close(after, torch.stack([before[0], -before[2], before[1]]))
+
+
 def test_the_four_draws_of_an_image_are_independent() -> None:
     images = photographs(1, 3, 4, 4).expand(4_000, -1, -1, -1)
     changed = yiq(Jitter()(images, seeded()))

@@ -90,7 +90,9 @@ class RunProgress:
             self._print(f"step {evaluation.step}/{self.steps}  {self._errors}")
 
     def on_alarm(self, alarm: Alarm) -> None:
-        self.console.print(f"[bold red]Alarm[/] at step {alarm.step}: {escape(alarm.sentence)}", soft_wrap=True, highlight=False)
+        self.console.print(
+            f"[bold red]Alarm[/] at step {alarm.step}: {escape(alarm.sentence)}", soft_wrap=True, highlight=False
+        )
 
     def _time_left(self, entry: LogEntry) -> str:
         """By the pace since the first entry, which includes the evaluations."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, Batch, InputError, Schedule, StepOutput, check_choice
 from meanteacher.costs import ConsistencyCost, Mse, classification_cost, logit_distance
 from meanteacher.methods.supervised import Supervised
-from meanteacher.passes import Outputs, both_outputs
+from meanteacher.passes import Logits, both_outputs
 
 ConsistencyOn = Literal["all", "unlabelled"]
 
@@ -29,7 +29,7 @@ class ConsistencyMethod(Supervised):
         super().__post_init__()
         check_choice("consistency_on", self.consistency_on, get_args(ConsistencyOn))
 
-    def outputs(self, output: Outputs) -> tuple[Tensor, Tensor]:
+    def outputs(self, output: Logits) -> tuple[Tensor, Tensor]:
         """The student's logits for classification and for consistency."""
         if (self.logit_distance is None) == isinstance(output, tuple):
             raise InputError(

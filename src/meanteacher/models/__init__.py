@@ -7,6 +7,7 @@ from torch import nn
 from meanteacher.core import Problem
 from meanteacher.models.conv13 import Conv13
 from meanteacher.models.external import External
+from meanteacher.models.generator import ImageGenerator, PointGenerator
 from meanteacher.models.mlp import Mlp
 from meanteacher.models.resnext152 import ResNeXt152
 from meanteacher.models.shake26 import Shake26
@@ -19,4 +20,14 @@ class ModelSpec(Protocol):
     def build(self, problem: Problem) -> nn.Module: ...
 
 
-__all__ = ["Conv13", "External", "Mlp", "ModelSpec", "ResNeXt152", "Shake26", "WideResNet"]
+__all__ = [
+    "Conv13",
+    "External",
+    "ImageGenerator",
+    "Mlp",
+    "ModelSpec",
+    "PointGenerator",
+    "ResNeXt152",
+    "Shake26",
+    "WideResNet",
+]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem, check_choice
-from meanteacher.models.heads import Logits, Outputs, check_outputs
+from meanteacher.models.heads import Outputs, check_outputs
 from meanteacher.models.images import channels_of
+from meanteacher.passes import Logits
 
 Library = Literal["timm", "torchvision"]
 
@@ -84,9 +85,8 @@ def _imported(module: str, library: str) -> Any:
         # A build that does not fit the torch beside it fails in many ways: RuntimeError, OSError, AttributeError.
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{library} cannot be imported ({type(error).__name__}: {reason}). Install it to match this torch, "
-            f"`{_install_command(library, torch.__version__)}`, or choose a network of meanteacher, which works "
-            "without."
+            f"{library} cannot be imported ({type(error).__name__}: {reason}). Install it to match this torch with "
+            f"`{_install_command(library, torch.__version__)}`; meanteacher's own networks work without it."
         ) from error
 
 

@@ -15,8 +15,6 @@ Outputs = Literal[1, 2]
    cost: the dual output trick, which lets the two costs disagree a little
 """
 
-Logits = Tensor | tuple[Tensor, Tensor]
-
 
 class TwoHeads(nn.Module):
     """(class_logits, consistency_logits) of the same features."""

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import Problem
-from meanteacher.models.heads import Logits, Outputs, last_layer
+from meanteacher.models.heads import Outputs, last_layer
 from meanteacher.models.images import channels_of, conv
+from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)

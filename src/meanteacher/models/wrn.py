@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.heads import Logits, Outputs, last_layer
+from meanteacher.models.heads import Outputs, last_layer
 from meanteacher.models.images import channels_of, conv
+from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)

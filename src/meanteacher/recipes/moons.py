@@ -63,14 +63,14 @@ _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
         {"student": _CLEAN},
     ),
     "vat": (Vat(decay=_DECAY, buffers="average", weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
-    "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
+    "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_ramp(2.0), epsilon=0.5), {"student": _CLEAN}),
     "mean-teacher": (MeanTeacher(decay=_DECAY, buffers="own", weight=_ramp(50.0)), _BOTH),
     "mean-teacher-vat": (
-        MeanTeacherVat(decay=_DECAY, buffers="own", weight=_ramp(1.0), epsilon=0.3),
+        MeanTeacherVat(decay=_DECAY, buffers="own", weight=_ramp(5.0), epsilon=0.4),
         {"student": _CLEAN, "teacher": _CLEAN},
     ),
     "fixmatch": (
-        FixMatch(decay=_DECAY, buffers="average", weight=_ramp(1.0)),
+        FixMatch(decay=_DECAY, buffers="average", weight=_ramp(1.0), threshold=0.8),
         {"student": _LESS_NOISY, "strong": _NOISY},
     ),
     "freematch": (

@@ -64,8 +64,8 @@ def recoloured(
       multiplied by 1 + b.
     - contrast c scales all differences from the image's mean luma by 1 + c.
     - saturation s scales every pixel's difference from its own luma by 1 + s.
-    - hue h turns that difference by h of a full circle in the plane of I and Q (the YIQ colours of
-      television), which leaves the luma alone.
+    - hue h turns that difference by h of a full circle, from I towards Q of television's YIQ colours, which
+      leaves the luma alone.
 
     Each keeps what the others refer to, so the four commute. Grey is where the normalised channels are equal.
     Saturation and hue do nothing to images that have not three channels, and luma is then their mean.

@@ -34,7 +34,7 @@ def _saturation(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _hue(images: Tensor, strength: Tensor) -> Tensor:
-    return recoloured(images, hue=0.5 * strength)
+    return recoloured(images, hue=0.25 * strength)
 
 
 def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
@@ -54,8 +54,8 @@ def _posterise(images: Tensor, strength: Tensor) -> Tensor:
     """Round to steps of up to an eighth of the image's range, each shown by its middle."""
     low, high = _range(images)
     step = _each(strength.abs()) * (high - low) / 8
-    # A step of zero (no strength, or a blank image) has no number of steps to count.
-    count = ((images - low) / step.where(step > 0, 1)).floor()
+    count = ((images - low) / step).floor()
+    # A step of zero (no strength, or a blank image) counts nothing.
     return torch.where(step > 0, (low + (count + 0.5) * step).minimum(high), images)
 
 
@@ -65,8 +65,8 @@ def _autocontrast(images: Tensor, strength: Tensor) -> Tensor:
     bottom, top = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     # A channel of almost no contrast holds rounding: stretched, it would be noise.
     blank = top - bottom <= 0.01 * (high - low)
-    stretched = low + (images - bottom) * ((high - low) / (top - bottom).where(~blank, 1))
-    return torch.lerp(images, stretched.where(~blank, images), _each(strength.abs()))
+    stretched = low + (images - bottom) * ((high - low) / (top - bottom))
+    return torch.lerp(images, torch.where(blank, images, stretched), _each(strength.abs()))
 
 
 def _equalise(images: Tensor, strength: Tensor) -> Tensor:
@@ -157,7 +157,8 @@ class RandAugment:
 
     n: int = 2
     magnitude: float = 1.0
-    """0 to 1. At 1: rotation by 30 degrees, shear by 0.3, shift by 0.3 of the image, factors of 1 ± 0.9."""
+    """0 to 1. At 1: rotation by 30 degrees, shear by 0.3, shift by 0.3 of the image, hue by a
+    quarter of its circle, factors of 1 ± 0.9."""
     operations: tuple[str, ...] = OPERATIONS
     """Leave out what would change the class: `solarise` for black and white, `rotate` for arrows."""
 

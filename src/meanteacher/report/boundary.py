@@ -1,0 +1,136 @@
+"""A network's decision on a part of the plane, drawn from plain arrays as one small SVG."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from numpy.typing import NDArray
+
+from meanteacher.report.svg import styled, to_svg
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.integer[Any]]
+
+WIDTH = 4.2
+"""Inches."""
+
+POINTS = ("#a03c00", "#004c8a")
+"""Of the two classes: orange and blue, which every kind of colour blindness keeps apart."""
+
+CERTAINTY = LinearSegmentedColormap.from_list("certainty", ["#f7bd8b", "#fbdfc4", "#faf8f5", "#cfe5f5", "#93c5ea"])
+"""From certainly the first class to certainly the second, pale where the network cannot tell. It fills the picture,
+so that the page around it may be light or dark."""
+
+MARKERS = ("o", "s")
+"""Of the labelled points, whose class can so be told without colour too."""
+
+DARK = "#1c1c1c"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of the plane that is drawn, the same for all pictures that are to be compared."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    @classmethod
+    def around(cls, points: Floats, margin: float = 0.35) -> "Window":
+        """All of the points [N, 2], and some of the plane around them, where methods differ as well."""
+        (left, bottom), (right, top) = points.min(0) - margin, points.max(0) + margin
+        return cls(float(left), float(right), float(bottom), float(top))
+
+    @property
+    def shape(self) -> tuple[float, float]:
+        """Width and height."""
+        return self.right - self.left, self.top - self.bottom
+
+    def grid(self, columns: int = 150) -> Floats:
+        """[rows, columns, 2]: places in even distances, from bottom left, edge to edge."""
+        width, height = self.shape
+        x = np.linspace(self.left, self.right, columns)
+        y = np.linspace(self.bottom, self.top, round(columns * height / width))
+        return np.stack(np.meshgrid(x, y), axis=-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Places and their true classes, 0 or 1."""
+
+    places: Floats
+    """[N, 2]."""
+    classes: Integers
+    """[N]."""
+
+    def of(self, label: int) -> Floats:
+        chosen: Floats = self.places[self.classes == label]
+        return chosen
+
+
+def draw_boundary(window: Window, probability: Floats, points: Points, labelled: Points, description: str) -> str:
+    """The picture as SVG: the same arrays always give the same text.
+
+    Args:
+        window: what `probability` covers
+        probability: of class 1, at the places of `window.grid()`: [rows, columns]
+        points: small, in the colour of their true class, so that a point in the other colour's land is an error
+        labelled: large, with a shape a class
+        description: for readers who do not see it
+    """
+    grid = window.grid(probability.shape[1])
+    if probability.shape != grid.shape[:2]:
+        raise ValueError(
+            f"probability has the shape {probability.shape}, the window's grid {grid.shape[:2]}: "
+            "give one probability a place of window.grid()."
+        )
+    width, height = window.shape
+    with styled():
+        figure = Figure(figsize=(WIDTH, WIDTH * height / width))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        _background(axes, grid, probability)
+        axes.set(xlim=(window.left, window.right), ylim=(window.bottom, window.top), aspect="auto")
+        for label, colour in enumerate(POINTS):
+            axes.add_patch(_dots(points.of(label), colour))
+        for label, (colour, marker) in enumerate(zip(POINTS, MARKERS, strict=True)):
+            x, y = labelled.of(label).T
+            for size, edge in ((12.5, DARK), (10.5, "white"), (8.0, colour)):
+                axes.plot(x, y, marker, color=edge, markersize=size, markeredgewidth=0, zorder=4)
+        return _compact(to_svg(figure, description))
+
+
+def _background(axes: Axes, grid: Floats, probability: Floats) -> None:
+    """The probability everywhere, and a line where both classes are equally probable, if there is such a place."""
+    (left, bottom), (right, top) = grid[0, 0], grid[-1, -1]
+    # A pixel lies around its place, so that the outermost reach half a pixel over the edge.
+    dx, dy = (grid[1, 1] - grid[0, 0]) / 2
+    extent = (left - dx, right + dx, bottom - dy, top + dy)
+    axes.imshow(probability, CERTAINTY, vmin=0, vmax=1, origin="lower", extent=extent, interpolation="none")
+    if probability.min() < 0.5 < probability.max():
+        axes.contour(*np.moveaxis(grid, -1, 0), probability, levels=[0.5], colors=DARK, linewidths=1.6, zorder=3)
+
+
+def _dots(places: Floats, colour: str) -> PathPatch:
+    """As one line of no length a dot, with round ends: a tenth of the text that as many circles take."""
+    path = Path(places.repeat(2, axis=0), [Path.MOVETO, Path.LINETO] * len(places))
+    path.should_simplify = False
+    return PathPatch(path, facecolor="none", edgecolor=colour, linewidth=2.2, capstyle="round", alpha=0.85, zorder=2)
+
+
+def _compact(svg: str) -> str:
+    """A tenth of a point is finer than a screen shows, and the background is a smooth one, not a mosaic."""
+    svg = re.sub(r"image-rendering: ?[a-z-]+;?", "", svg)
+    return re.sub(r'(?<= d=")[^"]*', _short_path, svg)
+
+
+def _short_path(match: re.Match[str]) -> str:
+    path = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), match[0])
+    return re.sub(r"M (\S+) (\S+) ?\nL \1 \2 ?\n", r"M\1 \2h0", path)

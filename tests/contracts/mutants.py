@@ -1,0 +1,431 @@
+"""Ways in which semi-supervised code is silently wrong in practice, each as a change to the real code.
+
+Every one of them trains without an error and prints plausible numbers. Most were shipped by somebody. Show which check
+catches which with: make mutants
+"""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meanteacher import costs, evaluate, passes, schedules, seeding, teacher
+from meanteacher.core import UNLABELLED, Batch, StepOutput
+from meanteacher.data import sampling
+from meanteacher.data.split import Split
+from meanteacher.data.stream import ImageStream
+from meanteacher.methods import consistency, fixmatch, mean_teacher, pi_model, supervised, temporal_ensembling, vat
+from meanteacher.teacher import Teacher
+from meanteacher.train import checkpoint, loop
+from meanteacher.views import Flip, Noise, Translate
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One silent mistake."""
+
+    name: str
+    apply: Callable[[Patch], None]
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    MUTANTS.append(Mutant(apply.__name__.replace("_", " "), apply))
+    return apply
+
+
+# --- the consistency cost ---------------------------------------------------------------------------------------------
+
+
+@mutant
+def consistency_compares_the_teacher_with_itself(patch: Patch) -> None:
+    real = consistency.ConsistencyMethod.step_output
+
+    def wrong(self, logits, matched, target, batch, step, rows=None):
+        return real(self, logits, target, target, batch, step, rows)
+
+    patch.setattr(consistency.ConsistencyMethod, "step_output", wrong)
+
+
+@mutant
+def student_is_detached_in_the_consistency_cost(patch: Patch) -> None:
+    real = costs.softmax_mse
+    patch.setattr(costs, "softmax_mse", lambda s, t, rows=None: real(s.detach(), t, rows))
+
+
+@mutant
+def whole_consistency_is_computed_without_gradient(patch: Patch) -> None:
+    real = costs.Mse.__call__
+
+    def wrong(self, s, t, rows=None):
+        with torch.no_grad():
+            return real(self, s, t, rows)
+
+    patch.setattr(costs.Mse, "__call__", wrong)
+
+
+@mutant
+def consistency_weight_is_off_by_the_class_count(patch: Patch) -> None:
+    def wrong(s, t, rows=None):
+        return costs._mean((s.softmax(1) - t.softmax(1)).square().sum(1), rows)
+
+    patch.setattr(costs, "softmax_mse", wrong)
+
+
+@mutant
+def divergence_is_taken_the_other_way_round(patch: Patch) -> None:
+    real = costs.kl_divergence
+    patch.setattr(costs, "kl_divergence", lambda s, t, rows=None: real(t, s, rows))
+
+
+@mutant
+def consistency_ignores_which_rows_it_applies_to(patch: Patch) -> None:
+    patch.setattr(consistency.ConsistencyMethod, "consistency_rows", lambda self, batch, rows=None: None)
+
+
+@mutant
+def second_side_of_the_pi_model_is_stopped(patch: Patch) -> None:
+    real = consistency.ConsistencyMethod.step_output
+
+    def wrong(self, logits, matched, target, batch, step, rows=None):
+        return real(self, logits, matched, target.detach(), batch, step, rows)
+
+    patch.setattr(pi_model.PiModel, "step_output", wrong)
+
+
+@mutant
+def ramp_never_rises(patch: Patch) -> None:
+    real = schedules.SigmoidRampUp.__call__
+    patch.setattr(schedules.SigmoidRampUp, "__call__", lambda self, step: real(self, 0))
+
+
+@mutant
+def ramp_counts_epochs_of_a_thousand_steps(patch: Patch) -> None:
+    real = schedules.SigmoidRampUp.__call__
+    patch.setattr(schedules.SigmoidRampUp, "__call__", lambda self, step: real(self, step // 1000))
+
+
+@mutant
+def ramp_down_is_one_minus_itself(patch: Patch) -> None:
+    """As the paper prints it."""
+    real = schedules.SigmoidRampDown.__call__
+    patch.setattr(schedules.SigmoidRampDown, "__call__", lambda self, step: self.value + self.final - real(self, step))
+
+
+# --- the teacher ------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def teacher_is_trained_by_gradient(patch: Patch) -> None:
+    real = Teacher.__init__
+
+    def wrong(self, student, **options):
+        real(self, student, **options)
+        self.network.requires_grad_()
+
+    patch.setattr(Teacher, "__init__", wrong)
+    patch.setattr(Teacher, "forward", lambda self, x: self.network(x))
+
+
+@mutant
+def average_is_not_updated(patch: Patch) -> None:
+    patch.setattr(Teacher, "update", lambda self, student, *, decay: None)
+
+
+@mutant
+def average_is_taken_before_the_step(patch: Patch) -> None:
+    """The weights of the step before, one step late, as in a graph whose operations are not ordered."""
+    real = mean_teacher.MeanTeacher.forward
+
+    def wrong(self, student, memory, batch, step):
+        memory.update(student, decay=teacher.warmed_up(self.decay(step), step))
+        return real(self, student, memory, batch, step)
+
+    patch.setattr(mean_teacher.MeanTeacher, "forward", wrong)
+    patch.setattr(mean_teacher.MeanTeacher, "after_step", lambda self, *a: None)
+
+
+@mutant
+def decay_and_its_complement_are_swapped(patch: Patch) -> None:
+    real = Teacher.update
+    patch.setattr(Teacher, "update", lambda self, student, *, decay: real(self, student, decay=1 - decay))
+
+
+@mutant
+def average_keeps_its_random_start(patch: Patch) -> None:
+    patch.setattr(supervised, "warmed_up", lambda decay, step: decay)
+
+
+@mutant
+def teacher_shares_its_tensors_with_the_student(patch: Patch) -> None:
+    patch.setattr(teacher.copy, "deepcopy", lambda module, memo=None: module)
+
+
+@mutant
+def teacher_runs_in_evaluation_mode(patch: Patch) -> None:
+    """Its batch statistics stay at their start, and its noise is gone."""
+
+    def wrong(self, x):
+        self.network.eval()
+        with torch.no_grad():
+            return self.network(x)
+
+    patch.setattr(Teacher, "forward", wrong)
+
+
+@mutant
+def teacher_takes_the_students_statistics_whatever_was_said(patch: Patch) -> None:
+    real = Teacher.update
+
+    def wrong(self, student, *, decay):
+        real(self, student, decay=decay)
+        for ours, theirs in zip(self.network.buffers(), student.buffers(), strict=True):
+            ours.copy_(theirs)
+
+    patch.setattr(Teacher, "update", wrong)
+
+
+@mutant
+def averaged_statistics_are_overwritten_by_the_teachers_own_pass(patch: Patch) -> None:
+    patch.setattr(teacher, "untracked", lambda network, x, parameters=None: network(x))
+
+
+@mutant
+def teacher_keeps_the_students_precision(patch: Patch) -> None:
+    """In bfloat16 a decay of 0.999 is rounded away."""
+    patch.setattr(nn.Module, "float", lambda self: self)
+
+
+@mutant
+def teachers_dropout_cannot_be_turned_off(patch: Patch) -> None:
+    patch.setattr(teacher, "without_dropout", lambda network: nullcontext())
+
+
+@mutant
+def student_is_evaluated_instead_of_the_teacher(patch: Patch) -> None:
+    patch.setattr(supervised.Supervised, "predictor", lambda self, student, memory: student)
+
+
+# --- labels and batches -----------------------------------------------------------------------------------------------
+
+
+@mutant
+def hidden_labels_enter_the_batch(patch: Patch) -> None:
+    real = ImageStream.__getitem__
+
+    def wrong(self, step):
+        batch = real(self, step)
+        return Batch(batch.views, self.dataset.labels[batch.index], batch.index)
+
+    patch.setattr(ImageStream, "__getitem__", wrong)
+
+
+@mutant
+def labelled_images_show_their_label_in_unlabelled_rows(patch: Patch) -> None:
+    real = sampling._FixedSampler.draw
+
+    def wrong(self, step):
+        index, shows = real(self, step)
+        return index, shows | torch.isin(index, self.labelled.pool)
+
+    patch.setattr(sampling._FixedSampler, "draw", wrong)
+
+
+@mutant
+def labels_are_those_of_other_images(patch: Patch) -> None:
+    """Shuffled once more on their way, as when images and labels are shuffled apart."""
+    real = ImageStream.__getitem__
+
+    def wrong(self, step):
+        batch = real(self, step)
+        shown = (batch.labels != UNLABELLED).nonzero().flatten()
+        labels = batch.labels.clone()
+        labels[shown] = labels[shown.roll(1)]
+        return Batch(batch.views, labels, batch.index)
+
+    patch.setattr(ImageStream, "__getitem__", wrong)
+
+
+@mutant
+def unlabelled_rows_count_as_class_zero(patch: Patch) -> None:
+    real = costs.classification_cost
+
+    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+        return real(logits, labels.clamp_min(0))
+
+    for module in (costs, supervised, consistency, vat, fixmatch):
+        patch.setattr(module, "classification_cost", wrong)
+
+
+@mutant
+def classification_is_divided_by_the_whole_batch(patch: Patch) -> None:
+    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum") / len(labels)
+
+    patch.setattr(costs, "classification_cost", wrong)
+
+
+@mutant
+def batch_without_labels_gives_nan(patch: Patch) -> None:
+    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, ignore_index=UNLABELLED)
+
+    for module in (costs, supervised, consistency, vat, fixmatch):
+        patch.setattr(module, "classification_cost", wrong)
+
+
+@mutant
+def validation_images_are_trained_on(patch: Patch) -> None:
+    real = sampling._MixedSampler.__init__
+
+    def wrong(self, size, split, seed):
+        everyone = torch.cat([split.unlabelled, split.validation])
+        real(self, size, Split(split.labelled, everyone, split.validation[:0]), seed)
+
+    patch.setattr(sampling._MixedSampler, "__init__", wrong)
+
+
+@mutant
+def every_pass_has_the_same_order(patch: Patch) -> None:
+    patch.setattr(sampling, "generator", lambda seed, purpose, number=0: seeding.generator(seed, purpose))
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def both_roles_see_the_same_view(patch: Patch) -> None:
+    patch.setattr(
+        "meanteacher.data.stream.generator",
+        lambda seed, purpose, step=0, device="cpu": seeding.generator(seed, "view", step, device),
+    )
+
+
+@mutant
+def one_augmentation_is_drawn_for_the_whole_batch(patch: Patch) -> None:
+    for view in (Translate, Flip, Noise):
+        real = view.__call__
+
+        def wrong(self, images, generator, real=real):
+            state = generator.get_state()
+            rows = []
+            for image in images:
+                generator.set_state(state)
+                rows.append(real(self, image[None], generator))
+            return torch.cat(rows)
+
+        patch.setattr(view, "__call__", wrong)
+
+
+# --- evaluation and saving --------------------------------------------------------------------------------------------
+
+
+@mutant
+def evaluation_happens_in_training_mode(patch: Patch) -> None:
+    patch.setattr(evaluate, "evaluation_mode", lambda network: torch.no_grad())
+
+
+@mutant
+def predictions_come_in_another_order(patch: Patch) -> None:
+    real = evaluate.predict_logits
+    patch.setattr(
+        evaluate, "predict_logits", lambda network, images, **options: real(network, images, **options).flip(0)
+    )
+
+
+@mutant
+def optimiser_is_not_restored(patch: Patch) -> None:
+    real = checkpoint.Checkpoints.restore
+
+    def wrong(self, state, name="last"):
+        fresh = state.optimizer.state_dict()
+        real(self, state, name)
+        state.optimizer.load_state_dict(fresh)
+
+    patch.setattr(checkpoint.Checkpoints, "restore", wrong)
+
+
+@mutant
+def noise_of_a_resumed_run_is_drawn_anew(patch: Patch) -> None:
+    patch.setattr(loop, "seed_global", lambda seed, purpose, step=0: None)
+
+
+# --- the other methods ------------------------------------------------------------------------------------------------
+
+
+@mutant
+def temporal_targets_of_unvisited_rows_shrink(patch: Patch) -> None:
+    def wrong(self, momentum):
+        self.average.mul_(momentum).add_(self.latest * self.visited[:, None], alpha=1 - momentum)
+        self.n_updates += 1
+        self.visited.zero_()
+
+    patch.setattr(temporal_ensembling.EnsembleTable, "end_epoch", wrong)
+
+
+@mutant
+def temporal_targets_are_not_bias_corrected(patch: Patch) -> None:
+    def wrong(self, index, momentum):
+        return self.average[index].clamp_min(1e-30).log(), self.n_updates[index] > 0
+
+    patch.setattr(temporal_ensembling.EnsembleTable, "target", wrong)
+
+
+@mutant
+def passes_of_vat_drop_different_units(patch: Patch) -> None:
+    patch.setattr(passes.SameNoise, "again", lambda self: nullcontext())
+
+
+@mutant
+def extra_passes_of_vat_count_in_the_batch_statistics(patch: Patch) -> None:
+    patch.setattr(vat, "untracked", lambda network, x, parameters=None: network(x))
+
+
+@mutant
+def smoothness_of_vat_is_detached(patch: Patch) -> None:
+    real = vat.Vat.forward
+
+    def wrong(self, student, memory, batch, step):
+        output = real(self, student, memory, batch, step)
+        still = {name: cost.detach() if name == "smoothness" else cost for name, cost in output.costs.items()}
+        return StepOutput(still, output.logits, output.weights)
+
+    patch.setattr(vat.Vat, "forward", wrong)
+
+
+@mutant
+def threshold_of_fixmatch_is_ignored(patch: Patch) -> None:
+    patch.setattr(fixmatch.FixMatch, "asked", lambda self, memory, guess: torch.zeros(len(guess)))
+
+
+def table() -> str:
+    """Each mutant beside what caught it."""
+    from detectors import caught_by
+
+    lines = [
+        f"# {len(MUTANTS)} silent mistakes, and what catches each",
+        "",
+        "Generated by `make mutants` from `tests/contracts/mutants.py`, which applies each to the real code. Each",
+        "trains without an error and prints plausible numbers. An alarm is one that a live run raises by itself.",
+        "",
+        "| mutant | caught by |",
+        "|---|---|",
+    ]
+    for each in MUTANTS:
+        with pytest.MonkeyPatch.context() as patch:
+            each.apply(patch)
+            found = caught_by()
+        lines.append(f"| {each.name} | {'; '.join(found) or '**nothing**'} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())  # noqa: T201

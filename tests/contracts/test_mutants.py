@@ -1,0 +1,22 @@
+"""Every silent mistake of the catalogue is caught, and the sound code is not accused."""
+
+import pytest
+from detectors import caught_by
+from mutants import MUTANTS, Mutant
+
+
+def test_sound_code_is_not_accused():
+    assert caught_by() == []
+
+
+def test_catalogue_is_large_and_names_each_mutant_once():
+    assert len(MUTANTS) >= 20
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, record_property):
+    mutant.apply(monkeypatch)
+    found = caught_by()
+    record_property("caught by", found)
+    assert found, f"nobody noticed: {mutant.name}"
