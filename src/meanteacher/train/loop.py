@@ -29,11 +29,12 @@ def start(
 ) -> TrainState:
     """The state before the first step."""
     student.train()
-    if isinstance(student, InitialisesFromData):
-        with isolated_global_randomness():
+    with isolated_global_randomness():
+        if isinstance(student, InitialisesFromData):
             seed_global(seed, "initialise")
             student.initialise_from(stream[0].views["student"])
-    memory = method.init(student, problem).train()
+        seed_global(seed, "memory")  # a method may have weights of its own, such as a generator's
+        memory = method.init(student, problem).train()
     return TrainState(student, memory, normalise, optim.build(trained_parameters(student, memory)))
 
 
