@@ -127,7 +127,7 @@ def _dots(places: Floats, colour: str) -> PathPatch:
 
 def _compact(svg: str) -> str:
     """A tenth of a point is finer than a screen shows, and the background is a smooth one, not a mosaic."""
-    svg = re.sub(r"image-rendering: ?[a-z-]+;?", "", svg)
+    svg = re.sub(r' style="image-rendering[^"]*"', "", svg)
     return re.sub(r'(?<= d=")[^"]*', _short_path, svg)
 
 

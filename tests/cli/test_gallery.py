@@ -1,0 +1,271 @@
+"""The gallery as a person runs it, with runs of a dozen steps."""
+
+import dataclasses
+import itertools
+import re
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from meanteacher.cli import gallery, many
+from meanteacher.cli.app import app
+from meanteacher.data import Split
+from meanteacher.methods import METHODS
+from meanteacher.recipes import RECIPES, moons, restored
+from meanteacher.report import load_record
+from meanteacher.report.gathered import load_gathered
+from meanteacher.report.methods_page import median_run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_recipes():
+    with pytest.MonkeyPatch.context() as patch:
+        for recipe in moons.RECIPES:
+            patch.setitem(RECIPES, recipe.name, dataclasses.replace(recipe, steps=12, evaluate_every=12))
+        yield
+
+
+def _gallery(*arguments: str) -> Any:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["gallery", *arguments])
+
+
+def _folders(folder: Path) -> list[str]:
+    return ["--out", str(folder / "docs"), "--runs", str(folder / "runs")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gallery of two draws: docs/ and runs/."""
+    folder = tmp_path_factory.mktemp("gallery")
+    done = _gallery(*_folders(folder), "--draws", "2")
+    assert done.exit_code == 0, done.output
+    assert "draw 2: Supervised-only" in done.output
+    assert f"The page: {folder / 'docs' / 'methods.md'}" in done.output
+    return folder
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two methods only, for tests that train."""
+    names = ["supervised", "mean-teacher"]
+    monkeypatch.setattr(gallery, "_recipes", lambda: {name: RECIPES[f"moons/{name}"] for name in names})
+    return names
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_method_has_a_section_and_a_small_picture(made: Path):
+    page = (made / "docs" / "methods.md").read_text()
+    pictures = {path.stem: path for path in (made / "docs" / "methods").glob("*.svg")}
+    assert set(pictures) == set(METHODS)
+    assert re.findall(r'^<img src="methods/(.*?)\.svg"', page, re.MULTILINE) == list(METHODS)
+    assert len(re.findall(r"^\| \[", page, re.MULTILINE)) == len(METHODS)
+    for path in pictures.values():
+        ET.parse(path)
+        assert path.stat().st_size < 46_000
+    assert "Tarvainen & Valpola 2017: agree with the average of one's past selves." in page
+    assert "The student is drawn towards the teacher" in page
+    assert "weights and noise are each method's own" in page
+
+
+def test_pictures_share_one_window(made: Path):
+    boxes = {ET.parse(path).getroot().get("viewBox") for path in (made / "docs" / "methods").glob("*.svg")}
+    assert len(boxes) == 1
+
+
+def test_runs_stay_out_of_the_folder_of_the_page(made: Path):
+    expected = {"methods.md", "methods/records.json", *(f"methods/{method}.svg" for method in METHODS)}
+    assert set(_files(made / "docs")) == expected
+
+
+def test_every_number_on_the_page_is_in_the_gathered_records(made: Path):
+    kept = {(run.recipe, run.seed): run for run in load_gathered(made / "docs" / "methods" / "records.json")}
+    assert len(kept) == 2 * len(METHODS)
+    for path in (made / "runs").rglob("record.json"):
+        record = load_record(path)
+        run = kept[record.recipe, record.seed]
+        assert run.errors("test") == record.errors("test")
+        assert (run.split_fingerprint, run.seconds) == (record.split_fingerprint, record.seconds)
+
+
+def test_running_it_again_trains_nothing_and_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch):
+    before = _files(made / "docs")
+    monkeypatch.setattr(sys.modules["meanteacher.recipes.run"], "train", _not_now)
+    again = _gallery(*_folders(made), "--draws", "2")
+    assert again.exit_code == 0, again.output
+    assert _files(made / "docs") == before
+
+
+def _not_now(*_: Any, **__: Any) -> None:
+    raise AssertionError("trains")
+
+
+def test_the_page_can_be_written_again_from_its_numbers_and_pictures(made: Path, tmp_path: Path):
+    before = _files(made / "docs")
+    for name, content in before.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "methods.md").unlink()
+    assert _gallery("--out", str(tmp_path), "--page-only").exit_code == 0
+    assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"), [("records.json", "records.json: cannot be read"), ("vat.svg", "has no picture of vat")]
+)
+def test_a_page_without_its_numbers_or_pictures_is_refused(made: Path, tmp_path: Path, lost: str, words: str):
+    for name, content in _files(made / "docs" / "methods").items():
+        (tmp_path / "methods").mkdir(exist_ok=True)
+        (tmp_path / "methods" / name).write_bytes(content)
+    (tmp_path / "methods" / lost).unlink()
+    failed = _gallery("--out", str(tmp_path), "--page-only")
+    assert failed.exit_code == 2
+    assert words in failed.output
+    assert "meanteacher gallery" in failed.output
+    assert not (tmp_path / "methods.md").exists()
+
+
+def test_a_picture_shows_the_shipped_network_and_labels_of_the_median_draw(
+    made: Path, tmp_path: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    drawn = _drawn(monkeypatch)
+    assert _gallery("--out", str(tmp_path), "--runs", str(made / "runs"), "--draws", "2").exit_code == 0
+    assert len(drawn) == len(few)
+    for method, (window, probability, points, labelled, description) in zip(few, drawn, strict=True):
+        recipe = RECIPES[f"moons/{method}"]
+        folders = [made / "runs" / recipe.name / f"seed-{seed}" for seed in range(2)]
+        shown = median_run([load_record(folder / "record.json") for folder in folders])
+        data = recipe.data.source.load(made)
+        state = restored(recipe, seed=shown.seed, out=folders[shown.seed], data=data)
+        at_points = gallery.probability(recipe, state, points.places)
+        assert ((at_points > 0.5) != points.classes).mean() == shown.error("test")
+        assert np.array_equal(probability, gallery.probability(recipe, state, window.grid()))
+        rows = Split.load(folders[shown.seed] / "split.txt").labelled
+        assert np.array_equal(labelled.places, data.train.images[rows].numpy())
+        assert labelled.classes.tolist() == data.train.labels[rows].tolist()
+        assert f"draw {shown.seed + 1}" in description
+
+
+def _drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is given to be drawn from now on."""
+    given: list[tuple[Any, ...]] = []
+    draw = gallery.draw_boundary
+
+    def remember(*arguments: Any) -> str:
+        given.append(arguments)
+        return draw(*arguments)
+
+    monkeypatch.setattr(gallery, "draw_boundary", remember)
+    return given
+
+
+def test_probability_is_that_of_the_teacher_without_noise():
+    class Network(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not self.training
+            return torch.stack([torch.zeros(len(x)), 10 * x[:, 0]], 1)
+
+    class State:
+        normalise = torch.nn.Identity()
+
+        def predictor(self, method: object) -> torch.nn.Module:
+            assert method is RECIPES["moons/vat"].method
+            return Network().train()
+
+    places = np.array([[[-1.0, 5.0], [1.0, 5.0]], [[-1.0, -5.0], [1.0, -5.0]]])
+    probability = gallery.probability(RECIPES["moons/vat"], State(), places)  # type: ignore[arg-type]
+    assert probability.round().tolist() == [[0, 1], [0, 1]]
+
+
+def test_ctrl_c_in_training_saves_and_going_on_ends_the_same(
+    tmp_path: Path, made: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    _signal_in(monkeypatch, many, "run", call=3)
+    stopped = _gallery(*_folders(tmp_path), "--draws", "2")
+    assert stopped.exit_code == 75, stopped.output
+    command = f"meanteacher gallery --out {tmp_path / 'docs'} --runs {tmp_path / 'runs'} --draws 2"
+    assert f"nothing is lost. Go on with: {command}" in stopped.output
+    assert not _files(tmp_path / "docs")
+    assert len(list((tmp_path / "runs").rglob("record.json"))) == 2
+    assert len(list((tmp_path / "runs").rglob("step_*"))) == 3
+    assert _gallery(*command.split()[2:]).exit_code == 0
+    resumed, whole = (
+        {
+            (run.method, run.seed): run.errors("test")
+            for run in load_gathered(folder / "docs" / "methods" / "records.json")
+            if run.method in few
+        }
+        for folder in (tmp_path, made)
+    )
+    assert resumed == whole
+
+
+def test_ctrl_c_while_drawing_writes_nothing(tmp_path: Path, few: list[str], monkeypatch: pytest.MonkeyPatch):
+    _signal_in(monkeypatch, gallery, "draw_boundary", call=1)
+    stopped = _gallery(*_folders(tmp_path), "--draws", "2")
+    assert stopped.exit_code == 75, stopped.output
+    assert not _files(tmp_path / "docs")
+    assert _gallery(*_folders(tmp_path), "--draws", "2").exit_code == 0
+
+
+def _signal_in(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, call: int) -> None:
+    """Press Ctrl-C at the start of one of the calls of a function."""
+    original: Callable[..., Any] = getattr(module, name)
+    calls = itertools.count(1)
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(module, name, interrupted)
+
+
+def test_runs_of_another_recipe_are_refused_and_kept(made: Path, monkeypatch: pytest.MonkeyPatch):
+    changed = dataclasses.replace(RECIPES["moons/vat"], steps=13)
+    monkeypatch.setitem(RECIPES, "moons/vat", changed)
+    before = _files(made)
+    failed = _gallery(*_folders(made), "--draws", "2")
+    assert failed.exit_code == 2
+    assert "holds another run, which differs in: steps" in failed.output
+    assert "another folder with --runs" in failed.output
+    assert _files(made) == before
+
+
+def test_a_folder_that_cannot_be_written_is_known_before_training(tmp_path: Path):
+    (tmp_path / "docs").write_text("a file")
+    failed = _gallery(*_folders(tmp_path), "--draws", "2")
+    assert failed.exit_code == 2
+    assert "Give another folder with --out" in failed.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_draws_beyond_those_of_the_recipes_are_refused(tmp_path: Path):
+    """The weights of the methods may have been chosen on them."""
+    n_draws = {len(recipe.seeds) for recipe in moons.RECIPES}
+    assert n_draws == {10}
+    assert _gallery(*_folders(tmp_path), "--draws", "11").exit_code == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_does_not_import_torch():
+    script = (
+        "import sys\nfrom meanteacher.cli.app import app\n"
+        "try: app(['gallery', '--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(77 if 'torch' in sys.modules else 0)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0
+    assert "--page-only" in shown.stdout
