@@ -82,3 +82,25 @@ def test_recipes_named_in_the_readme_exist():
     named = re.findall(r"meanteacher run (\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert named
     assert set(named) <= set(RECIPES)
+
+
+def test_numbers_in_the_readme_come_from_committed_records():
+    from meanteacher.report import load_records, paired_difference, summarise
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    records = load_records(ROOT / "docs" / "records" / "demo")
+    for row in summarise(records):
+        assert row.student is not None
+        assert row.teacher is not None
+        cells = [
+            f"{100 * s.mean:.1f} ± {100 * s.deviation:.1f}"
+            for s in (row.student, row.teacher)
+            if s.deviation is not None
+        ]
+        assert f"| {row.label} | {cells[0]} | {cells[1]} |" in readme
+    gain = paired_difference(records, "supervised", "mean-teacher")
+    assert gain.standard_error is not None
+    points, error = -100 * gain.mean, 100 * gain.standard_error
+    said = f"errs on {points:.1f} points less than supervised-only,\npaired by draw, standard error {error:.1f}"
+    assert said in readme
+    assert gain.mean < -2 * gain.standard_error

@@ -46,6 +46,11 @@ def test_a_run_is_one_line_and_runs_share_what_is_equal(run):
     assert len([line for line in text.splitlines() if '"seed"' in line]) == 3
 
 
+def test_runs_on_several_data_sets_keep_their_own(run, path):
+    path.write_text(gathered([run(n_test=500), run(n_test=600)]), encoding="utf-8")
+    assert [record.data.n_test for record in load_gathered(path)] == [500, 600]
+
+
 def test_an_unfinished_run_is_left_out(run, path):
     path.write_text(gathered([run(seed=0), run(seed=1, status="diverged")]), encoding="utf-8")
     assert [record.seed for record in load_gathered(path)] == [0]

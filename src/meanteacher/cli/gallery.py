@@ -14,6 +14,7 @@ from meanteacher.cli.interrupt import graceful_stop
 from meanteacher.cli.many import run_folder, say_how_to_go_on, train_all
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split
+from meanteacher.evaluate import predict_logits
 from meanteacher.recipes import RECIPES, Recipe, moons, restored
 from meanteacher.report import Record, RecordError, load_record, summarise, to_text
 from meanteacher.report.boundary import Floats, Points, Window, draw_boundary
@@ -114,10 +115,9 @@ def _train_and_draw(
 
 def probability(recipe: Recipe, state: TrainState, places: Floats) -> Floats:
     """Of class 1, by the network that is evaluated and shipped, at places [..., 2]."""
-    network = state.predictor(recipe.method).eval()
     points = torch.from_numpy(places).float().flatten(0, -2)
-    with torch.inference_mode():
-        values: Floats = network(state.normalise(points)).softmax(1)[:, 1].numpy()
+    logits = predict_logits(state.predictor(recipe.method), points, normalise=state.normalise)
+    values: Floats = logits.softmax(1)[:, 1].numpy()
     return values.reshape(places.shape[:-1])
 
 

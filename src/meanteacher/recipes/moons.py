@@ -1,7 +1,7 @@
 """Two moons with 6 labels and 1000 points: every method in seconds, each with its picture in docs/methods.md.
 
-All share network, steps, optimiser and batches; weights and noise are each method's own, chosen on other label draws
-than the ten reported.
+All share network, steps and optimiser; weights and noise are each method's own, chosen on other label draws than those
+reported.
 """
 
 from meanteacher.core import Augment, Method

@@ -9,8 +9,18 @@ BASELINE = "supervised"
 
 METHODS = {
     BASELINE: "Supervised-only",
+    "pseudo-label": "Pseudo-label",
+    "pseudo-ensemble": "Pseudo-Ensemble Agreement",
+    "gamma-model": "Gamma model",
     "pi-model": "Pi model",
+    "temporal-ensembling": "Temporal Ensembling",
+    "improved-gan": "Improved GAN",
+    "vat": "VAT",
+    "vat-entmin": "VAT + EntMin",
     "mean-teacher": "Mean Teacher",
+    "mean-teacher-vat": "Mean Teacher + VAT",
+    "fixmatch": "FixMatch",
+    "freematch": "FreeMatch",
 }
 
 
@@ -19,8 +29,8 @@ def display_name(method: str) -> str:
 
     >>> display_name("mean-teacher")
     'Mean Teacher'
-    >>> display_name("temporal-ensembling")
-    'Temporal ensembling'
+    >>> display_name("a-new-method")
+    'A new method'
     """
     spaced = method.replace("-", " ")
     return METHODS.get(method, spaced[:1].upper() + spaced[1:])
