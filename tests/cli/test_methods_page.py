@@ -24,7 +24,8 @@ def test_every_semi_supervised_method_beats_supervised_only_on_average_over_ten_
     """On the committed records; a method that does not would be named on the page, and here."""
     errors: dict[str, list[float]] = {}
     for run in load_gathered(DOCS / "methods" / "records.json"):
-        error = run.last["teacher"].test
+        assert run.last is not None
+        error = run.last["test"].teacher
         assert error is not None
         errors.setdefault(run.recipe, []).append(error)
     assert all(len(values) == 10 for values in errors.values())
