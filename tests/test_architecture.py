@@ -39,7 +39,8 @@ MAY_IMPORT = {
         "train",
     },
     "report": set(),
-    "cli": {"core", "data", "evaluate", "methods", "recipes", "train", "report"},
+    "bench": {"core", "seeding", "data", "views", "models", "schedules", "teacher", "methods", "evaluate", "train"},
+    "cli": {"bench", "core", "data", "evaluate", "models", "methods", "recipes", "train", "report"},
 }
 
 

@@ -134,6 +134,23 @@ def list_recipes(
         print_recipes(pattern)
 
 
+@app.command()
+def bench(
+    out: Annotated[Path, typer.Option(help="JSON file for the results.")] = Path("bench.json"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: a minute or two instead of ten.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only measurements with this in their name.")] = None,
+) -> None:
+    """Measure how fast it is here: the training step against the machine's limit and against plain code.
+
+    Contenders take turns in one process and medians of rounds are compared, so that a noisy machine disturbs both
+    sides alike. Look at the load first, all the same.
+    """
+    with _errors_explained():
+        from meanteacher.cli.bench import run_bench
+
+        run_bench(out, quick=quick, only=only)
+
+
 @contextmanager
 def _errors_explained() -> Iterator[None]:
     """One clear sentence for what a person can mend; a traceback only for what we must."""

@@ -1,0 +1,151 @@
+"""The parts of a step and of a run, each against the way it is usually done."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from meanteacher.bench.setup import BATCH, made_up, training
+from meanteacher.bench.timing import interleaved, ratio
+from meanteacher.core import Augment
+from meanteacher.data.stream import ImageStream
+from meanteacher.evaluate import predict_logits
+from meanteacher.models import ModelSpec
+from meanteacher.seeding import generator
+from meanteacher.teacher import Teacher
+from meanteacher.views import Crop, Flip, Rotate, Translate
+
+Announce = Callable[[str], None]
+
+
+def views(*, rounds: int, announce: Announce) -> dict[str, Any]:
+    """Images per second of each view, on one core, against PIL image by image and back to a tensor."""
+    images = made_up(BATCH).images.float().div_(255)
+    pictures = [Image.fromarray(p) for p in made_up(BATCH).images.permute(0, 2, 3, 1).numpy()]
+    draws = np.random.default_rng(0)
+
+    def translated(picture: Image.Image) -> Image.Image:
+        padded = Image.fromarray(np.pad(np.asarray(picture), ((2, 2), (2, 2), (0, 0)), mode="reflect"))
+        left, top = draws.integers(0, 5, 2)
+        return ImageOps.crop(padded, (int(left), int(top), 4 - int(left), 4 - int(top)))
+
+    def flipped(picture: Image.Image) -> Image.Image:
+        return ImageOps.mirror(picture) if draws.random() < 0.5 else picture
+
+    def rotated(picture: Image.Image) -> Image.Image:
+        return picture.rotate(float(draws.uniform(-10, 10)), resample=Image.Resampling.BILINEAR)
+
+    def cropped(picture: Image.Image) -> Image.Image:
+        left, top = draws.integers(0, 8, 2)
+        box = (int(left), int(top), int(left) + 24, int(top) + 24)
+        return picture.resize((32, 32), Image.Resampling.BILINEAR, box=box)
+
+    pairs: dict[str, tuple[Augment, Callable[[Image.Image], Image.Image]]] = {
+        "translate": (Translate(2), translated),
+        "flip": (Flip(), flipped),
+        "rotate": (Rotate(10.0), rotated),
+        "crop": (Crop(), cropped),
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: _view(images, pictures, *pair, rounds, announce) for name, pair in pairs.items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _view(
+    images: torch.Tensor,
+    pictures: list[Image.Image],
+    ours: Augment,
+    theirs: Callable[[Image.Image], Image.Image],
+    rounds: int,
+    announce: Announce,
+) -> dict[str, float]:
+    def one_by_one() -> torch.Tensor:
+        arrays = [np.asarray(theirs(picture), dtype=np.float32) / 255 for picture in pictures]
+        return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+
+    source = generator(0, "bench")
+    timings = interleaved({"batch": lambda: ours(images, source), "PIL": one_by_one}, rounds=rounds, announce=announce)
+    return {
+        "images_per_second": BATCH / timings["batch"].median,
+        "pil_images_per_second": BATCH / timings["PIL"].median,
+        "times_as_fast": ratio(timings, "PIL", "batch"),
+    }
+
+
+def average(model: ModelSpec, *, rounds: int, announce: Announce) -> dict[str, Any]:
+    """One fused update of the teacher against a loop over its parameters."""
+    run = training(model)
+    teacher, student = run.state.memory, run.state.student
+    assert isinstance(teacher, Teacher)
+
+    @torch.no_grad()
+    def loop() -> None:
+        for ours, theirs in zip(teacher.network.parameters(), student.parameters(), strict=True):
+            ours.mul_(0.99).add_(theirs, alpha=0.01)
+
+    timings = interleaved(
+        {"fused": lambda: teacher.update(student, decay=0.99), "loop": loop}, rounds=rounds, announce=announce
+    )
+    return {"fused_ms": 1000 * timings["fused"].median, "times_as_fast": ratio(timings, "loop", "fused")}
+
+
+def data(*, rounds: int, announce: Announce) -> dict[str, Any]:
+    """Images per second: a JPEG decoded, and a batch of a stream, drawn, normalised and viewed twice."""
+    run = training(_Nothing())
+    stream: ImageStream = run.stream
+    buffer = io.BytesIO()
+    Image.fromarray(made_up(1).images[0].permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=90)
+    encoded = buffer.getvalue()
+    timings = interleaved(
+        {"decode": lambda: np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB")), "batch": lambda: stream[3]},
+        rounds=rounds,
+        announce=announce,
+    )
+    return {
+        "decoded_per_second": 1 / timings["decode"].median,
+        "streamed_per_second": BATCH / timings["batch"].median,
+    }
+
+
+def predict(model: ModelSpec, *, rounds: int, announce: Announce, n_images: int = 1000) -> dict[str, Any]:
+    """Images per second of the evaluated network."""
+    run = training(model)
+    images, normalise = run.stream.dataset.images[:n_images], run.stream.normalise
+    network = run.state.memory
+    assert isinstance(network, Teacher)
+    timings = interleaved(
+        {"predict": lambda: predict_logits(network.network, images, normalise=normalise)},
+        rounds=rounds,
+        announce=announce,
+    )
+    return {"images_per_second": n_images / timings["predict"].median}
+
+
+def start(*, rounds: int, announce: Announce) -> dict[str, Any]:
+    """Seconds until help is shown, and until everything a run needs is imported."""
+    help_command = [sys.executable, "-c", "from meanteacher.cli import main; main()", "--help"]
+    import_command = [sys.executable, "-c", "import meanteacher.recipes"]
+    timings = interleaved(
+        {
+            "help": lambda: subprocess.run(help_command, capture_output=True, check=True),
+            "import": lambda: subprocess.run(import_command, capture_output=True, check=True),
+        },
+        rounds=rounds,
+        announce=announce,
+    )
+    return {"help_seconds": timings["help"].median, "import_seconds": timings["import"].median}
+
+
+class _Nothing:
+    """The smallest network there is, where the network is not what is timed."""
+
+    def build(self, problem: object) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))

@@ -1,0 +1,71 @@
+"""`meanteacher bench`."""
+
+import json
+import resource
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.status import Status
+
+from meanteacher.bench import parts, steps
+from meanteacher.models import Conv13
+from meanteacher.recipes.environment import environment
+from meanteacher.recipes.folder import write_json
+
+FULL, QUARTER = Conv13(), Conv13(width=0.25)
+
+
+def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
+    """Measure, print as it goes, and write everything as JSON."""
+    console = Console()
+    rounds = 3 if quick else 7
+    results: dict[str, Any] = {"environment": environment(), "rounds": rounds}
+    for name, measure in _measurements(rounds, quick=quick).items():
+        if only and only not in name:
+            continue
+        with console.status(name) as status:
+            result = measure(partial(_update, status, name))
+        if result is None:
+            console.print(f"{name}: needs the source tree (benchmarks/plain.py)", highlight=False)
+            continue
+        results[name] = result
+        console.print(f"{name}: {_said(result)}", highlight=False, soft_wrap=True)
+    results["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    console.print(f"peak memory of the whole bench: {results['peak_memory_mb']:.0f} MB", highlight=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, results)
+    console.print(f"{torch.get_num_threads()} threads. Written: {out}", highlight=False, soft_wrap=True)
+
+
+def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[str], None]], dict[str, Any] | None]]:
+    many = 2 if quick else 5
+    return {
+        "start": lambda a: parts.start(rounds=rounds, announce=a),
+        "views": lambda a: parts.views(rounds=rounds, announce=a),
+        "data": lambda a: parts.data(rounds=rounds, announce=a),
+        "ema/conv13": lambda a: parts.average(FULL, rounds=rounds, announce=a),
+        "predict/conv13-quarter": lambda a: parts.predict(QUARTER, rounds=rounds, announce=a),
+        "step/conv13-quarter": lambda a: steps.against_the_limit(QUARTER, n_steps=many, rounds=rounds, announce=a),
+        "step/conv13": lambda a: steps.against_the_limit(FULL, n_steps=1, rounds=rounds, announce=a),
+        "plain/conv13-quarter": lambda a: steps.against_plain(QUARTER, n_steps=many, rounds=rounds, announce=a),
+        "vitals/conv13-quarter": lambda a: steps.vitals_share(QUARTER, n_steps=many, rounds=rounds, announce=a),
+        "growth": lambda a: steps.growth(Conv13(width=0.05), n_steps=10, rounds=rounds, announce=a),
+    }
+
+
+def _update(status: Status, name: str, line: str) -> None:
+    status.update(f"{name}: {line}")
+
+
+def _said(result: dict[str, Any]) -> str:
+    return json.dumps(_rounded(result), ensure_ascii=False).strip("{}").replace('"', "")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,57 @@
+"""The bench measures what it says, on networks small enough for a test."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from meanteacher.bench import parts, steps
+from meanteacher.bench.setup import training
+from meanteacher.cli import bench
+from meanteacher.models import Conv13
+
+TINY = Conv13(width=0.02)
+
+
+def _silent(line: str) -> None:
+    assert line
+
+
+def test_timed_step_is_the_one_every_run_makes():
+    run = training(TINY, n_images=600)
+    before = [p.clone() for p in run.state.memory.parameters()]
+    step = run.state.step
+    run.steps(3)
+    assert run.state.step == step + 3
+    assert any(not torch.equal(a, b) for a, b in zip(before, run.state.memory.parameters(), strict=True))
+    assert run.vitals.alarms == []
+
+
+def test_step_is_compared_with_its_limit():
+    result = steps.against_the_limit(TINY, n_steps=1, rounds=2, announce=_silent)
+    assert result["step_by_limit"] > 0.5
+    assert result["images_per_second"] == pytest.approx(100_000 / result["step_ms"], rel=0.01)
+
+
+def test_plain_code_trains_too():
+    result = steps.against_plain(TINY, n_steps=1, rounds=2, announce=_silent)
+    assert result is not None
+    assert result["times_as_fast"] > 0
+    assert set(result["plain_ms"]) == {"plain, 0 workers", "plain, 2 workers"}
+
+
+def test_parts_have_rates():
+    assert parts.data(rounds=2, announce=_silent)["streamed_per_second"] > 0
+    assert parts.average(TINY, rounds=2, announce=_silent)["fused_ms"] > 0
+    assert parts.predict(TINY, rounds=2, announce=_silent, n_images=50)["images_per_second"] > 0
+    assert all(view["times_as_fast"] > 0 for view in parts.views(rounds=2, announce=_silent).values())
+
+
+def test_results_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    bench.run_bench(tmp_path / "new" / "bench.json", quick=True, only="data")
+    written = json.loads((tmp_path / "new" / "bench.json").read_text())
+    assert written["data"]["decoded_per_second"] > 0
+    assert written["environment"]["threads"] == torch.get_num_threads()
+    assert "streamed_per_second" in capsys.readouterr().out
+    assert "step/conv13" not in written
