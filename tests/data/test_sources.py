@@ -206,6 +206,26 @@ def test_cifar10_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+def test_cifar10_archive_gives_plain_files_only(tmp_path: Path) -> None:
+    """A link, a nested path and a way out are left in the archive."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_cifar(folder)
+    batches = folder / "cifar-10-batches-py"
+    with tarfile.open(folder / "cifar-10-python.tar.gz", "w:gz") as tar:
+        for path in batches.iterdir():
+            tar.add(path, f"{batches.name}/{path.name}")
+        for name in ("link", "../escaped", "deeper/../../../escaped"):
+            member = tarfile.TarInfo(f"{batches.name}/{name}")
+            member.type, member.linkname = (tarfile.SYMTYPE, str(tmp_path)) if name == "link" else (tarfile.REGTYPE, "")
+            tar.addfile(member)
+    official = {path.name for path in batches.iterdir()}
+    shutil.rmtree(batches)
+    Cifar10().load(folder)
+    assert {path.name for path in batches.iterdir()} == official
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
 def test_cifar10_unpacking_yields_to_a_process_that_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_archive(tmp_path)
     plain_open = tarfile.open

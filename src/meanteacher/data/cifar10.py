@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import pickle
+import shutil
 import tarfile
 import tempfile
 import zlib
@@ -151,10 +152,18 @@ def _unpack(archive: Path, batches: Path) -> None:
     """Unpack beside the target and move it into place, so that an interrupted unpacking leaves nothing."""
     try:
         with tempfile.TemporaryDirectory(dir=batches.parent, prefix=".cifar-10-") as scratch:
-            with tarfile.open(archive, "r:gz") as tar:
-                tar.extractall(scratch, filter="data")
             unpacked = Path(scratch) / batches.name
-            if not unpacked.is_dir():
+            unpacked.mkdir()
+            with tarfile.open(archive, "r:gz") as tar:
+                for member in tar:
+                    # Only plain files right inside the one folder, under names of our own making: whatever else an
+                    # archive holds, such as links or ways out of it, is not unpacked.
+                    folder, _, name = member.name.removeprefix("./").partition("/")
+                    content = tar.extractfile(member) if member.isfile() and folder == batches.name else None
+                    if content is not None and name and Path(name).name == name:
+                        with content, (unpacked / name).open("wb") as file:
+                            shutil.copyfileobj(content, file)
+            if not any(unpacked.iterdir()):
                 raise tarfile.ReadError(f"it holds no folder {batches.name}")
             try:
                 unpacked.rename(batches)
