@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "core": set(),
     "seeding": set(),
     "passes": set(),
-    "data": {"core", "seeding"},
+    "data": {"core", "seeding", "passes"},
     "views": {"core", "seeding"},
     "models": {"core", "seeding", "passes"},
     "schedules": {"core", "seeding"},
@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "teacher": {"core", "seeding", "passes"},
     "methods": {"core", "seeding", "passes", "schedules", "costs", "teacher"},
     "evaluate": {"core", "seeding", "passes", "data"},
-    "train": {"core", "seeding", "evaluate"},
+    "train": {"core", "seeding", "passes", "evaluate"},
     "recipes": {
         "core",
         "seeding",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import Dataset
-from meanteacher.passes import class_output
+from meanteacher.passes import class_output, in_fast_layout
 
 _BATCH = 500
 
@@ -35,7 +35,8 @@ def predict_logits(
 ) -> Tensor:
     """[N, n_classes] for N images, in their order."""
     with evaluation_mode(network):
-        return torch.cat([class_output(network(normalise(chunk.to(device)))).cpu() for chunk in images.split(_BATCH)])
+        inputs = (in_fast_layout(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
+        return torch.cat([class_output(network(x)).cpu() for x in inputs])
 
 
 def error_rate(

@@ -12,6 +12,11 @@ Logits = Tensor | tuple[Tensor, Tensor]
 """What a network returns: logits [B, C], or a pair of them, for classification and for consistency."""
 
 
+def in_fast_layout(x: Tensor) -> Tensor:
+    """Images, or a convolution's weights, with channels last in memory, where it runs fastest; the same values."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
 def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     """The logits for classification and those for consistency: the same ones where there is one output."""
     return output if isinstance(output, tuple) else (output, output)

@@ -8,6 +8,7 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
 from meanteacher.data.sampling import Sampler
+from meanteacher.passes import in_fast_layout
 from meanteacher.seeding import generator
 
 
@@ -37,7 +38,7 @@ class ImageStream:
         images = self.normalise(self.dataset.images[index].to(self.device))
         return Batch(
             views={
-                role: view(images, generator(self.seed, f"view/{role}", step, self.device))
+                role: in_fast_layout(view(images, generator(self.seed, f"view/{role}", step, self.device)))
                 for role, view in self.views.items()
             },
             labels=labels.to(self.device),

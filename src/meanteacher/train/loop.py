@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
+from meanteacher.passes import in_fast_layout
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Listener, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
@@ -29,6 +30,8 @@ def start(
 ) -> TrainState:
     """The state before the first step."""
     student.train()
+    for parameter in student.parameters():
+        parameter.data = in_fast_layout(parameter.data)
     with isolated_global_randomness():
         if isinstance(student, InitialisesFromData):
             seed_global(seed, "initialise")

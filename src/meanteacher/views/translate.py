@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import InputError
@@ -25,12 +26,8 @@ class Translate:
                 f"Shift by at most {min(height, width) - 1}."
             )
         shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
-        rows = _reflected(torch.arange(height, device=images.device) + shift[0], height)
-        columns = _reflected(torch.arange(width, device=images.device) + shift[1], width)
-        each = torch.arange(n, device=images.device)[:, None, None]
-        # Indexing around the channel slice moves it last: [B, H, W, C].
-        return images[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
-def _reflected(position: Tensor, size: int) -> Tensor:
-    return (size - 1) - ((size - 1) - position.abs()).abs()
+        top, left = (shift[:, :, 0] + self.pixels).unbind()
+        padded = F.pad(images, (self.pixels,) * 4, mode="reflect")
+        # Every window is a view of the padded images, [B, C, tops, lefts, H, W]; only the chosen ones are copied.
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+        return windows[torch.arange(n, device=images.device), :, top, left]
