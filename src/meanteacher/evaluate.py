@@ -10,7 +10,8 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import Dataset
 from meanteacher.passes import class_output, in_fast_layout
 
-_BATCH = 500
+_BATCH = 100
+"""On a CPU larger batches fall out of its caches: 500 is a third slower than 100."""
 
 
 @contextmanager
