@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
 from meanteacher.models.heads import Outputs, last_layer
-from meanteacher.models.layers import WeightNormConv2d, WeightNormLinear, initialise_layers
+from meanteacher.models.layers import ByteDropout, WeightNormConv2d, WeightNormLinear, initialise_layers
 from meanteacher.passes import Logits
 
 
@@ -51,12 +51,12 @@ class Conv13Network(nn.Module):
         self.conv1b = conv(n128, n128, 3, padding=1)
         self.conv1c = conv(n128, n128, 3, padding=1)
         self.pool1 = nn.MaxPool2d(2)
-        self.dropout1 = nn.Dropout(spec.dropout)
+        self.dropout1 = ByteDropout(spec.dropout)
         self.conv2a = conv(n128, n256, 3, padding=1)
         self.conv2b = conv(n256, n256, 3, padding=1)
         self.conv2c = conv(n256, n256, 3, padding=1)
         self.pool2 = nn.MaxPool2d(2)
-        self.dropout2 = nn.Dropout(spec.dropout)
+        self.dropout2 = ByteDropout(spec.dropout)
         self.conv3a = conv(n256, n512, 3, padding=0)
         self.conv3b = conv(n512, n256, 1, padding=0)
         self.conv3c = conv(n256, n128, 1, padding=0)

@@ -1,0 +1,72 @@
+"""Dropout with a byte of randomness a unit."""
+
+import pytest
+import torch
+
+from meanteacher.models.layers import ByteDropout
+from meanteacher.passes import without_dropout
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_share_of_dropped_units_is_p_and_the_mean_is_kept(p: float, layout: torch.memory_format):
+    torch.manual_seed(0)
+    x = torch.ones(40, 16, 30, 30).contiguous(memory_format=layout)
+    y = ByteDropout(p).train()(x)
+    n = x.numel()
+    assert float((y == 0).double().mean()) == pytest.approx(p, abs=5 * (p * (1 - p) / n) ** 0.5)
+    assert y.unique().tolist() == [0.0, pytest.approx(1 / (1 - p))]
+    assert y.is_contiguous(memory_format=layout)
+
+
+def test_every_one_of_the_eight_bytes_of_a_draw_is_fair():
+    """The highest byte of a signed draw would be, if only half of its range were used."""
+    torch.manual_seed(0)
+    kept = ByteDropout(0.5).train()(torch.ones(200_000)) > 0
+    share = kept.view(-1, 8).double().mean(0)
+    assert torch.allclose(share, torch.full((8,), 0.5, dtype=torch.double), atol=5 * 0.5 / 25_000**0.5)
+
+
+def test_units_are_dropped_independently():
+    torch.manual_seed(0)
+    kept = (ByteDropout(0.5).train()(torch.ones(1000, 512)) > 0).double() - 0.5
+    for lag in (1, 7, 8, 64):
+        correlation = float((kept[:, lag:] * kept[:, :-lag]).mean() / 0.25)
+        assert abs(correlation) < 0.01
+    assert abs(float((kept[1:] * kept[:-1]).mean() / 0.25)) < 0.01
+
+
+def test_mask_is_a_function_of_the_global_seed_and_passes_gradient_to_the_kept():
+    layer = ByteDropout(0.5).train()
+    x = torch.randn(5, 7, requires_grad=True)
+    masks = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        masks.append(layer(x))
+    assert torch.equal(*masks)
+    (gradient,) = torch.autograd.grad(masks[0].sum(), x)
+    assert torch.equal(gradient == 2, masks[0] != 0)
+    assert torch.equal(gradient == 0, masks[0] == 0)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
+def test_evaluation_and_extremes(p: float):
+    x = torch.randn(3, 5)
+    assert torch.equal(ByteDropout(p).eval()(x), x)
+    if p != 0.5:
+        assert torch.equal(ByteDropout(p).train()(x), x * (1 - p))
+
+
+def test_it_can_be_turned_off_like_any_dropout():
+    layer = ByteDropout(0.5).train()
+    x = torch.randn(9)
+    with without_dropout(layer):
+        assert torch.equal(layer(x), x)
+
+
+def test_odd_sizes_and_views_that_are_not_dense():
+    torch.manual_seed(0)
+    layer = ByteDropout(0.5).train()
+    assert layer(torch.ones(13)).shape == (13,)
+    strided = torch.ones(10, 20)[:, ::2]
+    assert layer(strided).shape == (10, 10)
