@@ -1,6 +1,8 @@
 """Where a run was interrupted cannot be seen in its weights."""
 
+import dataclasses
 import hashlib
+import json
 import os
 import random
 import signal
@@ -12,7 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.recipes import Outcome, run
+from meanteacher.data import Dataset, TrainTest
+from meanteacher.data.download import Progress
+from meanteacher.models import Conv13
+from meanteacher.recipes import DataSpec, Outcome, run
+from meanteacher.schedules import Cosine
+from meanteacher.train import Sgd
+from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
 from support import BATCHES, METHODS, recipe
 
 every_kind = pytest.mark.parametrize(("method", "batch"), [(m, b) for m in METHODS for b in BATCHES])
@@ -82,6 +90,43 @@ def test_interrupted_run_saves_where_it_is_and_resumes_exactly(stops: tuple[int,
     assert _weights(tmp_path / "a") == _weights(tmp_path / "b")
     logs = [(tmp_path / name / "metrics.jsonl").read_text().count('"event": "evaluation"') for name in "ab"]
     assert logs == [4, 4]
+
+
+@dataclasses.dataclass(frozen=True)
+class Photos:
+    """Images large enough for the paper's network."""
+
+    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
+        draws = torch.Generator().manual_seed(0)
+        labels = torch.arange(60) % 3
+        images = torch.randint(0, 256, (60, 3, 12, 12), dtype=torch.uint8, generator=draws)
+        return TrainTest(*(Dataset(images[i::2], labels[i::2], ("a", "b", "c")) for i in (0, 1)))
+
+
+@pytest.mark.parametrize("normalise", [PerImage(), Zca(contrast=True, epsilon=0.1)], ids=["per-image", "zca"])
+def test_run_with_the_papers_parts_resumes_exactly(normalise: Normaliser, tmp_path: Path):
+    """Data-dependent initialisation, weight normalisation, dropout, whitening, SGD with momentum and a cosine."""
+    view = Chain((Flip(), Translate(2), Noise(0.15)))
+    whole = recipe(
+        data=DataSpec(source=Photos(), n_labelled=6),
+        model=Conv13(width=0.03),
+        normalise=normalise,
+        views={"student": view, "teacher": view},
+        optim=Sgd(learning_rate=Cosine(value=0.05, steps=30), weight_decay=2e-4),
+    )
+    data = whole.data.source.load(tmp_path)
+    for name, stops in (("a", [7, 6]), ("b", [])):
+        for number, after in enumerate([*stops, 100]):
+            run(
+                whole,
+                seed=3,
+                out=tmp_path / name,
+                data=data,
+                resume=number > 0,
+                should_stop=_stops_after(after - 1),
+            )
+    assert _weights(tmp_path / "a") == _weights(tmp_path / "b")
+    assert json.loads((tmp_path / "a" / "record.json").read_text())["steps"] == 20
 
 
 def test_evaluating_more_often_changes_no_weight(tmp_path: Path):
