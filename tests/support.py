@@ -133,7 +133,7 @@ def recipe(method: str = "mean-teacher", batch: str = "fixed", **changes: object
         evaluate_every=5,
         seeds=(0,),
     )
-    return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(whole, **changes)
 
 
 def stream(batch: str = "fixed", *, n_labelled: int = 9, seed: int = 0) -> ImageStream:

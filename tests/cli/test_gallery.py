@@ -186,7 +186,7 @@ def test_probability_is_that_of_the_predictor_without_noise_behind_its_normalise
             return Network().train()
 
     places = np.array([[[-1.0, 5.0], [1.0, 5.0]], [[-1.0, -5.0], [1.0, -5.0]]])
-    probability = gallery.probability(RECIPES["moons/vat"], State(), places)  # type: ignore[arg-type]
+    probability = gallery.probability(RECIPES["moons/vat"], State(), places)
     assert probability.round().tolist() == [[0, 1], [0, 1]]
 
 

@@ -124,19 +124,19 @@ def evaluation_has_no_noise_and_leaves_no_trace() -> None:
 
 def buffers_follow_their_policy() -> None:
     for policy in ("own", "average", "copy"):
-        student, memory = SmallNet().train(), Teacher(SmallNet(), buffers=policy).train()  # type: ignore[arg-type]
+        student, memory = SmallNet().train(), Teacher(SmallNet(), buffers=policy).train()
         x = stream()[0].views["student"]
         student(x)
-        before = memory.network.layers[1].running_mean.clone()  # type: ignore[index, union-attr, operator]
+        before = memory.network.layers[1].running_mean.clone()
         memory(x)
-        seen = memory.network.layers[1].running_mean.clone()  # type: ignore[index, union-attr, operator]
+        seen = memory.network.layers[1].running_mean.clone()
         assert torch.equal(seen, before) == (policy != "own"), (
             f"{policy}: the teacher's pass wrote its statistics, or not"
         )
         memory.update(student, decay=0.5)
-        after = memory.network.layers[1].running_mean  # type: ignore[index, union-attr]
+        after = memory.network.layers[1].running_mean
         theirs = student.layers[1].running_mean
-        expected = {"own": seen, "average": 0.5 * (seen + theirs), "copy": theirs}[policy]  # type: ignore[operator]
+        expected = {"own": seen, "average": 0.5 * (seen + theirs), "copy": theirs}[policy]
         torch.testing.assert_close(after, expected, msg=f"{policy}: other statistics after the update")
 
 
@@ -179,7 +179,7 @@ def temporal_targets_are_bias_corrected_and_kept() -> None:
 
 def smoothness_without_perturbation_is_nothing() -> None:
     for name in ("vat", "vat-entmin"):
-        method = dataclasses.replace(METHODS[name], epsilon=0.0)  # type: ignore[type-var]
+        method = dataclasses.replace(METHODS[name], epsilon=0.0)
         student = SmallNet().train()
         cost = method.forward(student, method.init(student, PROBLEM), stream()[0], 0).costs["smoothness"]
         assert abs(cost.item()) < 1e-5, "the passes of a step drop different units"

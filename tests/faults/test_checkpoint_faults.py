@@ -30,7 +30,7 @@ def interrupted(tmp_path: Path) -> Path:
 
 
 def _resume(out: Path, **changes: object) -> None:
-    whole = recipe(**changes)  # type: ignore[arg-type]
+    whole = recipe(**changes)
     run(whole, seed=0, out=out, data=whole.data.source.load(out), resume=True)
 
 

@@ -17,7 +17,7 @@ from support import MadeUp, made_up, recipe
 
 
 def _run(out: Path, *, resume: bool = False, **changes: object) -> None:
-    whole = recipe(**changes)  # type: ignore[arg-type]
+    whole = recipe(**changes)
     run(whole, seed=0, out=out, data=whole.data.source.load(out), resume=resume)
 
 

@@ -76,7 +76,7 @@ def test_label_comes_from_the_chosen_model(labelled_by: str):
     student = Says()
     memory = method.init(student, PROBLEM)
     with torch.no_grad():
-        memory.network.weight.fill_(-1.0)  # type: ignore[union-attr, operator]
+        memory.network.weight.fill_(-1.0)
     batch = _batch([[9.0, 0.0, -9.0]], [[1.0, 2.0, 3.0]], [UNLABELLED])
     cost = method.forward(student, memory, batch, 0).costs["pseudo-label"].item()
     label = 0 if labelled_by == "student" else 2

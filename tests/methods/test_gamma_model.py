@@ -22,7 +22,7 @@ def test_teacher_is_clean():
     for seed in range(3):
         torch.manual_seed(seed)
         output = METHOD.forward(student, memory, batch, 0)
-        expected = 2.0 * softmax_mse(memory.denoise(output.logits), clean)  # type: ignore[arg-type]
+        expected = 2.0 * softmax_mse(memory.denoise(output.logits), clean)
         torch.testing.assert_close(output.costs["consistency"], expected)
 
 

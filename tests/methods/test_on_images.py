@@ -53,7 +53,7 @@ def test_method_trains_network(name: str, network: str):
 
 
 def test_resnext_trains_with_two_outputs():
-    method = dataclasses.replace(METHODS["mean-teacher"], logit_distance=0.01)  # type: ignore[type-var]
+    method = dataclasses.replace(METHODS["mean-teacher"], logit_distance=0.01)
     student = ResNeXt152(width=0.1, outputs=2).build(PROBLEM).train()
     output = method.forward(student, method.init(student, PROBLEM), _batch(0), 0)
     assert set(output.costs) == {"classification", "consistency", "logit distance"}

@@ -11,7 +11,7 @@ from support import METHODS, PROBLEM, SmallNet, stream
 
 @pytest.mark.parametrize("one_sided", [False, True])
 def test_gradient_is_that_of_both_sides_or_of_one(one_sided: bool):
-    method = dataclasses.replace(METHODS["pi-model"], one_sided=one_sided)  # type: ignore[type-var]
+    method = dataclasses.replace(METHODS["pi-model"], one_sided=one_sided)
     student = SmallNet().eval()
     batch = stream()[0]
     parameters = list(student.parameters())

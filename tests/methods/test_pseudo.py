@@ -28,7 +28,7 @@ def test_parent_of_a_pseudo_ensemble_has_no_dropout_and_both_are_trained():
     output = method.forward(student, memory, batch, 0)
     with without_dropout(student):
         parent = untracked(student, batch.views["teacher"])
-    torch.testing.assert_close(output.costs["consistency"], 2.0 * softmax_mse(output.logits, parent))  # type: ignore[arg-type]
+    torch.testing.assert_close(output.costs["consistency"], 2.0 * softmax_mse(output.logits, parent))
     view = batch.views["teacher"].requires_grad_()
     cost = method.forward(student, memory, batch, 0).costs["consistency"]
     (gradient,) = torch.autograd.grad(cost, view)

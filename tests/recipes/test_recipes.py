@@ -40,19 +40,19 @@ def test_every_cell_of_the_table_has_a_recipe_with_its_claim(prefix: str, table:
 
 def test_svhn_batches_and_schedules_are_those_of_the_appendix():
     found = find("table1/svhn-250/mean-teacher")
-    assert (found.batch.size, found.batch.labelled) == (100, 1)  # type: ignore[attr-defined]
-    assert [found.method.decay(step) for step in (0, 39_999, 40_000)] == [0.99, 0.99, 0.999]  # type: ignore[attr-defined]
-    assert [found.optim.beta2(step) for step in (0, 40_000)] == [0.99, 0.999]  # type: ignore[attr-defined]
-    assert found.optim.learning_rate(179_999) == 0.003  # type: ignore[attr-defined]
+    assert (found.batch.size, found.batch.labelled) == (100, 1)
+    assert [found.method.decay(step) for step in (0, 39_999, 40_000)] == [0.99, 0.99, 0.999]
+    assert [found.optim.beta2(step) for step in (0, 40_000)] == [0.99, 0.999]
+    assert found.optim.learning_rate(179_999) == 0.003
     assert found.steps == 180_000
 
 
 def test_cifar10_schedules_are_those_of_the_appendix():
     found = find("table2/cifar10-4000/mean-teacher")
-    assert found.optim.learning_rate(100_000) == 0.003  # type: ignore[attr-defined]
-    assert found.optim.learning_rate(150_000) == pytest.approx(0.003 * 3.727e-6, rel=1e-3)  # type: ignore[attr-defined]
-    assert found.optim.beta1(150_000) == pytest.approx(0.5, abs=1e-4)  # type: ignore[attr-defined]
-    assert found.method.weight(40_000) == 100  # type: ignore[attr-defined]
+    assert found.optim.learning_rate(100_000) == 0.003
+    assert found.optim.learning_rate(150_000) == pytest.approx(0.003 * 3.727e-6, rel=1e-3)
+    assert found.optim.beta1(150_000) == pytest.approx(0.5, abs=1e-4)
+    assert found.method.weight(40_000) == 100
     assert found.steps == 150_000
 
 

@@ -27,7 +27,7 @@ class FixMatch(Supervised):
         super().__post_init__()
 
     @property
-    def teacher_runs(self) -> bool:  # type: ignore[override]
+    def teacher_runs(self) -> bool:
         return self.labelled_by == "teacher"
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:

@@ -1,7 +1,6 @@
 """Mean Teacher (Tarvainen & Valpola 2017): agree with the average of one's past selves."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
@@ -17,7 +16,10 @@ class MeanTeacher(ConsistencyMethod):
 
     teacher_dropout: bool = True
     """Whether dropout is active in the teacher too (Figure 4b)."""
-    teacher_runs: ClassVar[bool] = True
+
+    @property
+    def teacher_runs(self) -> bool:
+        return True
 
     def init(self, student: nn.Module, problem: Problem) -> nn.Module:
         return Teacher(student, buffers=self.buffers, dropout=self.teacher_dropout)

@@ -20,7 +20,10 @@ class MeanTeacherVat(Vat):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
-    teacher_runs: ClassVar[bool] = True
+
+    @property
+    def teacher_runs(self) -> bool:
+        return True
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
         x = batch.views["student"]

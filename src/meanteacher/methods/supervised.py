@@ -22,7 +22,6 @@ class Supervised:
     decay: Schedule
     buffers: Buffers
     roles: ClassVar[tuple[str, ...]] = ("student",)
-    teacher_runs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("buffers", self.buffers, get_args(Buffers))
@@ -31,6 +30,11 @@ class Supervised:
                 f"{type(self).__name__} never runs its teacher in training, so buffers='own' would leave its "
                 "statistics at their start. Use buffers='average' or 'copy'."
             )
+
+    @property
+    def teacher_runs(self) -> bool:
+        """Whether the teacher makes a pass in training, and so can keep statistics of its own."""
+        return False
 
     def init(self, student: nn.Module, problem: Problem) -> nn.Module:
         return Teacher(student, buffers=self.buffers)

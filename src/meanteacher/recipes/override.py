@@ -50,18 +50,18 @@ def _replaced(value: Any, path: list[str], new: object, setting: str) -> Any:
 
 
 def _fitting(old: object, new: object, setting: str) -> object:
-    is_number = isinstance(new, int | float) and not isinstance(new, bool)
-    if is_dataclass(old) and callable(old) and is_number:
-        return Constant(float(new))  # type: ignore[arg-type]
+    number = float(new) if isinstance(new, int | float) and not isinstance(new, bool) else None
+    if is_dataclass(old) and callable(old) and number is not None:
+        return Constant(number)
     if is_dataclass(old):
         names = ", ".join(field.name for field in fields(old))
         raise InputError(f"--set {setting}: {type(old).__name__} is set field by field: {names}.")
     if isinstance(old, bool) or isinstance(new, bool):
         fits = isinstance(old, bool) and isinstance(new, bool)
     elif isinstance(old, float):
-        fits, new = is_number, float(new) if is_number else new  # type: ignore[arg-type]
+        fits, new = number is not None, new if number is None else number
     elif old is None or new is None:
-        fits = new is None or is_number
+        fits = new is None or number is not None
     else:
         fits = isinstance(new, type(old))
     if not fits:
