@@ -9,6 +9,7 @@ import torch
 from meanteacher.bench import parts, steps
 from meanteacher.bench.setup import training
 from meanteacher.cli import bench
+from meanteacher.core import InputError
 from meanteacher.models import Conv13
 
 TINY = Conv13(width=0.02)
@@ -55,3 +56,9 @@ def test_results_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureF
     assert written["environment"]["threads"] == torch.get_num_threads()
     assert "streamed_per_second" in capsys.readouterr().out
     assert "step/conv13" not in written
+
+
+def test_unknown_measurement_is_refused_and_nothing_is_written(tmp_path: Path):
+    with pytest.raises(InputError, match=r"No measurement has 'nothing'.*There are: start, views"):
+        bench.run_bench(tmp_path / "bench.json", quick=True, only="nothing")
+    assert not list(tmp_path.iterdir())

@@ -18,10 +18,10 @@ from meanteacher.data import Dataset, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.models import Conv13
 from meanteacher.recipes import DataSpec, Outcome, run
-from meanteacher.schedules import Cosine
-from meanteacher.train import Sgd
+from meanteacher.schedules import Constant, Cosine
+from meanteacher.train import Checkpoints, Declared, Evaluation, Sgd, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
-from support import BATCHES, METHODS, recipe
+from support import BATCHES, METHODS, PROBLEM, SmallNet, recipe, stream
 
 every_kind = pytest.mark.parametrize(("method", "batch"), [(m, b) for m in METHODS for b in BATCHES])
 
@@ -170,3 +170,61 @@ def test_best_checkpoint_is_that_of_the_lowest_validation_error(tmp_path: Path):
     assert outcome.record["errors"]["best_validation"]["step"] == best["step"]
     assert (tmp_path / "a" / "checkpoints" / "best").read_text().strip() == f"step_{best['step']:08d}"
     assert outcome.record["errors"]["best_validation"]["teacher"]["validation"] == best["teacher"]
+
+
+def test_best_is_judged_by_the_teacher_on_validation_and_the_earliest_of_equals():
+    network = torch.nn.Linear(1, 1)
+    state = TrainState(network, network, network, torch.optim.SGD(network.parameters(), lr=0.1))
+    assert state.best() is None
+    state.curve = [
+        Evaluation(10, "test", student=0.0, teacher=0.0),
+        Evaluation(20, "validation", student=0.1, teacher=0.5),
+        Evaluation(30, "validation", student=0.9, teacher=0.4),
+        Evaluation(40, "validation", student=0.2, teacher=0.4),
+    ]
+    best = state.best()
+    assert best is not None
+    assert best.step == 30
+
+
+@pytest.mark.parametrize(("save_seconds", "saved"), [(0.0, [1, 2, 3, 4]), (1000.0, [4])])
+def test_long_time_between_evaluations_does_not_mean_a_long_time_between_checkpoints(
+    save_seconds: float, saved: list[int]
+):
+    method = METHODS["supervised"]
+    optim = Sgd(learning_rate=Constant(0.1))
+    steps: list[int] = []
+
+    class Noting(Checkpoints):
+        def save(self, state: TrainState) -> Path:
+            steps.append(state.step)
+            return self.folder
+
+    batches = stream()
+    state = start(SmallNet(), method, optim, batches, normalise=torch.nn.Identity(), problem=PROBLEM, seed=0)
+    train(
+        state,
+        method,
+        optim,
+        batches,
+        steps=4,
+        seed=0,
+        vitals=Vitals(Declared(n_labelled=9, labelled_share=0.25, exact=True, steps=4)),
+        evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
+        evaluate_every=4,
+        save_seconds=save_seconds,
+        checkpoints=Noting(Path(), {}),
+    )
+    assert steps == saved
+
+
+def test_resumed_run_uses_as_many_threads_as_it_was_started_with(tmp_path: Path):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        _run(tmp_path / "a", method="supervised", batch="fixed", stop=_stops_after(3))
+        torch.set_num_threads(2)
+        _run(tmp_path / "a", method="supervised", batch="fixed", resume=True)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.status import Status
 
 from meanteacher.bench import parts, steps
+from meanteacher.core import InputError
 from meanteacher.models import Conv13
 from meanteacher.recipes.environment import environment
 from meanteacher.recipes.folder import write_json
@@ -23,8 +24,11 @@ def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
     """Measure, print as it goes, and write everything as JSON."""
     console = Console()
     rounds = 3 if quick else 7
+    measurements = _measurements(rounds, quick=quick)
+    if only and not any(only in name for name in measurements):
+        raise InputError(f"No measurement has {only!r} in its name. There are: {', '.join(measurements)}.")
     results: dict[str, Any] = {"environment": environment(), "rounds": rounds}
-    for name, measure in _measurements(rounds, quick=quick).items():
+    for name, measure in measurements.items():
         if only and only not in name:
             continue
         with console.status(name) as status:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from meanteacher.report.fields import Field, RecordError
-from meanteacher.report.records import Alarm, Data, Errors, Record, complete_runs
+from meanteacher.report.records import Data, Errors, Record, alarm_of, complete_runs, data_of
 
 SCHEMA = 1
 
@@ -56,7 +56,7 @@ def load_gathered(path: str | Path) -> list[Record]:
     file = Field(str(path), "", content)
     if file["schema"].value != SCHEMA:
         raise RecordError(f"{path}: schema is {file['schema'].value!r}, this version reads {SCHEMA}. Write it again.")
-    datasets = [_data(data) for data in file["data"].elements()]
+    datasets = [data_of(data) for data in file["data"].elements()]
     environments = [
         {name: value.text() for name, value in environment.fields().items()}
         for environment in file["environments"].elements()
@@ -88,21 +88,7 @@ def _run(field: Field, datasets: Sequence[Data], environments: Sequence[Mapping[
         curve=(),
         last={"test": errors, "validation": Errors(None, None)},
         vitals=(),
-        alarms=tuple(
-            Alarm(alarm["step"].count(), alarm["kind"].text(), alarm["sentence"].text())
-            for alarm in field["alarms"].elements()
-        ),
-    )
-
-
-def _data(field: Field) -> Data:
-    return Data(
-        fingerprint=field["fingerprint"].text(),
-        n_train=field["n_train"].count(),
-        n_labelled=field["n_labelled"].count(),
-        n_validation=field["n_validation"].count(),
-        n_test=field["n_test"].count(),
-        class_names=tuple(name.text() for name in field["class_names"].elements()),
+        alarms=tuple(alarm_of(alarm) for alarm in field["alarms"].elements()),
     )
 
 

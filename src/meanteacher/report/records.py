@@ -166,7 +166,7 @@ def _record(field: Field) -> Record:
         method=field["method"].text(),
         seed=field["seed"].count(),
         status=status,
-        data=_data(field["data"]),
+        data=data_of(field["data"]),
         split_fingerprint=field["split"]["fingerprint"].text(),
         environment={name: _plain(value) for name, value in field["environment"].fields().items()},
         n_parameters=field["n_parameters"].count(),
@@ -176,11 +176,11 @@ def _record(field: Field) -> Record:
         curve=tuple(_point(point) for point in field["curve"].elements()),
         last=_last(last) if status == "complete" else last.optional(_last),
         vitals=tuple(_vital(vital) for vital in field["vitals"].elements()),
-        alarms=tuple(_alarm(alarm) for alarm in field["alarms"].elements()),
+        alarms=tuple(alarm_of(alarm) for alarm in field["alarms"].elements()),
     )
 
 
-def _data(field: Field) -> Data:
+def data_of(field: Field) -> Data:
     return Data(
         fingerprint=field["fingerprint"].text(),
         n_train=field["n_train"].count(),
@@ -221,7 +221,7 @@ def _vital(field: Field) -> Vital:
     )
 
 
-def _alarm(field: Field) -> Alarm:
+def alarm_of(field: Field) -> Alarm:
     return Alarm(step=field["step"].count(), kind=field["kind"].text(), sentence=field["sentence"].text())
 
 
