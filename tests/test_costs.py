@@ -8,8 +8,18 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED
-from meanteacher.costs import CTau, c_tau, classification_cost, entropy, kl_divergence, logit_distance, softmax_mse
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.costs import (
+    Confident,
+    CTau,
+    c_tau,
+    classification_cost,
+    confident_cross_entropy,
+    entropy,
+    kl_divergence,
+    logit_distance,
+    softmax_mse,
+)
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -283,3 +293,40 @@ def test_logit_distance_pulls_both_outputs_towards_each_other() -> None:
     one, other = torch.autograd.grad(logit_distance(first, second), [first, second])
     torch.testing.assert_close(one, -other)
     torch.testing.assert_close(one, 2 * (first - second).detach() / first.numel())
+
+
+def test_a_confident_cost_learns_from_certain_rows_only() -> None:
+    student = torch.zeros(4, 3, requires_grad=True)
+    target = torch.tensor([[9.0, 0, 0], [0, 0, 0], [0.5, 0, 0], [0, 0, 9.0]])
+    confident_cross_entropy(student, target, threshold=0.9).backward()
+    assert student.grad is not None
+    assert student.grad.abs().sum(1).ne(0).tolist() == [True, False, False, True]
+
+
+def test_a_confident_cost_is_averaged_over_all_rows() -> None:
+    target = torch.tensor([[9.0, 0], [0, 0], [0, 0], [0, 0]])
+    one = confident_cross_entropy(torch.zeros(1, 2), target[:1], threshold=0.9)
+    assert confident_cross_entropy(torch.zeros(4, 2), target, threshold=0.9) == pytest.approx(float(one) / 4)
+    rows = torch.tensor([True, True, False, False])
+    two = confident_cross_entropy(torch.zeros(4, 2), target, threshold=0.9, rows=rows)
+    assert two == pytest.approx(float(one) / 2)
+
+
+def test_a_low_temperature_rounds_the_target_to_one_class() -> None:
+    student, target = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.eye(4)
+    rounded = torch.nn.functional.cross_entropy(student, target.argmax(1))
+    sharp = confident_cross_entropy(student, target, threshold=0.0, temperature=0.01)
+    assert sharp == pytest.approx(float(rounded), abs=1e-4)
+    assert confident_cross_entropy(student, target, threshold=0.0) != pytest.approx(float(rounded), abs=1e-2)
+
+
+def test_a_confident_cost_rests_while_no_row_is_certain() -> None:
+    cost = Confident(threshold=0.9)
+    assert cost.rests(torch.zeros(3, 5))
+    assert not cost.rests(torch.tensor([[0.0, 0.0], [9.0, 0.0]]))
+
+
+@pytest.mark.parametrize(("threshold", "temperature"), [(1.0, 1.0), (-0.1, 1.0), (0.5, 0.0)])
+def test_a_confident_cost_that_could_never_train_is_refused(threshold: float, temperature: float) -> None:
+    with pytest.raises(InputError, match="threshold from 0 to below 1"):
+        Confident(threshold=threshold, temperature=temperature)

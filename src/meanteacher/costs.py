@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED
+from meanteacher.core import UNLABELLED, InputError
 
 ConsistencyCost = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(student logits, target logits, rows it applies to) -> cost."""
@@ -99,6 +99,30 @@ class Kl:
         return kl_divergence(student_logits, target_logits, rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Confident:
+    """`confident_cross_entropy` with its threshold and temperature, as a value that can stand in a recipe."""
+
+    threshold: float
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold < 1 or self.temperature <= 0:
+            raise InputError(
+                "A confident cost needs a threshold from 0 to below 1, which no softmax output exceeds, and a "
+                f"temperature above 0; got {self.threshold} and {self.temperature}."
+            )
+
+    def rests(self, target_logits: Tensor) -> bool:
+        """Whether no row is certain, so that there is nothing to learn from, rightly."""
+        return not bool((target_logits.softmax(1).amax(1) >= self.threshold).any())
+
+    def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        return confident_cross_entropy(
+            student_logits, target_logits, threshold=self.threshold, temperature=self.temperature, rows=rows
+        )
+
+
 @dataclass(frozen=True)
 class CTau:
     """`c_tau` with its tau, as a value that can stand in a recipe."""
@@ -107,6 +131,31 @@ class CTau:
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
         return c_tau(student_logits, target_logits, self.tau, rows)
+
+
+def confident_cross_entropy(
+    student_logits: Tensor,
+    target_logits: Tensor,
+    *,
+    threshold: float,
+    temperature: float = 1.0,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """Cross-entropy with the target's sharpened softmax output, on the rows where the target is certain.
+
+    FixMatch's cost (Sohn et al. 2020) for targets that are not rounded to one class: softmax(target / temperature)
+    approaches the rounded one as the temperature goes to zero. The mean is over all rows it applies to, certain or
+    not: while few are certain the cost weighs little, so it needs no ramp.
+
+    >>> certain, unsure = torch.tensor([[9.0, 0.0]]), torch.zeros(1, 2)
+    >>> confident_cross_entropy(torch.zeros(1, 2), certain, threshold=0.9)
+    tensor(0.6931)
+    >>> confident_cross_entropy(torch.zeros(1, 2), unsure, threshold=0.9)
+    tensor(0.)
+    """
+    certain = target_logits.softmax(1).amax(1) >= threshold
+    sharpened = (target_logits / temperature).softmax(1)
+    return _mean(-(sharpened * student_logits.log_softmax(1)).sum(1) * certain, rows)
 
 
 def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:

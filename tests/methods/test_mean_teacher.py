@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError
-from meanteacher.costs import CTau, Kl, Mse, c_tau, kl_divergence, logit_distance, softmax_mse
+from meanteacher.costs import Confident, CTau, Kl, Mse, c_tau, kl_divergence, logit_distance, softmax_mse
 from meanteacher.methods import MeanTeacher
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
@@ -104,3 +104,17 @@ def test_teacher_of_decay_zero_is_the_student():
     assert isinstance(memory, Teacher)
     for ours, theirs in zip(memory.network.parameters(), student.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_confident_cost_says_that_it_rests_while_the_teacher_is_unsure():
+    batch = stream()[0]
+    torch.manual_seed(0)
+    student = SmallNet()
+
+    def reported(threshold: float) -> float:
+        method = _method(cost=Confident(threshold=threshold), weight=Constant(2.0))
+        output = method.forward(student, method.init(student, PROBLEM), batch, 0)
+        return output.weights["consistency"]
+
+    assert reported(0.999999) == 0.0
+    assert reported(0.0) == 2.0

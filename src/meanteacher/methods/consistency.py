@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Batch, InputError, Schedule, StepOutput, check_choice
-from meanteacher.costs import ConsistencyCost, Mse, classification_cost, logit_distance
+from meanteacher.costs import Confident, ConsistencyCost, Mse, classification_cost, logit_distance
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import Logits, both_outputs
 
@@ -57,7 +57,8 @@ class ConsistencyMethod(Supervised):
             "classification": classification_cost(logits, batch.labels),
             "consistency": weight * self.cost(matched, target, self.consistency_rows(batch, rows)),
         }
-        weights = {"consistency": weight}
+        resting = isinstance(self.cost, Confident) and self.cost.rests(target)
+        weights = {"consistency": 0.0 if resting else weight}
         if self.logit_distance is not None:
             costs["logit distance"] = self.logit_distance * logit_distance(logits, matched)
             weights["logit distance"] = self.logit_distance

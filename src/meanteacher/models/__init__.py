@@ -7,6 +7,7 @@ from torch import nn
 from meanteacher.core import Problem
 from meanteacher.models.conv13 import Conv13
 from meanteacher.models.external import External
+from meanteacher.models.fast import FastNet
 from meanteacher.models.generator import ImageGenerator, PointGenerator
 from meanteacher.models.mlp import Mlp
 from meanteacher.models.resnext152 import ResNeXt152
@@ -23,6 +24,7 @@ class ModelSpec(Protocol):
 __all__ = [
     "Conv13",
     "External",
+    "FastNet",
     "ImageGenerator",
     "Mlp",
     "ModelSpec",

@@ -3,14 +3,14 @@
 from difflib import get_close_matches
 
 from meanteacher.core import InputError
-from meanteacher.recipes import digits, moons, small, table1, table2
+from meanteacher.recipes import digits, fast, moons, small, table1, table2
 from meanteacher.recipes.override import override
 from meanteacher.recipes.recipe import Claim, DataSpec, Recipe
 from meanteacher.recipes.run import Outcome, restored, run
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
-    for recipe in (*digits.RECIPES, *moons.RECIPES, *small.RECIPES, *table1.RECIPES, *table2.RECIPES)
+    for recipe in (*digits.RECIPES, *fast.RECIPES, *moons.RECIPES, *small.RECIPES, *table1.RECIPES, *table2.RECIPES)
 }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Problem
-from meanteacher.data import Dataset, ImageStream, TrainTest, make_split
+from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
 from meanteacher.evaluate import error_rate
 from meanteacher.methods import METHODS
 from meanteacher.recipes.describe import describe, fingerprint
@@ -48,6 +48,7 @@ def run(
     seed: int,
     out: Path,
     data: TrainTest,
+    split: Split | None = None,
     resume: bool = False,
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
@@ -59,6 +60,7 @@ def run(
         seed: of the labelled set, the batches, the noise and the weights
         out: a folder of its own for this run
         data: what `recipe.data.source` loads
+        split: who is labelled; drawn by the seed without
         resume: continue the run that `out` holds
         listeners: who is told how it goes
         should_stop: asked after every step; True saves a checkpoint and ends the run
@@ -67,7 +69,7 @@ def run(
         InputError: something given is wrong; nothing in `out` is lost.
         DivergedError: the costs are no longer finite; the last good checkpoint is kept.
     """
-    experiment = _Experiment(recipe, seed, data)
+    experiment = _Experiment(recipe, seed, data, split)
     identity = experiment.identity
     with RunFolder(out, identity, describe(recipe), resume=resume) as folder:
         record = folder.record()
@@ -102,13 +104,15 @@ def run(
         return Outcome(complete=True, step=state.step, record=record)
 
 
-def restored(recipe: Recipe, *, seed: int, out: Path, data: TrainTest, name: str = "last") -> TrainState:
+def restored(
+    recipe: Recipe, *, seed: int, out: Path, data: TrainTest, split: Split | None = None, name: str = "last"
+) -> TrainState:
     """The state that the run in `out` ended with, or that of its best checkpoint.
 
     Raises:
         InputError: there is no such checkpoint, it is damaged, or it is another run's.
     """
-    experiment = _Experiment(recipe, seed, data)
+    experiment = _Experiment(recipe, seed, data, split)
     state = experiment.start()
     Checkpoints(out / "checkpoints", experiment.identity).restore(state, name)
     return state
@@ -117,8 +121,8 @@ def restored(recipe: Recipe, *, seed: int, out: Path, data: TrainTest, name: str
 class _Experiment:
     """The parts of a recipe once the data are there."""
 
-    def __init__(self, recipe: Recipe, seed: int, data: TrainTest) -> None:
-        split = make_split(
+    def __init__(self, recipe: Recipe, seed: int, data: TrainTest, split: Split | None = None) -> None:
+        split = split or make_split(
             data.train.labels,
             n_classes=data.train.n_classes,
             n_labelled=recipe.data.n_labelled,
@@ -212,6 +216,7 @@ class _Experiment:
             "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
             "steps": state.step,
             "seconds": round(state.seconds, 3),
+            "cpu_seconds": round(state.cpu_seconds, 3),
             "images_per_second": round(state.step * self.recipe.batch.size / max(state.seconds, 1e-9), 1),
             "curve": [asdict(point) for point in state.curve],
             "errors": {"last": last, "best_validation": best_errors},

@@ -78,6 +78,7 @@ class Checkpoints:
             state.optimizer.load_state_dict(saved["optimizer"])
             state.step = saved["step"]
             state.seconds = saved["seconds"]
+            state.cpu_seconds = saved["cpu_seconds"]
             state.curve = [Evaluation(**point) for point in saved["curve"]]
             state.vitals = saved["vitals"]
         except (RuntimeError, UnpicklingError, SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -112,6 +113,7 @@ class Checkpoints:
                 "optimizer": state.optimizer.state_dict(),
                 "step": state.step,
                 "seconds": state.seconds,
+                "cpu_seconds": state.cpu_seconds,
                 "curve": [asdict(point) for point in state.curve],
                 "vitals": state.vitals,
             },

@@ -73,6 +73,7 @@ def train(
     if state.vitals:
         vitals.load(state.vitals)
     began = time.perf_counter() - state.seconds
+    cpu_began = time.process_time() - state.cpu_seconds
     saved = time.perf_counter()
     window = _Window()
     with isolated_global_randomness():
@@ -97,6 +98,7 @@ def train(
             if evaluates or stops or time.perf_counter() - saved > save_seconds:
                 saved = time.perf_counter()
                 state.seconds = saved - began
+                state.cpu_seconds = time.process_time() - cpu_began
                 state.vitals = vitals.state()
                 _check_weights(state)
                 if checkpoints is not None:

@@ -39,6 +39,8 @@ class TrainState:
     step: int = 0
     seconds: float = 0.0
     """Spent training and evaluating, over all interruptions."""
+    cpu_seconds: float = 0.0
+    """The same in processor time, which a machine that is busy with something else does not lengthen."""
     curve: list[Evaluation] = field(default_factory=list)
     vitals: dict[str, Any] = field(default_factory=dict)
     """What the vitals remember, in plain values."""

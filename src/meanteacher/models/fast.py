@@ -1,0 +1,99 @@
+"""A small network for CPUs: a whitened first layer, three cheap stages."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models.images import channels_of
+from meanteacher.passes import Logits
+
+_KEPT = 12
+"""Principal directions of a patch that are kept; each is seen with both signs."""
+_LOGIT_SCALE = 1 / 3
+"""Maxima of normalised features are large; unscaled, the first steps saturate the softmax."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastNet:
+    """Error per second on a CPU is what it was chosen by (docs/decisions/0011).
+
+    The first layer decorrelates small patches of the training images and is not trained, so nothing is
+    propagated back at full resolution but through one convolution. Each of the three stages convolves, halves
+    the sides, normalises, and convolves again. The idea of the fixed whitening layer is that of the speed-training
+    literature on CIFAR-10 (Page 2019; Jordan 2024).
+    """
+
+    width: float = 1.0
+    """Multiplies the 32, 128 and 128 channels of the stages."""
+    norm_decay: float = 0.9
+    """Of the running statistics that evaluation uses."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        n_channels = channels_of(problem, "FastNet")
+        side = min(problem.input_shape[1:])
+        if side < 16:
+            raise InputError(f"FastNet takes images of at least 16x16 pixels, got {problem.input_shape}.")
+        if self.width <= 0:
+            raise InputError(f"width multiplies the channels of FastNet and is above 0; got {self.width}.")
+        return FastNetwork(n_channels, problem.n_classes, self, stride=max(1, side // 32))
+
+
+class FastNetwork(nn.Module):
+    """Images larger than 32 pixels are brought to about 32 by the stride of the first layer."""
+
+    def __init__(self, n_channels: int, n_classes: int, spec: FastNet, *, stride: int) -> None:
+        super().__init__()
+        kernel = 2 * stride
+        n1, n2, n3 = (max(4, round(full * spec.width)) for full in (32, 128, 128))
+        n_seen = 2 * min(_KEPT, n_channels * kernel**2)
+        self.whitening = nn.Conv2d(n_channels, n_seen, kernel, stride=stride, bias=False)
+        self.whitening.weight.requires_grad = False
+        nn.init.zeros_(self.whitening.weight)
+        self.stage1 = _Stage(n_seen, n1, spec)
+        self.stage2 = _Stage(n1, n2, spec)
+        self.stage3 = _Stage(n2, n3, spec)
+        self.head = nn.Linear(n3, n_classes, bias=False)
+
+    @torch.no_grad()
+    def initialise_from(self, images: Tensor) -> None:
+        """Fit the first layer, unless it is that of a network that goes on training."""
+        if not bool(self.whitening.weight.any()):
+            self.whitening.weight.copy_(_whitening(images, self.whitening.kernel_size[0], self.whitening.stride[0]))
+
+    def forward(self, x: Tensor) -> Logits:
+        x = F.silu(self.whitening(x), inplace=True)
+        x = self.stage3(self.stage2(self.stage1(x)))
+        logits: Tensor = self.head(x.amax((2, 3)))
+        return logits * _LOGIT_SCALE
+
+
+class _Stage(nn.Module):
+    """Convolve, halve the sides, normalise, and once more without halving."""
+
+    def __init__(self, n_in: int, n_out: int, spec: FastNet) -> None:
+        super().__init__()
+        # PyTorch's momentum is the share of the new batch, not of the past.
+        momentum = 1 - spec.norm_decay
+        self.convolve1 = nn.Conv2d(n_in, n_out, 3, padding=1, bias=False)
+        self.pool = nn.MaxPool2d(2)
+        self.normalise1 = nn.BatchNorm2d(n_out, momentum=momentum)
+        self.convolve2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
+        self.normalise2 = nn.BatchNorm2d(n_out, momentum=momentum)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.normalise1(self.pool(self.convolve1(x))), inplace=True)
+        return F.silu(self.normalise2(self.convolve2(x)), inplace=True)
+
+
+def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
+    """[2 · kept, channels, kernel, kernel]: the principal directions of patches, each scaled to unit variance."""
+    patches = F.unfold(images, kernel, stride=stride).transpose(1, 2).flatten(0, 1).double()
+    variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+    n_kept = min(_KEPT, len(variance))
+    # eigh sorts upwards; the small constant keeps directions that hardly vary from being blown up to noise.
+    scaled = (directions / (variance + 5e-4).sqrt())[:, -n_kept:].T
+    filters = scaled.reshape(n_kept, images.shape[1], kernel, kernel)
+    return torch.cat([filters, -filters]).float()
