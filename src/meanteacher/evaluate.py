@@ -1,7 +1,8 @@
 """Errors of a network on a data set: the same code for student, teacher and shipped model."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,19 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
-        with torch.inference_mode():
+        with _not_compiled(), torch.inference_mode():
             yield
     finally:
         for module in training:
             module.training = True
+
+
+def _not_compiled() -> AbstractContextManager[object]:
+    """Compiling anew for another mode and another size of batch would take longer than it saves.
+
+    Where torch's compiler was never imported nothing is compiled, and importing it takes seconds.
+    """
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def predict_logits(

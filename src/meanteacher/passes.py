@@ -18,8 +18,16 @@ def in_fast_layout(x: Tensor) -> Tensor:
 
 
 def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
-    """The logits for classification and those for consistency: the same ones where there is one output."""
-    return output if isinstance(output, tuple) else (output, output)
+    """The logits for classification and those for consistency: the same ones where there is one output.
+
+    In float32 where the network computed in bfloat16: a cost compares differences that bfloat16 would round away.
+    """
+    first, second = output if isinstance(output, tuple) else (output, output)
+    return _at_least_float32(first), _at_least_float32(second)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype is torch.bfloat16 else x
 
 
 def class_output(output: Logits) -> Tensor:

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,7 +13,17 @@ from meanteacher.recipes import find, override
 from meanteacher.recipes import run as run_in_folder
 
 
-def run_recipe(name: str, *, seed: int, out: Path | None, resume: bool, settings: list[str], data: Path | None) -> bool:
+def run_recipe(
+    name: str,
+    *,
+    seed: int,
+    out: Path | None,
+    resume: bool,
+    compiled: Literal["auto", "yes", "no"],
+    precision: Literal["auto", "float32", "bfloat16"],
+    settings: list[str],
+    data: Path | None,
+) -> bool:
     """Run it to the end, or to an interruption. Returns whether it is complete."""
     console = Console()
     recipe = find(name)
@@ -34,6 +45,9 @@ def run_recipe(name: str, *, seed: int, out: Path | None, resume: bool, settings
             out=out,
             data=loaded,
             resume=resume,
+            compiled=compiled,
+            precision=precision,
+            announce=lambda line: console.print(escape(line), soft_wrap=True, highlight=False),
             listeners=(progress,),
             should_stop=should_stop,
         )

@@ -16,6 +16,8 @@ from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, Sigmo
 from meanteacher.train import Muon
 from meanteacher.views import Chain, Cutout, Flip, Normaliser, PerChannel, PerImage, RandAugment, Translate
 
+_CERTAIN = Confident(threshold=0.9, temperature=0.1)
+
 
 def fast_optim(steps: int) -> Muon:
     """Both learning rates rise for a twentieth of the run and then fall along a cosine."""
@@ -28,15 +30,22 @@ def fast_optim(steps: int) -> Muon:
     return Muon(learning_rate=rate(0.1), sgd_learning_rate=rate(0.3), weight_decay=5e-4, matrix_decay=2.5e-3)
 
 
-def fast_methods(steps: int) -> dict[str, MeanTeacher | Supervised]:
-    """By the name that ends a recipe's."""
+def fast_methods(steps: int, *, cost: Confident, weight: float, ramp: float) -> dict[str, MeanTeacher | Supervised]:
+    """Both methods, by name.
+
+    Args:
+        steps: of the run
+        cost: of disagreeing with the teacher
+        weight: of that cost
+        ramp: share of the run over which the weight rises
+    """
     decay = Constant(max(0.9, 1 - 20 / steps))  # the average reaches back a twentieth of the run
     return {
         "mean-teacher": MeanTeacher(
             decay=decay,
             buffers="own",
-            weight=SigmoidRampUp(value=1.0, steps=max(1, steps // 10)),
-            cost=Confident(threshold=0.9, temperature=0.1),
+            weight=SigmoidRampUp(value=weight, steps=max(1, round(ramp * steps))),
+            cost=cost,
         ),
         "supervised": Supervised(decay=decay, buffers="average"),
     }
@@ -65,7 +74,7 @@ def _recipes(
             evaluate_every=steps,  # the test images are many: judging them costs a twentieth of the run
             seeds=(0, 1, 2),
         )
-        for name, method in fast_methods(steps).items()
+        for name, method in fast_methods(steps, cost=_CERTAIN, weight=1.0, ramp=0.1).items()
     )
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -11,6 +12,7 @@ import torch
 
 from meanteacher.core import InputError
 from meanteacher.recipes.describe import differences
+from meanteacher.train.speed import Speed
 
 
 class RunFolder:
@@ -58,6 +60,20 @@ class RunFolder:
         threads = _read_json(self.path / "run.json").get("threads")
         if isinstance(threads, int) and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
+
+    def speed(self) -> Speed | None:
+        """How the steps of this run are computed, where that was chosen already."""
+        stored = _read_json(self.path / "run.json").get("speed")
+        try:
+            return None if stored is None else Speed(**stored)
+        except (TypeError, InputError) as error:
+            raise InputError(
+                f"{self.path / 'run.json'} is damaged (speed: {error}). Start the run again in another folder."
+            ) from error
+
+    def write_speed(self, speed: Speed) -> None:
+        path = self.path / "run.json"
+        write_json(path, {**_read_json(path), "speed": asdict(speed)})
 
     def record(self) -> dict[str, Any] | None:
         """The record of a run that is complete."""

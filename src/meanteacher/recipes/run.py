@@ -28,6 +28,8 @@ from meanteacher.train import (
     start,
     train,
 )
+from meanteacher.train.precision import WantedPrecision
+from meanteacher.train.speed import Speed, WantedCompile, check_speed, choose_speed, compile_networks
 
 RECORD_SCHEMA = 1
 
@@ -50,6 +52,9 @@ def run(
     data: TrainTest,
     split: Split | None = None,
     resume: bool = False,
+    compiled: WantedCompile = "no",
+    precision: WantedPrecision = "float32",
+    announce: Callable[[str], None] = lambda line: None,
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
@@ -62,6 +67,9 @@ def run(
         data: what `recipe.data.source` loads
         split: who is labelled; drawn by the seed without
         resume: continue the run that `out` holds
+        compiled: whether the networks are compiled, "auto" where that is measured to pay; a resumed run stays as it is
+        precision: what the networks compute in; a resumed run stays as it is
+        announce: is told in one line what came of trying either
         listeners: who is told how it goes
         should_stop: asked after every step; True saves a checkpoint and ends the run
 
@@ -79,8 +87,27 @@ def run(
         experiment.split.save(out / "split.txt")
         checkpoints = Checkpoints(out / "checkpoints", identity)
         state = experiment.start()
-        if resume and checkpoints.exists():
+        resumed = resume and checkpoints.exists()
+        if resumed:
             checkpoints.restore(state)
+        speed = folder.speed()
+        if speed is not None:
+            check_speed(speed, state, recipe.method, experiment.stream)
+        else:
+            speed = Speed()  # as runs were before there was a choice
+            if not resumed:
+                speed = choose_speed(
+                    state,
+                    recipe.method,
+                    experiment.stream,
+                    steps=recipe.steps,
+                    compiled=compiled,
+                    precision=precision,
+                    announce=announce,
+                )
+            folder.write_speed(speed)
+        if speed.compiled:
+            compile_networks(state.student, state.predictor(recipe.method))
         vitals = Vitals(experiment.declared())
         metrics = MetricsFile(out / "metrics.jsonl", from_step=state.step)
         complete = train(
@@ -93,13 +120,14 @@ def run(
             vitals=vitals,
             evaluate=experiment.evaluate,
             evaluate_every=recipe.evaluate_every,
+            precision=speed.precision,
             listeners=(metrics, *listeners),
             checkpoints=checkpoints,
             should_stop=should_stop,
         )
         if not complete:
             return Outcome(complete=False, step=state.step, record=None)
-        record = experiment.record(state, vitals, checkpoints)
+        record = experiment.record(state, vitals, checkpoints, speed)
         folder.write_record(record)
         return Outcome(complete=True, step=state.step, record=record)
 
@@ -182,7 +210,7 @@ class _Experiment:
         errors = self._errors(state, part)
         return Evaluation(state.step, part, errors["student"], errors["teacher"])
 
-    def record(self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints) -> dict[str, Any]:
+    def record(self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints, speed: Speed) -> dict[str, Any]:
         last = self._all_errors(state)
         best = state.best()
         best_errors = None if best is None else last
@@ -211,7 +239,7 @@ class _Experiment:
                 "class_names": list(train_set.class_names),
             },
             "split": {"fingerprint": self.identity["split"]},
-            "environment": environment(),
+            "environment": {**environment(), **speed.described()},
             "n_parameters": sum(p.numel() for p in state.student.parameters()),
             "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
             "steps": state.step,

@@ -14,6 +14,7 @@ from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Listener, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
 from meanteacher.train.optim import OptimSpec
+from meanteacher.train.precision import Precision, autocast
 from meanteacher.train.state import Evaluation, TrainState, trained_parameters
 from meanteacher.train.vitals import Alarm, Vitals
 
@@ -52,6 +53,7 @@ def train(
     vitals: Vitals,
     evaluate: Callable[[TrainState], Evaluation],
     evaluate_every: int,
+    precision: Precision = "float32",
     log_every: int = 10,
     save_seconds: float = 300,
     listeners: Sequence[Listener] = (),
@@ -79,7 +81,9 @@ def train(
     with isolated_global_randomness():
         while state.step < steps:
             logs = (state.step + 1) % log_every == 0
-            output, alarms = _step(state, method, optim, stream, seed=seed, vitals=vitals, reads=logs)
+            output, alarms = _step(
+                state, method, optim, stream, seed=seed, precision=precision, vitals=vitals, reads=logs
+            )
             window.add(output)
             for alarm in alarms:
                 for listener in listeners:
@@ -116,6 +120,7 @@ def _step(
     stream: Stream,
     *,
     seed: int,
+    precision: Precision,
     vitals: Vitals,
     reads: bool,
 ) -> tuple[StepOutput, list[Alarm]]:
@@ -123,7 +128,8 @@ def _step(
     batch = stream[step]
     seed_global(seed, "network noise", step)
     optim.set_step(state.optimizer, step)
-    output = method.forward(state.student, state.memory, batch, step)
+    with autocast(precision, batch.labels.device):
+        output = method.forward(state.student, state.memory, batch, step)
     alarms = []
     if gradients_too := vitals.reads_gradients(step):
         alarms += vitals.read_gradients(step, batch, output, trained_parameters(state.student, state.memory))

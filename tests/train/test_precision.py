@@ -1,0 +1,162 @@
+"""bfloat16 where it works: the networks compute in it, and nothing else does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meanteacher.evaluate import error_rate
+from meanteacher.passes import both_outputs
+from meanteacher.schedules import Constant
+from meanteacher.train import Declared, Evaluation, Sgd, TrainState, Vitals, precision, probe, speed, start, train
+from meanteacher.train.precision import choose_precision
+from meanteacher.train.probe import bfloat16_fault
+from meanteacher.train.speed import choose_speed
+from support import METHODS, PROBLEM, made_up, stream
+
+
+class Noting(nn.Module):
+    """Gives bfloat16 where it is asked to, without the instructions that not every machine has."""
+
+    def __init__(self, *, can: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.can = can
+        self.asked: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked.append(torch.is_autocast_enabled("cpu"))
+        logits = x.flatten(1)[:, :3] * self.weight
+        if not self.asked[-1]:
+            return logits
+        if not self.can:
+            raise RuntimeError("mixed dtypes.\nand more")
+        return logits.bfloat16()
+
+
+def _state(network: nn.Module) -> TrainState:
+    method, optim = METHODS["mean-teacher"], Sgd(learning_rate=Constant(0.1))
+    return start(network, method, optim, stream(), normalise=nn.Identity(), problem=PROBLEM, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "fault", "chosen"),
+    [
+        ("auto", "cpu", "never asked", "float32"),
+        ("auto", "cuda", "never asked", "bfloat16"),
+        ("float32", "cpu", "never asked", "float32"),
+        ("float32", "cuda", "never asked", "float32"),
+        ("bfloat16", "cuda", "never asked", "bfloat16"),
+        ("bfloat16", "cpu", None, "bfloat16"),
+        ("bfloat16", "cpu", "signal 4", "float32"),
+    ],
+)
+def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
+    wanted: Any, device: str, fault: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(precision, "bfloat16_fault", lambda: fault)
+    said: list[str] = []
+    assert choose_precision(wanted, torch.device(device), said.append) == chosen
+    expected = ["bfloat16 ends a child process with signal 4 here; using float32."] if fault == "signal 4" else []
+    assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        ("", None),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "signal 4"),
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import time; time.sleep(60)", "a timeout of 1 s"),
+    ],
+)
+def test_illegal_instruction_ends_a_child_and_not_the_run(
+    script: str, fault: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(probe, "_SCRIPT", script)
+    monkeypatch.setattr(probe, "_SECONDS", 1 if "sleep" in script else 60)
+    assert bfloat16_fault() == fault
+
+
+def test_child_fails_by_its_machine_alone():
+    fault = bfloat16_fault()
+    assert fault is None or fault.startswith("signal")
+
+
+def test_networks_compute_in_bfloat16_while_they_train_and_everything_else_is_float32():
+    network = Noting()
+    method, batches = METHODS["mean-teacher"], stream()
+    state = _state(network)
+    data = made_up(6, seed=1)
+    trained = []
+
+    def evaluate(state: TrainState) -> Evaluation:
+        trained.extend(network.asked)
+        error_rate(network, data, normalise=lambda images: images.float())
+        return Evaluation(state.step, "test", 0.0, 0.0)
+
+    train(
+        state,
+        method,
+        Sgd(learning_rate=Constant(0.1)),
+        batches,
+        steps=2,
+        seed=0,
+        precision="bfloat16",
+        vitals=Vitals(Declared(n_labelled=9, labelled_share=0.25, exact=True, steps=2)),
+        evaluate=evaluate,
+        evaluate_every=2,
+    )
+    assert trained == [True, True]
+    assert network.asked[2:] == [False]
+    tensors = [*state.student.parameters(), *state.memory.parameters(), *(p.grad for p in state.student.parameters())]
+    assert {tensor.dtype for tensor in tensors} == {torch.float32}
+
+
+@pytest.mark.parametrize("given", [torch.bfloat16, torch.float32, torch.float64])
+def test_costs_see_logits_that_bfloat16_does_not_round(given: torch.dtype):
+    logits = torch.zeros(2, 3, dtype=given)
+    expected = torch.float32 if given is torch.bfloat16 else given
+    assert {output.dtype for output in (*both_outputs(logits), *both_outputs((logits, logits)))} == {expected}
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_network_that_cannot_compute_in_bfloat16_costs_one_line(can: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "bfloat16_fault", lambda: None)
+    said: list[str] = []
+    chosen = choose_speed(
+        _state(Noting(can=can)),
+        METHODS["mean-teacher"],
+        stream(),
+        steps=5,
+        compiled="no",
+        precision="bfloat16",
+        announce=said.append,
+    )
+    assert chosen.precision == ("bfloat16" if can else "float32")
+    assert said == ([] if can else ["bfloat16 fails in this network (mixed dtypes); using float32."])
+
+
+def test_steps_are_timed_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "bfloat16_fault", lambda: None)
+    asked: list[bool] = []
+
+    class Telling(Noting):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(torch.is_autocast_enabled("cpu"))
+            return super().forward(x)
+
+    monkeypatch.setattr(speed, "_WORTH_TRYING", 1e9)
+    state = _state(Telling())
+    choose_speed(
+        state,
+        METHODS["supervised"],
+        stream(),
+        steps=5,
+        compiled="auto",
+        precision="bfloat16",
+        announce=lambda line: None,
+    )
+    assert asked
+    assert all(asked)
