@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.bench import parts, steps
+from meanteacher.bench import memory, parts, steps
 from meanteacher.bench.setup import training
 from meanteacher.cli import bench
 from meanteacher.core import InputError
@@ -47,6 +47,17 @@ def test_parts_have_rates():
     assert parts.average(TINY, rounds=2, announce=_silent)["fused_ms"] > 0
     assert parts.predict(TINY, rounds=2, announce=_silent, n_images=50)["images_per_second"] > 0
     assert all(view["times_as_fast"] > 0 for view in parts.views(rounds=2, announce=_silent).values())
+
+
+def test_peak_memory_is_measured_beside_that_of_the_imports_alone():
+    found = memory.peak({"tiny": TINY}, announce=_silent)
+    assert 100 < found["import"] < found["tiny"]
+
+
+def test_the_table_of_temporal_ensembling_grows_with_the_images():
+    small, large = (memory.table(n_images=n, n_classes=10) for n in (1000, 3000))
+    assert large["megabytes"] == pytest.approx(3 * small["megabytes"])
+    assert small["bytes_an_image"] == 2 * 10 * 4 + 1 + 4
 
 
 def test_results_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

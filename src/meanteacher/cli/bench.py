@@ -1,7 +1,6 @@
 """`meanteacher bench`."""
 
 import json
-import resource
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,13 +10,13 @@ import torch
 from rich.console import Console
 from rich.status import Status
 
-from meanteacher.bench import parts, steps
+from meanteacher.bench import memory, parts, steps
 from meanteacher.core import InputError
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13, FastNet, WideResNet
 from meanteacher.recipes.environment import environment
 from meanteacher.recipes.folder import write_json
 
-FULL, QUARTER = Conv13(), Conv13(width=0.25)
+FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
 
 
 def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
@@ -38,8 +37,6 @@ def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
             continue
         results[name] = result
         console.print(f"{name}: {_said(result)}", highlight=False, soft_wrap=True)
-    results["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    console.print(f"peak memory of the whole bench: {results['peak_memory_mb']:.0f} MB", highlight=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, results)
     console.print(f"{torch.get_num_threads()} threads. Written: {out}", highlight=False, soft_wrap=True)
@@ -54,10 +51,16 @@ def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[
         "ema/conv13": lambda a: parts.average(FULL, rounds=rounds, announce=a),
         "predict/conv13-quarter": lambda a: parts.predict(QUARTER, rounds=rounds, announce=a),
         "step/conv13-quarter": lambda a: steps.against_the_limit(QUARTER, n_steps=many, rounds=rounds, announce=a),
+        "predict/fast": lambda a: parts.predict(FAST, rounds=rounds, announce=a),
+        "step/fast": lambda a: steps.against_the_limit(FAST, n_steps=many, rounds=rounds, announce=a),
         "step/conv13": lambda a: steps.against_the_limit(FULL, n_steps=1, rounds=rounds, announce=a),
         "plain/conv13-quarter": lambda a: steps.against_plain(QUARTER, n_steps=many, rounds=rounds, announce=a),
         "vitals/conv13-quarter": lambda a: steps.vitals_share(QUARTER, n_steps=many, rounds=rounds, announce=a),
         "growth": lambda a: steps.growth(Conv13(width=0.05), n_steps=10, rounds=rounds, announce=a),
+        "memory/peak-mb": lambda a: memory.peak(
+            {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}, announce=a
+        ),
+        "memory/temporal-ensembling-table": lambda a: memory.table(n_images=1_000_000, n_classes=10),
     }
 
 

@@ -1,0 +1,49 @@
+"""Peak memory of training each network, and what grows with the data."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from meanteacher.bench.setup import training
+from meanteacher.core import Problem
+from meanteacher.methods.temporal_ensembling import EnsembleTable
+from meanteacher.models import ModelSpec
+
+_CHILD = (
+    "import resource\n"
+    "from meanteacher.bench.memory import one_step\n"
+    "from meanteacher.models import *\n"
+    "one_step({model})\n"
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+)
+
+
+def peak(models: Mapping[str, ModelSpec], *, announce: Callable[[str], None]) -> dict[str, Any]:
+    """Megabytes at the peak of a few steps, each network in a process of its own; the first is that of no network."""
+    found: dict[str, Any] = {"import": _megabytes("None")}
+    for name, model in models.items():
+        announce(name)
+        found[name] = _megabytes(repr(model))
+    return found
+
+
+def table(*, n_images: int, n_classes: int) -> dict[str, Any]:
+    """Temporal Ensembling's table of targets: the one thing besides the images that grows with their number."""
+    problem = Problem(n_classes=n_classes, n_examples=n_images, input_shape=(3, 32, 32))
+    memory = EnsembleTable(nn.Identity(), problem, buffers="average")
+    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in memory.state_dict().values())
+    return {"images": n_images, "megabytes": n_bytes / 1e6, "bytes_an_image": n_bytes / n_images}
+
+
+def one_step(model: ModelSpec | None) -> None:
+    """Train a little, in the process that calls it."""
+    if model is not None:
+        training(model, n_images=1000).steps(2)
+
+
+def _megabytes(model: str) -> float:
+    command = [sys.executable, "-c", _CHILD.format(model=model)]
+    return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
