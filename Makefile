@@ -11,7 +11,7 @@ test mutants: export OMP_NUM_THREADS ?= 1
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
 
-test: $(VENV)/dev
+test: $(VENV)/dev $(VENV)/browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: $(VENV)/dev
@@ -34,6 +34,12 @@ clean:
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
+	@touch $@
+
+# The pages are tested in a real browser; without root, install chromium and chromium-driver by other means first.
+$(VENV)/browser: $(VENV)/dev
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium chromium-driver >/dev/null; }
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core

@@ -39,8 +39,25 @@ MAY_IMPORT = {
         "train",
     },
     "report": set(),
+    "fit": {
+        "core",
+        "seeding",
+        "passes",
+        "data",
+        "views",
+        "models",
+        "schedules",
+        "costs",
+        "teacher",
+        "methods",
+        "evaluate",
+        "train",
+        "recipes",
+        "report",
+    },
+    "label": {"core", "fit"},
     "bench": {"core", "seeding", "data", "views", "models", "schedules", "teacher", "methods", "evaluate", "train"},
-    "cli": {"bench", "core", "data", "evaluate", "models", "methods", "recipes", "train", "report"},
+    "cli": {"bench", "core", "data", "evaluate", "fit", "label", "models", "methods", "recipes", "train", "report"},
 }
 
 

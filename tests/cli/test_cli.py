@@ -48,6 +48,9 @@ def test_run_writes_everything_about_itself(tmp_path: Path):
     record = json.loads((tmp_path / "r" / "record.json").read_text())
     assert (record["seed"], record["steps"], record["method"]) == (3, 12, "mean-teacher")
     assert record["environment"]["threads"] >= 1
+    assert (record["environment"]["compiled"], record["environment"]["precision"]) == ("no", "float32")
+    chosen = json.loads((tmp_path / "r" / "run.json").read_text())["speed"]
+    assert chosen["reason"].startswith("too short for compiling to pay")
     assert [point["step"] for point in record["curve"]] == [6, 12]
     events = [json.loads(line)["event"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert events.count("evaluation") == 2
@@ -87,6 +90,8 @@ def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, n
         (["run", "digits/supervised", "--set", "steps"], "--set takes field=value"),
         (["run", "digits/supervised", "--set", "steps=many"], "expected int such as 600, got str"),
         (["run", "digits/supervised", "--sed", "3"], "--seed"),
+        (["run", "digits/supervised", "--compile", "maybe"], "'auto', 'yes', 'no'"),
+        (["run", "digits/supervised", "--precision", "float16"], "'auto', 'float32', 'bfloat16'"),
         (["rum", "digits/supervised"], "run"),
         (["list", "nonsense"], "No recipe has 'nonsense' in its name"),
         (["run", "digits/supervised", "--out", "here", "--resume"], "holds no run to resume"),

@@ -1,13 +1,14 @@
 """The commands, each a thin layer over a function of the package."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from meanteacher.cli import photos
+from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
 
 app = typer.Typer(
     name="meanteacher",
@@ -18,10 +19,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     suggest_commands=True,
 )
-
-EXIT_INPUT = 2
-EXIT_DIVERGED = 3
-EXIT_INTERRUPTED = 75
 
 DataOption = Annotated[
     Path | None,
@@ -60,7 +57,7 @@ def demo(
     their spread and the paired gain over supervised-only, and writes a page with the curves. Running it again
     with the same folder shows the finished runs and trains only what is missing.
     """
-    with _errors_explained():
+    with errors_explained():
         from meanteacher.cli.demo import run_demo
 
         finished = run_demo(out, draws)
@@ -83,7 +80,7 @@ def gallery(
     writes a page with the errors, the paired difference to supervised-only and a picture a method. Running it again
     trains only what is missing. Ctrl-C saves, and the exit code is 75.
     """
-    with _errors_explained():
+    with errors_explained():
         from meanteacher.cli.gallery import run_gallery, write_methods_page
 
         finished = bool(write_methods_page(out)) if page_only else run_gallery(out=out, runs=runs, draws=draws)
@@ -107,6 +104,14 @@ def run(
             help="Change a field of the recipe, e.g. steps=300 or method.weight.value=50. Repeatable.",
         ),
     ] = None,
+    compiled: Annotated[
+        Literal["auto", "yes", "no"],
+        typer.Option("--compile", help="Compile the networks; auto: if that is measured to pay within this run."),
+    ] = "auto",
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="What the networks compute in; auto: bfloat16 on a GPU, float32 on a CPU."),
+    ] = "auto",
     data: DataOption = None,
 ) -> None:
     """Train one recipe and write its record.
@@ -115,10 +120,19 @@ def run(
     byte, as one that was never interrupted. Exit codes: 0 complete, 2 something given is wrong, 3 diverged,
     75 interrupted and resumable.
     """
-    with _errors_explained():
+    with errors_explained():
         from meanteacher.cli.run import run_recipe
 
-        finished = run_recipe(recipe, seed=seed, out=out, resume=resume, settings=settings or [], data=data)
+        finished = run_recipe(
+            recipe,
+            seed=seed,
+            out=out,
+            resume=resume,
+            compiled=compiled,
+            precision=precision,
+            settings=settings or [],
+            data=data,
+        )
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -128,7 +142,7 @@ def list_recipes(
     pattern: Annotated[str, typer.Argument(help="Only recipes with this in their name.")] = "",
 ) -> None:
     """List the recipes, with the paper's error where it reports one."""
-    with _errors_explained():
+    with errors_explained():
         from meanteacher.cli.listing import print_recipes
 
         print_recipes(pattern)
@@ -145,25 +159,14 @@ def bench(
     Contenders take turns in one process and medians of rounds are compared, so that a noisy machine disturbs both
     sides alike. Look at the load first, all the same.
     """
-    with _errors_explained():
+    with errors_explained():
         from meanteacher.cli.bench import run_bench
 
         run_bench(out, quick=quick, only=only)
 
 
-@contextmanager
-def _errors_explained() -> Iterator[None]:
-    """One clear sentence for what a person can mend; a traceback only for what we must."""
-    from meanteacher.core import DivergedError, InputError
-
-    try:
-        yield
-    except InputError as error:
-        typer.secho(f"Error: {error}", fg="red", err=True)
-        raise typer.Exit(EXIT_INPUT) from error
-    except DivergedError as error:
-        typer.secho(f"Diverged: {error}", fg="red", err=True)
-        raise typer.Exit(EXIT_DIVERGED) from error
+for _command in (photos.fit, photos.check, photos.predict, photos.evaluate, photos.export, photos.report, photos.label):
+    app.command()(_command)
 
 
 def main() -> None:

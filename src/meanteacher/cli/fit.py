@@ -1,0 +1,134 @@
+"""`meanteacher fit` and `meanteacher check`."""
+
+import shlex
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from meanteacher.cli.interrupt import graceful_stop
+from meanteacher.cli.progress import RunProgress
+from meanteacher.fit.cache import decode_all
+from meanteacher.fit.finding import Finding
+from meanteacher.fit.findings import check
+from meanteacher.fit.fitting import Wishes, fit
+from meanteacher.fit.photos import find_photos
+from meanteacher.fit.plan import image_size
+from meanteacher.fit.results import read_fit, write_pages
+from meanteacher.fit.shapes import shapes_of
+
+_COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
+
+
+class _Terminal:
+    """Tells a person at a terminal what the fit is doing."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar: Progress | None = None
+        self._doing = ""
+
+    def show(self, name: str, steps: int) -> RunProgress:
+        return RunProgress(self.console, name, steps=steps)
+
+    def say(self, sentence: str) -> None:
+        self.console.print(escape(sentence), soft_wrap=True, highlight=False)
+
+    def found(self, findings: tuple[Finding, ...]) -> None:
+        for finding in findings:
+            colour = _COLOURS[finding.severity]
+            line = f"[{colour}]{finding.severity.capitalize()}:[/] {escape(finding.sentence)}"
+            self.console.print(line, soft_wrap=True, highlight=False)
+
+    def progress(self, doing: str, done: int, total: int) -> None:
+        if self._bar is None or self._doing != doing:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self.console,
+                disable=not self.console.is_terminal,
+                transient=True,
+            )
+            self._doing = doing
+            self._bar.add_task(doing, total=total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done)
+        if done >= total:
+            self._bar.stop()
+            self._bar = None
+
+
+def run_fit(wishes: Wishes) -> bool:
+    """Fit, and say what came of it. Returns whether it is complete."""
+    console = Console()
+
+    def announce() -> None:
+        console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
+
+    with graceful_stop(announce) as should_stop:
+        fitted = fit(wishes, _Terminal(console), should_stop=should_stop)
+    if fitted is None:
+        console.print("Interrupted; nothing is lost. Resume with:", highlight=False)
+        console.print(f"  {escape(_again(wishes))}", soft_wrap=True, highlight=False)
+        return False
+    console.print()
+    console.print(f"[bold]{escape(fitted['answer']['sentence'])}[/]", soft_wrap=True, highlight=False)
+    estimate = fitted["estimate"][fitted["answer"]["shipped"]]
+    console.print(
+        f"The model that is kept errs on {estimate['error']:.0%} (95 % interval {estimate['low']:.0%} to "
+        f"{estimate['high']:.0%}), judged by {fitted['estimate']['n']} labelled images.",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for name, what in (
+        ("report.html", "the report, to be opened in a browser"),
+        ("predictions.csv", "a label for every image"),
+        ("label-next.csv", "the images whose labels would help most"),
+        ("model", "the model, for meanteacher predict"),
+    ):
+        console.print(f"  {escape(str(wishes.out / name))}: {what}", soft_wrap=True, highlight=False)
+    return True
+
+
+def run_check(photos: Path, labels: Path | None) -> None:
+    """Say what there is and what is wrong with it; writes nothing that stays."""
+    console = Console()
+    terminal = _Terminal(console)
+    found = find_photos(photos, labels)
+    shapes = None if found.arrays is not None else shapes_of(found)
+    size = image_size(shapes) if found.arrays is None else image_size(None, min(found.arrays.shape[1:3]))
+    with tempfile.TemporaryDirectory() as folder:
+        decoded = decode_all(
+            found, size, Path(folder), progress=lambda done, n: terminal.progress("Reading images", done, n)
+        )
+        findings = check(found, decoded, shapes)
+    n_labelled = int((found.labels >= 0).sum())
+    terminal.say(
+        f"{len(found)} images, {n_labelled} of them labelled, in {len(found.class_names)} classes: "
+        f"{', '.join(found.class_names[:20])}{' …' if len(found.class_names) > 20 else ''}."
+    )
+    terminal.found(findings)
+    if not findings:
+        terminal.say("Nothing to complain about.")
+
+
+def run_report(folder: Path) -> None:
+    """Write the pages of a fit again."""
+    console = Console()
+    content = read_fit(folder)
+    write_pages(content, folder)
+    console.print(
+        f"Written: {escape(str(folder / 'report.html'))}, {escape(str(folder / 'MODEL_CARD.md'))}", highlight=False
+    )
+
+
+def _again(wishes: Wishes) -> str:
+    words = ["meanteacher", "fit", str(wishes.photos), "--minutes", f"{wishes.minutes:g}", "--out", str(wishes.out)]
+    words += ["--labels", str(wishes.labels)] if wishes.labels else []
+    words += ["--from", str(wishes.start)] if wishes.start else []
+    words += [] if wishes.flip is None else ["--flip" if wishes.flip else "--no-flip"]
+    return shlex.join([*words, "--resume"])

@@ -1,0 +1,213 @@
+"""One image file to pixels: whatever a camera, a scanner or a web page wrote, as a small upright RGB square.
+
+No setting of Pillow's is changed, since they belong to the whole process: what is too large is refused here.
+"""
+
+import errno
+import os
+import struct
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from meanteacher.fit import jpeg
+
+MAX_PIXELS = 100_000_000
+"""An image with more is refused by its header: a file of some kilobytes can hold pixels that fill the memory."""
+
+_MAX_BYTES = 1 << 30
+_HEAD_BYTES = 1 << 16
+
+# By how a file begins, since extensions are often wrong.
+_KINDS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
+    ((b"\x89PNG\r\n\x1a\n",), PngImageFile),
+    ((b"GIF87a", b"GIF89a"), GifImageFile),
+    ((b"BM",), BmpImageFile),
+    ((b"RIFF",), WebPImageFile),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImageFile),
+    ((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf"), PpmImageFile),
+)
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_LYING = (5, 6, 7, 8)
+
+
+class UnreadableError(Exception):
+    """An image that cannot be had. The message is a short reason, to stand after the file's name."""
+
+    def __init__(self, reason: str, *, lasting: bool = True) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
+        """Whether the content is to blame: if not, the same file may be readable tomorrow."""
+
+
+def decode(path: Path, size: int) -> NDArray[np.uint8]:
+    """The whole image squeezed into [size, size, 3]: RGB, upright, over white where it is transparent.
+
+    Raises:
+        UnreadableError: says why in a few words.
+    """
+    data = _read(path)
+    try:
+        if data.startswith(jpeg.START):
+            image, orientation = _decode_jpeg(data, size)
+        else:
+            image, orientation = _decode_other(data, size)
+        if image.mode == "RGBA":
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        # On the small square: a turn and a squeeze may change places.
+        if orientation != 1:
+            image = image.transpose(_TURNS[orientation])
+        pixels = image.tobytes()
+    except UnreadableError:
+        raise
+    # A damaged file makes decoders fail in every way there is.
+    except Exception as error:
+        raise UnreadableError(_reason(error, data)) from error
+    return np.frombuffer(pixels, np.uint8).reshape(size, size, 3)
+
+
+def header(path: Path) -> tuple[int, int, str]:
+    """Width and height as displayed, and Pillow's name of the mode. Decodes nothing, so it may be of any size.
+
+    Raises:
+        UnreadableError: says why in a few words.
+    """
+    data = _read(path, most=_HEAD_BYTES)
+    try:
+        if data.startswith(jpeg.START):
+            try:
+                head = jpeg.read_head(data)
+            except EOFError:
+                head = jpeg.read_head(_read(path))
+            size, mode, orientation = (head.width, head.height), head.mode, head.orientation
+        else:
+            with path.open("rb") as file:
+                image = _open(file, data)
+                size, mode, orientation = image.size, image.mode, _orientation(image)
+    except UnreadableError:
+        raise
+    except FileNotFoundError as error:
+        raise UnreadableError("gone", lasting=False) from error
+    except Exception as error:
+        raise UnreadableError(_reason(error, data)) from error
+    width, height = reversed(size) if orientation in _LYING else size
+    return width, height, mode
+
+
+def squeeze(image: Image.Image, size: int, box: jpeg.Box | None = None) -> Image.Image:
+    """The whole image (or the box of it) in a square, each pixel an average of what it covers."""
+    if image.size == (size, size):
+        return image
+    return image.resize((size, size), Image.Resampling.BILINEAR, box, reducing_gap=2.0)
+
+
+def _read(path: Path, *, most: int = -1) -> bytes:
+    try:
+        with path.open("rb", buffering=0) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            if n_bytes > _MAX_BYTES and most < 0:
+                raise UnreadableError(f"too large: {n_bytes / 1e9:.1f} GB")
+            data = file.read(most)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            reason = "a link that leads nowhere" if path.is_symlink() else "gone"
+        else:
+            reason = (error.strerror or type(error).__name__).lower()
+        raise UnreadableError(reason, lasting=False) from error
+    if not data:
+        raise UnreadableError("empty")
+    return data
+
+
+def _decode_jpeg(data: bytes, size: int) -> tuple[Image.Image, int]:
+    head = jpeg.read_head(data)
+    _check_pixels(head.width, head.height)
+    image, box = jpeg.read_pixels(data, head, least=2 * size)
+    return squeeze(image, size, box), head.orientation
+
+
+def _decode_other(data: bytes, size: int) -> tuple[Image.Image, int]:
+    image = _open(BytesIO(data), data)
+    _check_pixels(*image.size)
+    image.load()
+    # Some files say how to turn them after the pixels only.
+    return squeeze(_plain(image), size), _orientation(image)
+
+
+def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:
+    for starts, kind in _KINDS:
+        if start.startswith(starts):
+            return kind(file)
+    raise UnreadableError("not an image")
+
+
+def _orientation(image: ImageFile.ImageFile) -> int:
+    # A TIFF file has none here: Pillow turns it by itself.
+    return jpeg.read_orientation(image.info.get("exif", b""))
+
+
+def _check_pixels(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise UnreadableError(f"too large: {width}x{height} pixels")
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """The image as L, RGB or RGBA: the modes whose pixels can be averaged."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        return _from_numbers(np.asarray(image))
+    mode = "RGBA" if image.has_transparency_data else "L" if image.mode in ("L", "1") else "RGB"
+    try:
+        return image if image.mode == mode else image.convert(mode)
+    except ValueError as error:
+        raise UnreadableError(f"colours of an unknown kind: {image.mode}") from error
+
+
+def _from_numbers(values: NDArray[np.number]) -> Image.Image:
+    """Grey from numbers whose white no header names: the least of the usual whites that none exceeds."""
+    usual = (1, 255, 65535) if values.dtype.kind == "f" else (65535,)
+    numbers = np.nan_to_num(values, posinf=0, neginf=0).clip(0)
+    most = float(numbers.max())
+    white = next((white for white in usual if most <= white), most)
+    return Image.fromarray((numbers * (255 / white) + 0.5).astype(np.uint8))
+
+
+def _reason(error: Exception, data: bytes) -> str:
+    if isinstance(error, Image.DecompressionBombError):
+        return "too large"
+    # What a reader looked for was not there any more: Pillow says so in several ways.
+    if isinstance(error, EOFError) or isinstance(error.__cause__, IndexError | struct.error | EOFError):
+        return "truncated"
+    if "truncated" in str(error) or "not enough image data" in str(error) or _names_more(data):
+        return "truncated"
+    return "damaged"
+
+
+def _names_more(data: bytes) -> bool:
+    """Whether a WebP or TIFF file names a place beyond its own end."""
+    if data.startswith(b"RIFF"):
+        return 8 + int.from_bytes(data[4:8], "little") > len(data)
+    if data.startswith(b"II*\0"):
+        return int.from_bytes(data[4:8], "little") >= len(data)
+    return data.startswith(b"MM\0*") and int.from_bytes(data[4:8], "big") >= len(data)

@@ -1,0 +1,133 @@
+"""How wrong a model is, how sure that is, and whether another is better: from a few judged images."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from scipy.stats import norm
+
+CONFIDENCE = 0.95
+_Z = float(norm.ppf((1 + CONFIDENCE) / 2))
+_N_BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A share, and the range that holds the true one in 95 of 100 cases."""
+
+    value: float
+    low: float
+    high: float
+
+
+def error_interval(wrong: int, n: int) -> Interval:
+    """Wilson's interval for a share: it stays within 0 and 1, and says something sensible for few images.
+
+    >>> interval = error_interval(31, 100)
+    >>> interval.value, round(interval.low, 3), round(interval.high, 3)
+    (0.31, 0.228, 0.406)
+    >>> error_interval(0, 10).low, round(error_interval(0, 10).high, 2)
+    (0.0, 0.28)
+    """
+    share = wrong / n
+    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much lower the error of one model is than another's, on the same images."""
+
+    difference: Interval
+    n_needed: int | None
+    """Judged images that a difference of this size would need to be clear; None where there is none to be seen."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first is better: yes, no or unclear."""
+        if self.difference.low > 0:
+            return "yes"
+        return "no" if self.difference.high < 0 else "unclear"
+
+
+def paired_gain(wrong: np.ndarray, baseline_wrong: np.ndarray) -> Gain:
+    """The baseline's error minus the model's, with the interval of Agresti and Min (2005) for paired shares.
+
+    Only images that one gets right and the other wrong tell the two apart, which makes the pairs much sharper
+    than two separate intervals.
+
+    Args:
+        wrong: [N] of bool, where the model is wrong
+        baseline_wrong: [N] of bool, where the baseline is, on the same images
+    """
+    n = len(wrong)
+    better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())
+    difference = (better - worse) / n
+    b, c, m = better + 0.5, worse + 0.5, n + 2
+    middle = (b - c) / m
+    half = _Z / m * math.sqrt(b + c - (b - c) ** 2 / m)
+    disagree = (better + worse) / n
+    needed = None if difference == 0 else math.ceil(_Z**2 * max(disagree - difference**2, 1 / n) / difference**2)
+    return Gain(Interval(difference, max(-1.0, middle - half), min(1.0, middle + half)), needed)
+
+
+def fitted_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """What to divide logits by so that the judged labels are most probable (Guo et al. 2017).
+
+    Held within 1/20 and 20: a model that is never wrong on few images would ask for certainty.
+    """
+
+    def surprise(log_temperature: float) -> float:
+        log_p = log_softmax(logits / math.exp(log_temperature), axis=1)
+        return float(-log_p[np.arange(len(labels)), labels].mean())
+
+    bound = math.log(20.0)
+    return math.exp(float(minimize_scalar(surprise, bounds=(-bound, bound), method="bounded").x))
+
+
+def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """The temperature, and the calibration error before and after it.
+
+    Judging a temperature on the images it was fitted to would flatter it: each half of the images is judged with
+    the temperature of the other half. The temperature that ships is fitted to all.
+    """
+    temperature = fitted_temperature(logits, labels)
+    halves = np.arange(len(labels)) % 2
+    after = np.empty((len(labels), logits.shape[1]))
+    for half in (0, 1):
+        judged, other = halves == half, halves != half
+        fitted = fitted_temperature(logits[other], labels[other]) if other.any() else temperature
+        after[judged] = softmax(logits[judged] / fitted, axis=1)
+    return {
+        "temperature": temperature,
+        "before": calibration_error(softmax(logits, axis=1), labels),
+        "after": calibration_error(after, labels),
+        "bins": reliability(after, labels),
+    }
+
+
+def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
+    """Ten bins of equal width by confidence: how often the model is right in each that is not empty."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    index = np.minimum((confidence * _N_BINS).astype(int), _N_BINS - 1)
+    return [
+        {
+            "low": k / _N_BINS,
+            "high": (k + 1) / _N_BINS,
+            "n": int((index == k).sum()),
+            "confidence": float(confidence[index == k].mean()),
+            "accuracy": float(right[index == k].mean()),
+        }
+        for k in range(_N_BINS)
+        if (index == k).any()
+    ]
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """The mean distance of confidence from accuracy over the bins, weighted by how many images each has."""
+    bins = reliability(probabilities, labels)
+    return sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in bins) / len(labels)

@@ -1,0 +1,137 @@
+"""A model for programs without Python: one ONNX file that takes bytes and gives probabilities."""
+
+import json
+import logging
+import secrets
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meanteacher.core import InputError
+from meanteacher.fit.bundle import Bundle
+
+INPUT, OUTPUT = "images", "probabilities"
+RESIZE = (
+    "the whole image, upright, squeezed into the square with antialiasing (not cropped); RGB, transparency over white"
+)
+
+_MAX_DIFFERENCE = 1e-4
+_N_RANDOM = 64
+
+
+def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
+    """Write the model as ONNX, after comparing what onnxruntime makes of it with what torch does.
+
+    The file takes `images`, bytes [N, 3, size, size] for any N, and gives `probabilities` [N, n_classes]:
+    normalisation, temperature and softmax are inside. Its metadata hold, each as JSON, class_names, size, resize and
+    version.
+
+    Raises:
+        InputError: the extra `onnx` is not installed, `out` exists or cannot be written, or the two do not agree.
+    """
+    onnx, onnxruntime = _imported("onnx"), _imported("onnxruntime")
+    _imported("onnxscript")
+    if out.is_dir() or (out.exists() and not overwrite):
+        raise InputError(f"{out} exists already. Replace it with --overwrite, or give another file with --out.")
+    model = _exported(bundle)
+    about = {
+        "class_names": bundle.class_names,
+        "size": bundle.size,
+        "resize": RESIZE,
+        "version": f"meanteacher {version('meanteacher')}",
+    }
+    onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in about.items()})
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        onnx.checker.check_model(model, full_check=True)
+        part.write_bytes(model.SerializeToString())
+        session = onnxruntime.InferenceSession(str(part), providers=["CPUExecutionProvider"])
+        _compare(bundle, session)
+        part.replace(out)
+    except OSError as error:
+        raise InputError(f"Cannot write {out} ({error}). Make room, or give another file with --out.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return out
+
+
+def _exported(bundle: Bundle) -> Any:
+    images = torch.zeros(2, 3, bundle.size, bundle.size, dtype=torch.uint8)
+    with _quiet():
+        program = torch.onnx.export(
+            bundle.classifier(),
+            (images,),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("N", min=1)},),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    # The exporter notes where in whose source each operation stands, which is nobody's business.
+    for noted in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output):
+        del noted.metadata_props[:]
+        noted.doc_string = ""
+    return model
+
+
+def _compare(bundle: Bundle, session: Any) -> None:
+    images = _trial_images(bundle.size)
+    expected = bundle.probabilities(images)
+    got = torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
+    difference = float((got - expected).abs().max()) if got.shape == expected.shape else float("inf")
+    n_other = int((got.argmax(1) != expected.argmax(1)).sum()) if got.shape == expected.shape else len(images)
+    # Not the other way round: a comparison with NaN is false.
+    if not (difference <= _MAX_DIFFERENCE and n_other == 0):
+        raise InputError(
+            f"The exported model does not compute what this one does: probabilities differ by up to {difference:.2g} "
+            f"and {n_other} of {len(images)} images get another class, so nothing was written. "
+            "Try another version of onnxruntime."
+        )
+
+
+def _trial_images(size: int) -> Tensor:
+    """Noise, and what noise is not: black, white, pure colours, an edge, a ramp, one bright pixel."""
+    draws = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (_N_RANDOM, 3, size, size), dtype=torch.uint8, generator=draws)
+    edges = torch.zeros(8, 3, size, size, dtype=torch.uint8)
+    edges[1] = 255
+    for channel in range(3):
+        edges[2 + channel, channel] = 255
+    edges[5, :, :, size // 2 :] = 255
+    edges[6] = torch.linspace(0, 255, size).to(torch.uint8)
+    edges[7, :, size // 2, size // 2] = 255
+    return torch.cat([noise, edges])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter complains about itself, and that torchvision, which is not needed, is not there."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".*LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"Exporting needs packages that are not installed ({error}). "
+            "Install them with: pip install 'meanteacher[onnx]'"
+        ) from error

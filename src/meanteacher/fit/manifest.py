@@ -1,0 +1,204 @@
+"""What model.json says of a model, believed only after it is checked.
+
+The file may have been written by anyone. A kind is looked up in a plain dict and its fields are numbers within bounds;
+nothing is imported by name. The network is first built without memory, on torch's meta device, to know the
+shapes that the weights must have: nothing of their size is allocated before the file has shown that it holds them.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models import FastNet, ModelSpec, WideResNet
+from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
+
+FORMAT = "meanteacher-model"
+SCHEMA = 1
+AGAIN = "Get the model again, or fit it again."
+
+NETWORKS: dict[str, type[Any]] = {"FastNet": FastNet, "WideResNet": WideResNet}
+NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}
+
+_N_CHANNELS = 3
+_SIZES = (8, 1024)
+_MAX_FIELD = 1000
+"""A network of a thousand layers, or a thousand times as wide, is not one of ours."""
+_MAX_WEIGHTS = 1 << 31
+_MAX_TEXT = 1 << 24
+"""Bytes; model.json is a page or two, but a description may be longer and the classes many."""
+
+Shape = tuple[tuple[int, ...], torch.dtype]
+Shapes = dict[str, Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of model.json, each part within bounds."""
+
+    path: Path
+    spec: ModelSpec
+    normaliser: Normaliser
+    class_names: tuple[str, ...]
+    size: int
+    temperature: float
+    sha256: str
+    about: dict[str, Any]
+
+    def n_bytes(self) -> int:
+        """Of all tensors together."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._shapes().values())
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse tensors of other names, shapes or types than this model's.
+
+        Raises:
+            InputError: says which.
+        """
+        expected = self._shapes()
+        missing, unknown = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+        if missing:
+            raise self._error(f"{_few(missing)} of {self.spec} is missing")
+        if unknown:
+            raise self._error(f"{self.spec} has no {_few(unknown)}")
+        got: Shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+        wrong = [name for name in expected if got[name] != expected[name]]
+        n_classes = len(self.class_names)
+        if wrong and all(_differs_in_classes(got[name], expected[name], n_classes) for name in wrong):
+            raise self._error(f"{n_classes} classes are named, but the last layer has {got[wrong[0]][0][0]}")
+        if wrong:
+            raise self._error(f"{wrong[0]} is {got[wrong[0]]} where {expected[wrong[0]]} is expected")
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise self._error("the weights hold values that are not finite")
+
+    def build(self, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module]:
+        """The network and its normalisation with these tensors, which `check` has passed."""
+        network, normalise = self._network("cpu"), self._normalise()
+        network.load_state_dict(_part(tensors, "network"))
+        for name, tensor in _part(tensors, "normalise").items():
+            setattr(normalise, name, tensor)
+        return network.eval(), normalise.eval()
+
+    def _shapes(self) -> Shapes:
+        tensors = {f"network.{name}": tensor for name, tensor in self._network("meta").state_dict().items()}
+        shapes: Shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+        n_values = _N_CHANNELS * self.size**2
+        by_kind: dict[type, dict[str, tuple[int, ...]]] = {
+            PerImage: {},
+            PerChannel: dict.fromkeys(("mean", "deviation"), (1, _N_CHANNELS, 1, 1)),
+            Zca: {"mean": (n_values,), "whiten": (n_values, n_values)},
+        }
+        return shapes | {
+            f"normalise.{name}": (shape, torch.float32) for name, shape in by_kind[type(self.normaliser)].items()
+        }
+
+    def _network(self, device: str) -> nn.Module:
+        problem = Problem(len(self.class_names), n_examples=1, input_shape=(_N_CHANNELS, self.size, self.size))
+        try:
+            # First weights are drawn and thrown away; whoever loads a model keeps their random numbers.
+            with torch.random.fork_rng(devices=[]), torch.device(device):
+                return self.spec.build(problem)
+        except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+            reason = str(error).partition("\n")[0]
+            raise self._error(f"its network {self.spec} cannot be built ({reason})") from error
+
+    def _normalise(self) -> nn.Module:
+        """A module of the right kind: fitted to one pixel, which takes no time; its tensors are set afterwards."""
+        return self.normaliser.fit(torch.zeros(1, _N_CHANNELS, 1, 1))
+
+    def _error(self, what: str) -> InputError:
+        return InputError(f"{self.path} and its weights do not fit: {what}. {AGAIN}")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The checked content of a model.json.
+
+    Raises:
+        InputError: damaged, of another format, or not to be believed.
+    """
+    content = _read_object(path)
+    if content.get("format") != FORMAT:
+        raise InputError(f"{path} does not describe a model of meanteacher. Give the folder `model` of a fit.")
+    if content.get("schema") != SCHEMA:
+        raise InputError(
+            f"{path} has schema {content.get('schema')!r}, this version reads {SCHEMA}. "
+            "Use the version of meanteacher that wrote it."
+        )
+    try:
+        manifest = Manifest(
+            path=path,
+            spec=_value(NETWORKS, content["network"]["kind"], content["network"]["fields"]),
+            normaliser=_value(NORMALISERS, content["normalise"].pop("kind"), content["normalise"]),
+            class_names=_class_names(content["class_names"]),
+            size=_whole("size", content["size"], *_SIZES),
+            temperature=_number("temperature", content["temperature"], 1e-6, 1e6),
+            sha256=str(content["sha256"]),
+            about=dict(content["about"]),
+        )
+        if (n_bytes := manifest.n_bytes()) > _MAX_WEIGHTS:
+            raise ValueError(f"its weights would take {n_bytes:,} bytes, and {_MAX_WEIGHTS:,} are the most")
+    except InputError:
+        raise
+    except KeyError as error:
+        raise InputError(f"{path} is damaged: {error} is missing. {AGAIN}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path} does not describe a model that can be used: {error}. {AGAIN}") from error
+    return manifest
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_TEXT:
+            raise ValueError(f"longer than {_MAX_TEXT:,} bytes")
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}). {AGAIN}") from error
+    return content
+
+
+def _value(kinds: Mapping[str, type[Any]], kind: str, fields: Mapping[str, Any]) -> Any:
+    if kind not in kinds:
+        raise ValueError(f"its kind {kind!r} is none of {', '.join(kinds)}")
+    return kinds[kind](**{name: _number(name, value, -_MAX_FIELD, _MAX_FIELD) for name, value in fields.items()})
+
+
+def _number(name: str, value: object, low: float, high: float) -> Any:
+    # A comparison with NaN is false, so this refuses it too.
+    if not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"{name} is a number from {low:g} to {high:g}, not {str(value)[:40]!r}")
+    return value
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{name} is a whole number from {low} to {high}, not {str(value)[:40]!r}")
+    return value
+
+
+def _class_names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or len(names) < 2 or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("class_names is a list of at least two names")
+    if len(set(names)) < len(names):
+        raise ValueError("two of its classes have the same name")
+    return tuple(names)
+
+
+def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors under one of the two prefixes, without it."""
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+
+
+def _differs_in_classes(got: Shape, expected: Shape, n_classes: int) -> bool:
+    return expected[0][:1] == (n_classes,) and bool(got[0]) and got[0][1:] == expected[0][1:] and got[1] == expected[1]
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

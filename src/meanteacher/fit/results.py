@@ -1,0 +1,242 @@
+"""What a fit leaves: the model, predictions for every image, what to label next, the answer and its page."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import softmax
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.evaluate import predict_logits
+from meanteacher.fit.answer import answer, estimate
+from meanteacher.fit.bundle import Bundle, save_bundle
+from meanteacher.fit.cache import Decoded
+from meanteacher.fit.estimate import calibration
+from meanteacher.fit.finding import Finding
+from meanteacher.fit.judging import Judging
+from meanteacher.fit.photos import Photos, printable
+from meanteacher.fit.plan import METHODS, Plan
+from meanteacher.fit.prediction import cell, prediction_rows
+from meanteacher.fit.rounds import Judged, Trained
+from meanteacher.fit.suggest import Suggestion, label_next
+from meanteacher.fit.thumbnail import thumbnail
+from meanteacher.fit.whole import write_whole
+from meanteacher.recipes.environment import environment
+from meanteacher.recipes.folder import write_json
+from meanteacher.report.fit_page import fit_page
+from meanteacher.report.model_card import model_card
+from meanteacher.views import PerChannel
+
+SCHEMA = 1
+_CHUNK = 1000
+_N_SHOWN = 12
+"""Images in each row of the page's gallery."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """Everything that the fit found out, before it is written down."""
+
+    title: str
+    source: str
+    """Where the labels come from: "class folders" or "csv"."""
+    photos: Photos
+    decoded: Decoded
+    findings: tuple[Finding, ...]
+    groups: np.ndarray
+    usable: np.ndarray
+    plan: Plan
+    judging: Judging
+    judged: dict[str, Judged]
+    shipped: Trained
+    method: str
+
+
+def write_results(
+    fitted: Fitted,
+    out: Path,
+    *,
+    created: str,
+    seconds: Callable[[], dict[str, Any]],
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Predict every image with the shipped model and write all files. Returns what fit.json holds.
+
+    Args:
+        fitted: what was found out
+        out: the folder
+        created: date and time
+        seconds: how long each part took, asked for when all but the page is done
+        progress: told how many images are predicted
+    """
+    photos, usable, shipped = fitted.photos, fitted.usable, fitted.shipped
+    best = fitted.judged[fitted.method]
+    truth = photos.labels[fitted.judging.judged]
+    calibrated = calibration(best.logits, truth)
+    temperature = float(calibrated["temperature"])
+    probabilities = _probabilities(fitted, temperature, progress)
+    judged, gain = estimate(fitted.judging.how, fitted.judged["mean-teacher"].wrong, fitted.judged["supervised"].wrong)
+    labelled = np.isin(np.arange(len(photos)), usable) & (photos.labels != UNLABELLED)
+    n_unlabelled = len(usable) - int(labelled.sum())
+    said = answer(judged, gain, n_unlabelled=n_unlabelled)
+    about = {
+        "created": created,
+        "method": fitted.method,
+        "estimate": judged[fitted.method] | {"how": fitted.judging.how, "n": judged["n"]},
+        "environment": environment(),
+    }
+    bundle = Bundle(shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, temperature, about)
+    save_bundle(bundle, shipped.spec, PerChannel(), out / "model", overwrite=True)
+    candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
+    suggestions = label_next(probabilities, candidates, fitted.groups, photos.class_names)
+    rows = prediction_rows(photos.names, probabilities, photos.class_names, fitted.decoded.unreadable)
+    write_whole(out / "predictions.csv", rows.encode("utf-8"))
+    write_whole(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions).encode("utf-8"))
+    content: dict[str, Any] = {
+        "schema": SCHEMA,
+        "title": printable(fitted.title),
+        "created": created,
+        "version": version("meanteacher"),
+        "answer": said,
+        "data": {
+            "n_images": len(photos),
+            "n_labelled": int(labelled.sum()),
+            "n_unlabelled": n_unlabelled,
+            "n_unreadable": len(fitted.decoded.unreadable),
+            "class_names": list(photos.class_names),
+            "labelled_per_class": _counts(photos.labels[labelled], photos).tolist(),
+            "size": fitted.plan.size,
+            "source": "npz" if photos.arrays is not None else fitted.source,
+        },
+        "estimate": judged,
+        "confusion": _confusion(truth, best.logits.argmax(1), len(photos.class_names)),
+        "per_class": _per_class(fitted, truth, best, probabilities, labelled),
+        "calibration": calibrated,
+        "curves": {name: _curve(fitted.judged[name]) for name in METHODS},
+        "vitals": {
+            name: {"readings": run.first.record["vitals"], "alarms": run.first.record["alarms"]}
+            for name, run in fitted.judged.items()
+        },
+        "findings": [asdict(finding) for finding in fitted.findings],
+        "gallery": _gallery(photos, probabilities, candidates, suggestions),
+        "held_out": [photos.names[i] for i in fitted.judging.judged] if fitted.judging.how == "held-out" else [],
+        "plan": fitted.plan.to_json()
+        | {"network": "FastNet", "n_parameters": shipped.record["n_parameters"], "sentence": fitted.plan.sentence()},
+        "timing": seconds(),
+        "environment": environment(),
+    }
+    write_json(out / "fit.json", content)
+    write_pages(content, out)
+    return content
+
+
+def write_pages(content: dict[str, Any], out: Path) -> None:
+    """The report and the model card of what fit.json holds."""
+    write_whole(out / "MODEL_CARD.md", model_card(content).encode("utf-8"))
+    write_whole(out / "report.html", fit_page(content).encode("utf-8"))
+
+
+def read_fit(folder: Path) -> dict[str, Any]:
+    """What fit.json in a folder holds.
+
+    Raises:
+        InputError: there is none, or it is not one that this version wrote.
+    """
+    path = folder / "fit.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        schema = content["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} holds no complete fit ({error}). Give the --out of one.") from error
+    if schema != SCHEMA:
+        raise InputError(f"{path} has the schema {schema}, this version reads {SCHEMA}. Fit again.")
+    assert isinstance(content, dict)
+    return content
+
+
+def _probabilities(fitted: Fitted, temperature: float, progress: Callable[[int, int], None]) -> np.ndarray:
+    """[N, n_classes] for all images; rows of unreadable ones are never looked at."""
+    images, shipped = torch.from_numpy(fitted.decoded.images), fitted.shipped
+    pieces = []
+    for start in range(0, len(images), _CHUNK):
+        logits = predict_logits(shipped.network, images[start : start + _CHUNK], normalise=shipped.normalise)
+        pieces.append(softmax(logits.double().numpy() / temperature, axis=1))
+        progress(min(start + _CHUNK, len(images)), len(images))
+    return np.concatenate(pieces)
+
+
+def _label_next_rows(photos: Photos, probabilities: np.ndarray, suggestions: list[Suggestion]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["path", "guess", "confidence", "reason"])
+    for suggestion in suggestions:
+        p = probabilities[suggestion.index]
+        guess = photos.class_names[int(p.argmax())]
+        writer.writerow([cell(photos.names[suggestion.index]), cell(guess), f"{p.max():.4f}", cell(suggestion.reason)])
+    return file.getvalue()
+
+
+def _counts(labels: np.ndarray, photos: Photos) -> np.ndarray:
+    return np.bincount(labels, minlength=len(photos.class_names))
+
+
+def _confusion(truth: np.ndarray, guess: np.ndarray, n_classes: int) -> list[list[int]]:
+    """Rows are the true class, columns the predicted one."""
+    table = np.zeros((n_classes, n_classes), dtype=int)
+    np.add.at(table, (truth, guess), 1)
+    return [[int(value) for value in row] for row in table]
+
+
+def _per_class(
+    fitted: Fitted, truth: np.ndarray, best: Judged, probabilities: np.ndarray, labelled: np.ndarray
+) -> list[dict[str, Any]]:
+    photos = fitted.photos
+    taught, predicted = (
+        _counts(photos.labels[labelled], photos),
+        _counts(probabilities[fitted.usable].argmax(1), photos),
+    )
+    return [
+        {
+            "name": name,
+            "n_labelled": int(taught[k]),
+            "n_judged": int((truth == k).sum()),
+            "error": float(best.wrong[truth == k].mean()) if (truth == k).any() else None,
+            "n_predicted": int(predicted[k]),
+        }
+        for k, name in enumerate(photos.class_names)
+    ]
+
+
+def _curve(judged: Judged) -> list[dict[str, float]]:
+    return [
+        {"step": point["step"], "student": point["student"], "teacher": point["teacher"]}
+        for point in judged.first.record["curve"]
+    ]
+
+
+def _gallery(
+    photos: Photos, probabilities: np.ndarray, candidates: np.ndarray, suggestions: list[Suggestion]
+) -> dict[str, list[dict[str, Any]]]:
+    def shown(index: int, reason: str | None = None) -> dict[str, Any]:
+        p = probabilities[index]
+        entry = {
+            "name": printable(photos.names[index]),
+            "label": photos.class_names[int(p.argmax())],
+            "confidence": float(p.max()),
+            "thumb": thumbnail(photos, index),
+        }
+        return entry if reason is None else entry | {"reason": reason}
+
+    order = candidates[np.argsort(-probabilities[candidates].max(1), kind="stable")]
+    return {
+        "most_confident": [shown(int(i)) for i in order[:_N_SHOWN]],
+        "least_confident": [shown(int(i)) for i in order[::-1][:_N_SHOWN]],
+        "label_next": [shown(s.index, s.reason) for s in suggestions],
+    }

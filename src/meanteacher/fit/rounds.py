@@ -1,0 +1,132 @@
+"""The training runs of a fit: both methods, judged on images that did not teach them."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED
+from meanteacher.data import Dataset, Split, TrainTest
+from meanteacher.evaluate import predict_logits
+from meanteacher.fit.continued import Continued
+from meanteacher.fit.judging import Judging
+from meanteacher.fit.plan import Plan, photo_recipe
+from meanteacher.models import ModelSpec
+from meanteacher.recipes import restored, run
+from meanteacher.train import Listener
+
+_SEED = 0
+Show = Callable[[str, int], AbstractContextManager[Listener]]
+"""The name of a run and its steps -> who is told how it goes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What a run leaves."""
+
+    network: nn.Module
+    normalise: nn.Module
+    spec: ModelSpec
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """The outputs of one method for every judging image, each by a model that was not taught by it."""
+
+    logits: np.ndarray
+    """[n, n_classes], in the order of `Judging.judged`."""
+    wrong: np.ndarray
+    """[n] of bool."""
+    first: Trained
+    """Of the first round: its curve is shown, and with a held-out part it is the one to ship."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: everything is saved
+    """The person asked to stop; the folder can be resumed."""
+
+
+class Rounds:
+    """Trains into folders below `out`; what is there already is taken up or read."""
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: np.ndarray,
+        usable: np.ndarray,
+        class_names: tuple[str, ...],
+        *,
+        plan: Plan,
+        fingerprint: str,
+        out: Path,
+        show: Show,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.images, self.labels, self.usable, self.class_names = images, labels, usable, class_names
+        self.plan, self.fingerprint, self.out = plan, fingerprint, out
+        self.show, self.should_stop = show, should_stop
+        self.model: Continued | None = None
+        """To go on from, instead of a new network."""
+
+    def judge(self, method: str, judging: Judging) -> Judged:
+        """Train one model for each part, and let each be judged by the part it has not seen."""
+        outputs: list[np.ndarray] = []
+        first: Trained | None = None
+        for number, part in enumerate(judging.parts):
+            name = method if judging.how == "held-out" else f"{method}-fold-{number + 1}"
+            trained = self.train(method, part, name)
+            first = first or trained
+            logits = predict_logits(trained.network, self.images[torch.from_numpy(part)], normalise=trained.normalise)
+            outputs.append(logits.numpy())
+        assert first is not None
+        together = np.concatenate(outputs)
+        return Judged(together, together.argmax(1) != self.labels[judging.judged], first)
+
+    def train(self, method: str, part: np.ndarray, name: str) -> Trained:
+        """Train without the images of the part; on all of them where it is empty.
+
+        Raises:
+            Interrupted: with a checkpoint to go on from.
+        """
+        recipe = photo_recipe(self.plan, method, fingerprint=self.fingerprint, model=self.model)
+        if not len(part):
+            note = "Trained on every label: its errors are on images it was taught by, and estimate nothing."
+            recipe = replace(recipe, deviations=(note,))
+        data, split = round_data(self.images, self.labels, self.usable, self.class_names, part)
+        folder = self.out / name
+        with self.show(name, recipe.steps) as listener:
+            outcome = run(
+                recipe,
+                seed=_SEED,
+                out=folder,
+                data=data,
+                split=split,
+                resume=(folder / "run.json").exists(),
+                listeners=(listener,),
+                should_stop=self.should_stop,
+            )
+        if outcome.record is None:
+            raise Interrupted
+        state = restored(recipe, seed=_SEED, out=folder, data=data, split=split)
+        spec = self.model.network if self.model else recipe.model
+        return Trained(state.predictor(recipe.method), state.normalise, spec, outcome.record)
+
+
+def round_data(
+    images: Tensor, labels: np.ndarray, usable: np.ndarray, class_names: tuple[str, ...], part: np.ndarray
+) -> tuple[TrainTest, Split]:
+    """All usable images but those of the part, which neither teach nor are learnt from without their labels."""
+    known = np.setdiff1d(usable[labels[usable] != UNLABELLED], part)
+    unknown = usable[labels[usable] == UNLABELLED]
+    judges = part if len(part) else known
+    split = Split(
+        labelled=torch.from_numpy(known), unlabelled=torch.from_numpy(unknown), validation=torch.from_numpy(part)
+    )
+    train = Dataset(images, torch.from_numpy(labels), class_names)
+    test = Dataset(images[torch.from_numpy(judges)], torch.from_numpy(labels[judges]), class_names)
+    return TrainTest(train, test), split

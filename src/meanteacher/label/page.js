@@ -1,0 +1,185 @@
+"use strict";
+// Every name is put in as text (textContent, value), never as markup: a file may be called anything.
+const $ = (id) => document.getElementById(id);
+const base = location.pathname.replace(/\/+$/, "") + "/";
+const touch = matchMedia("(pointer: coarse)").matches;
+let state = null;
+let busy = true;
+let marked = null;
+
+const say = (sentence) => { $("alert").textContent = sentence; $("alert").hidden = !sentence; };
+const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+const filtering = () => state.question && !$("filter-box").hidden;
+
+// While a request is under way or the picture is not there yet, nothing is accepted: an answer must be to an
+// image that was seen.
+async function send(action, content) {
+  if (busy) return;
+  busy = true;
+  await ask(action, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
+}
+
+async function ask(path, options) {
+  try {
+    const answer = await fetch(base + path, options);
+    const told = await answer.json();
+    if (!answer.ok) { say(told.error); busy = false; return; }
+    say("");
+    show(told);
+  } catch {
+    say("The labelling program does not answer. Every answer up to here is saved: start it again in the terminal, and it goes on with this image.");
+    busy = false;
+  }
+}
+
+function show(told) {
+  state = told;
+  const { question, total, labelled, skipped } = state;
+  $("progress").textContent = question ? `${question.number} of ${total}` : "Done";
+  $("bar").max = total;
+  $("bar").value = labelled + skipped;
+  $("counts").textContent = `${labelled} labelled` + (skipped ? ` · ${skipped} skipped` : "");
+  $("undo").disabled = !state.last;
+  $("undo").firstChild.textContent = !state.last ? "Undo" : state.last.label === null ? "Undo the skip" : `Undo “${state.last.label}”`;
+  $("skip").hidden = $("ask").hidden = !question;
+  $("end").hidden = Boolean(question);
+  document.title = `${$("progress").textContent} · Label the next images`;
+  $("new").value = $("filter").value = "";
+  if (question) showQuestion(question); else showEnd();
+}
+
+function showQuestion(question) {
+  state.question = question;
+  const picture = $("image"), problem = question.problem;
+  $("name").textContent = question.name;
+  picture.hidden = Boolean(problem);
+  $("problem").hidden = !problem;
+  $("problem").textContent = problem ? `This image cannot be read: ${problem}. Skip it.` : "";
+  $("guess-box").hidden = !question.guess || Boolean(problem);
+  $("new").disabled = $("add").disabled = Boolean(problem);
+  $("guess").textContent = question.guess;
+  const sure = question.confidence === null ? "" : `${Math.round(100 * question.confidence)} % sure`;
+  $("sure").textContent = sure;
+  $("reason").textContent = question.reason;
+  $("filter-box").hidden = state.classes.every((each) => each.key !== null);
+  $("undo").lastChild.textContent = filtering() ? "Backspace" : "u";
+  $("keys").textContent = filtering()
+    ? "The keys of undo and skip work while the box is empty"
+    : "One key a class · u or Backspace undoes · space or → skips · + another class";
+  listClasses();
+  document.querySelector(".side").scrollTop = 0;
+  focusWhereKeysAnswer();
+  $("heard").textContent = [
+    `Image ${question.number} of ${state.total}, ${question.name}.`,
+    $("problem").textContent,
+    question.guess && !problem ? `The model guesses ${question.guess}, ${sure}. ${question.reason}` : "",
+  ].join(" ");
+  if (problem) { picture.removeAttribute("src"); busy = false; return; }
+  picture.onload = () => { busy = false; };
+  picture.onerror = () => showQuestion({ ...question, problem: "it did not arrive" });
+  picture.src = `${base}image/${question.position}`;
+}
+
+function focusWhereKeysAnswer() {
+  // Not on a screen that is touched: a keyboard would cover the image.
+  if (filtering() && !touch) $("filter").focus(); else $("ask").focus({ preventScroll: true });
+}
+
+function listClasses() {
+  const wanted = $("filter").value.trim().toLowerCase();
+  const found = state.classes.filter((each) => each.name.toLowerCase().includes(wanted));
+  const guess = state.question.guess;
+  found.sort((a, b) => rank(a.name, wanted) - rank(b.name, wanted));
+  marked = wanted ? (found[0]?.name ?? null) : guess || null;
+  $("classes").replaceChildren(...found.map((each) => {
+    const item = document.createElement("li"), button = document.createElement("button"), name = document.createElement("span");
+    button.type = "button";
+    button.disabled = Boolean(state.question.problem);
+    name.textContent = each.name;
+    if (each.key !== null) {
+      const key = document.createElement("kbd");
+      key.textContent = each.key;
+      button.append(key);
+    }
+    button.append(name);
+    button.onclick = () => answer(each.name);
+    if (each.name === marked) item.className = "guessed";
+    item.append(button);
+    return item;
+  }));
+}
+
+// While filtering, names that begin with what was typed come first; the sort keeps the order otherwise.
+const rank = (name, wanted) => (wanted && !name.toLowerCase().startsWith(wanted) ? 1 : 0);
+
+function showEnd() {
+  const { total, labelled, skipped } = state;
+  $("end-title").textContent = labelled === total
+    ? (total === 1 ? "The image is labelled." : `All ${total} images are labelled.`)
+    : `${labelled} of ${plural(total, "image")} labelled, ${skipped} skipped.`;
+  $("next").hidden = !state.written;
+  $("saved").textContent = `The labels are in ${state.labels_file}.`;
+  // A line breaks before an option rather than within it.
+  $("command").replaceChildren(...state.command.split(/(?<= )(?=--)/).map((part) => {
+    const option = document.createElement("span");
+    option.textContent = part;
+    return option;
+  }));
+  $("again").hidden = !skipped;
+  $("again").firstChild.textContent = `Show the ${skipped === 1 ? "skipped image" : plural(skipped, "skipped image")} again`;
+  $("keys").textContent = "u or Backspace undoes the last answer";
+  $("heard").textContent = $("end-title").textContent;
+  $("end").focus({ preventScroll: true });
+  busy = false;
+}
+
+const answer = (label) => { if (!state.question.problem) send("answer", { question: state.question.position, label }); };
+const skip = () => { if (state.question) send("skip", { question: state.question.position }); };
+const undo = () => { if (state.last) send("undo", {}); };
+
+function pressed(event) {
+  if (!state || event.repeat || event.isComposing) return null;
+  const { key, target } = event;
+  const undoing = (event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && key.toLowerCase() === "z";
+  if ((event.ctrlKey || event.metaKey || event.altKey) && !undoing) return null;
+  const inFilter = target === $("filter");
+  if (target === $("new") || (inFilter && target.value !== "" && key !== "Enter")) return null;
+  if (undoing || key === "Backspace" || (key.toLowerCase() === "u" && !inFilter)) return undo;
+  if (!state.question) return null;
+  // A button that has the focus is pressed by Enter and space, as everywhere.
+  if (key === "Enter") return target.tagName === "BUTTON" ? null : () => { if (marked !== null) answer(marked); };
+  if (key === "ArrowRight" || (key === " " && target.tagName !== "BUTTON")) return skip;
+  if (inFilter) return null;
+  if (key === "+") return () => $("new").focus();
+  const chosen = state.classes.find((each) => each.key !== null && each.key === key.toLowerCase());
+  return chosen ? () => answer(chosen.name) : null;
+}
+
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && state?.question) {
+    $("new").value = $("filter").value = "";
+    listClasses();
+    focusWhereKeysAnswer();
+    return;
+  }
+  const action = pressed(event);
+  if (action) { event.preventDefault(); action(); }
+});
+$("accept").onclick = () => answer(state.question.guess);
+$("skip").onclick = skip;
+$("undo").onclick = undo;
+$("again").onclick = () => send("again", {});
+$("filter").oninput = listClasses;
+$("new-form").onsubmit = (event) => {
+  event.preventDefault();
+  if ($("new").value.trim()) answer($("new").value);
+};
+$("copy").onclick = async () => {
+  try {
+    await navigator.clipboard.writeText(state.command);
+    $("copy").firstChild.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren($("command"));
+  }
+};
+ask("state");

@@ -1,0 +1,238 @@
+"""One sitting of labelling: what is asked, what was answered, and the file that holds it after every answer."""
+
+import fcntl
+import os
+import re
+import shlex
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.fit.label_file import read_labels, write_labels
+from meanteacher.fit.photos import Photos, find_photos, printable
+from meanteacher.label.questions import Question, read_fitted, read_questions
+
+# u undoes; the digits stand in the order of the keyboard.
+KEYS = "1234567890abcdefghijklmnopqrstvwxyz"
+MAX_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What undo takes back."""
+
+    position: int
+    skipped: bool
+    before: str | None
+    """The label that stood in the file; None where the image had no row."""
+
+
+class Session:
+    """Questions in their order, each answered, skipped or still to be asked. Safe to use from many threads."""
+
+    def __init__(
+        self, photos: Photos, questions: Sequence[Question], class_names: Sequence[str], *, file: Path, command: str
+    ) -> None:
+        self.photos, self.questions, self.file, self.command = photos, tuple(questions), file, command
+        self._class_names = list(class_names)
+        self._known = {
+            name: photos.class_names[label]
+            for name, label in zip(photos.names, photos.labels, strict=True)
+            if label != UNLABELLED
+        }
+        self._to_ask = deque(k for k in range(len(self.questions)) if self._name(k) not in self._known)
+        self._done: list[_Done] = []
+        self._skipped: list[int] = []
+        self._answers: dict[str, str] = {}
+        self._lock = Lock()
+
+    @property
+    def n_answered(self) -> int:
+        """In this sitting; waits until an answer that is being written is written."""
+        with self._lock:
+            return len(self._answers)
+
+    @property
+    def n_left(self) -> int:
+        """Images without a label, skipped ones among them."""
+        with self._lock:
+            return len(self._to_ask) + len(self._skipped)
+
+    def answer(self, position: int, label: str) -> None:
+        """Label the image that is being asked about; the file holds it when this returns.
+
+        An answer to any other image is dropped: it comes from a second window, or from a key pressed twice.
+
+        Raises:
+            InputError: the name of the class will not do, or the file cannot be written. The question remains.
+        """
+        with self._lock:
+            if not self._asks(position):
+                return
+            label = _checked(label)
+            before = self._write(self._name(position), label)
+            self._answers[self._name(position)] = label
+            self._done.append(_Done(self._to_ask.popleft(), skipped=False, before=before))
+            if label not in self._class_names:
+                self._class_names.append(label)
+
+    def skip(self, position: int) -> None:
+        """Leave the image that is being asked about without a label. The next sitting asks again."""
+        with self._lock:
+            if self._asks(position):
+                self._done.append(_Done(self._to_ask.popleft(), skipped=True, before=None))
+                self._skipped.append(position)
+
+    def undo(self) -> None:
+        """Take the last answer or skip back, and ask that image again.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        with self._lock:
+            if not self._done:
+                return
+            last = self._done[-1]
+            if last.skipped:
+                self._skipped.remove(last.position)
+            else:
+                self._write(self._name(last.position), last.before)
+                del self._answers[self._name(last.position)]
+            self._to_ask.appendleft(self._done.pop().position)
+
+    def ask_skipped_again(self) -> None:
+        with self._lock:
+            self._to_ask.extend(self._skipped)
+            self._skipped.clear()
+            self._done = [done for done in self._done if not done.skipped]
+
+    def state(self) -> dict[str, Any]:
+        """All that the page shows, as plain values; names are fit to be printed."""
+        with self._lock:
+            keyed = len(self._class_names) <= len(KEYS)
+            return {
+                "question": self._question(self._to_ask[0]) if self._to_ask else None,
+                "total": len(self.questions),
+                "labelled": len(self.questions) - len(self._to_ask) - len(self._skipped),
+                "skipped": len(self._skipped),
+                "last": {"label": self._label_of(self._done[-1])} if self._done else None,
+                "classes": [
+                    {"name": name, "key": KEYS[k] if keyed else None} for k, name in enumerate(self._class_names)
+                ],
+                "labels_file": printable(str(self.file)),
+                "written": self.file.exists(),
+                "command": printable(self.command),
+            }
+
+    def _question(self, position: int) -> dict[str, Any]:
+        question = self.questions[position]
+        return {
+            "position": position,
+            "number": position + 1,
+            "name": printable(self._name(position)),
+            "guess": question.guess,
+            "confidence": question.confidence,
+            "reason": question.reason,
+        }
+
+    def _label_of(self, done: _Done) -> str | None:
+        return None if done.skipped else self._answers[self._name(done.position)]
+
+    def _asks(self, position: int) -> bool:
+        return bool(self._to_ask) and self._to_ask[0] == position
+
+    def _name(self, position: int) -> str:
+        return self.photos.names[self.questions[position].index]
+
+    def _write(self, name: str, label: str | None) -> str | None:
+        """Set one row of the file, or delete it, and return what it was. What others wrote meanwhile is kept."""
+        with _alone_in(self.file.parent):
+            rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
+            before = rows.get(name)
+            if label is None:
+                rows.pop(name, None)
+            else:
+                rows[name] = label
+            write_labels(self.file, rows)
+        return before
+
+
+def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session:
+    """Begin with what the fit in `run` asks about, or go on where an earlier sitting stopped.
+
+    The answers go to `labels`, by default labels.csv in `run`. Where that file is there already, rows are added to
+    it. Otherwise it starts with every label that the fit had, from its labels file or from the folders, because a
+    fit takes a labels file for the whole truth.
+
+    Raises:
+        InputError: one of the folders is not what it should be, or there is nothing to ask.
+    """
+    fitted = read_fitted(run)
+    file = labels or run / "labels.csv"
+    if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        raise InputError(f"Cannot write to the folder {file.parent}: make it, or name another file with --labels.")
+    found = find_photos(photos, file if file.exists() else fitted.labels)
+    if found.arrays is not None:
+        raise InputError(f"{photos} holds its labels itself: add them to its array labels, and fit again.")
+    # Without its labels file, the names of folders would be taken for labels.
+    if set(fitted.class_names).isdisjoint(found.class_names):
+        raise InputError(
+            f"The labels of {photos}, such as {found.class_names[0]!r}, are not those that {run} was fitted with: "
+            "give the labels file of that fit with --labels."
+        )
+    class_names = fitted.class_names + tuple(name for name in found.class_names if name not in fitted.class_names)
+    questions = read_questions(run, found, class_names)
+    command = ["meanteacher", "fit", photos, "--labels", file, "--from", run, "--out", next_folder(run)]
+    return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))
+
+
+def next_folder(run: Path) -> Path:
+    """The folder for the next round: the first of run-2, run-3, … that is not there yet.
+
+    >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
+    ('flowers-2', 'fits/flowers-3')
+    """
+    # "." and ".." have no name of their own.
+    run = run if run.name not in ("", "..") else run.resolve()
+    # A larger number is more likely to be a year than a round.
+    stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
+    following = int(number) + 1
+    while (folder := run.with_name(f"{stem}-{following}")).exists():
+        following += 1
+    return folder
+
+
+def _checked(label: str) -> str:
+    label = label.strip()
+    if not label or len(label) > MAX_NAME or printable(label) != label:
+        raise InputError(f"The name of a class is one line of at most {MAX_NAME} characters; got {label!r}.")
+    return label
+
+
+def _labels_in(file: Path) -> dict[str, str]:
+    """path -> label as the rows say, a row without a label never taking one away."""
+    labels: dict[str, str] = {}
+    for row in read_labels(file):
+        labels[row.path] = row.label or labels.get(row.path, "")
+    return labels
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let two sittings that share a file take turns, so that neither overwrites a row of the other."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"Cannot open the folder {folder} any more ({error.strerror}): put it back.") from error
+    try:
+        # Not every file system can lock a folder, and labelling does not depend on it.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

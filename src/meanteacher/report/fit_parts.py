@@ -1,0 +1,162 @@
+"""The rest of a fit as a template prints it: health, findings, plan, time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meanteacher.report.contents import duration
+from meanteacher.report.fit_answer import BASELINE, OURS, Fit
+from meanteacher.report.names import METHODS, display_name
+
+N_NAMES = 50
+"""As many as a reader looks at. All of them are in fit.json."""
+
+READINGS = {
+    "gradients": "Gradient",
+    "distance": "Distance of student and teacher",
+    "labelled_share": "Labelled share of a batch",
+    "largest_class_share": "Share of the class predicted most",
+}
+
+SEVERITIES = ("problem", "warning", "note")
+
+PLAN = {
+    "minutes": "Minutes allowed",
+    "size": "Pixels a side",
+    "width": "Width",
+    "steps": "Steps",
+    "seconds_per_step": "Seconds a step",
+    "network": "Network",
+    "n_parameters": "Parameters",
+    "flip": "Mirrored views",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the vitals said: alarms by method, and the last readings as a table."""
+
+    alarms: Sequence[tuple[str, str]]
+    methods: Sequence[str]
+    readings: Sequence[tuple[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFinding:
+    """A finding, with as many names as a reader looks at."""
+
+    severity: str
+    sentence: str
+    names: Sequence[str]
+    n_names: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of the time, and its share in percent."""
+
+    label: str
+    time: str
+    share: str
+
+
+def health(fit: Fit) -> Health | None:
+    """None where the fit recorded no vitals at all."""
+    vitals = {method: its for method, its in (fit.get("vitals") or {}).items() if its}
+    if not vitals:
+        return None
+    methods = [method for method in (OURS, BASELINE) if method in vitals]
+    methods += [method for method in vitals if method not in methods]
+    alarms = [(display_name(m), _sentence(alarm)) for m in methods for alarm in vitals[m].get("alarms") or ()]
+    tables = {method: _readings(vitals[method].get("readings")) for method in methods}
+    labels = list(dict.fromkeys(label for table in tables.values() for label in table))
+    rows = [(label, [tables[method].get(label, "–") for method in methods]) for label in labels]
+    return Health(alarms, [display_name(method) for method in methods], rows)
+
+
+def findings(fit: Fit) -> list[ShownFinding] | None:
+    """The most serious first; None where the data were not checked."""
+    found = fit.get("findings")
+    if found is None:
+        return None
+    ranked = sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))
+    return [
+        ShownFinding(each["severity"], each["sentence"], names[:N_NAMES], len(names))
+        for each in ranked
+        for names in [list(each.get("names") or ())]
+    ]
+
+
+def plan(fit: Fit) -> list[tuple[str, str]]:
+    """What was decided before training, in words."""
+    decided = fit.get("plan") or {}
+    shown = {label: decided[key] for key, label in PLAN.items() if decided.get(key) is not None}
+    return list(_flat(shown).items())
+
+
+def made_with(fit: Fit) -> list[tuple[str, str]]:
+    """The versions and the machine."""
+    tools = {"meanteacher": fit.get("version")} | dict(fit.get("environment") or {})
+    return [(tool, "not recorded" if value is None else str(value)) for tool, value in tools.items()]
+
+
+def spans(fit: Fit) -> list[Span]:
+    """The parts of the time in the order in which they ran."""
+    parts = (fit.get("timing") or {}).get("parts") or {}
+    total = sum(parts.values()) or 1.0
+    return [
+        Span(display_name(part), duration(seconds), f"{100 * seconds / total:.2f}") for part, seconds in parts.items()
+    ]
+
+
+def _sentence(alarm: str | Mapping[str, Any]) -> str:
+    """Alarms are sentences, or records of one with the step at which it was raised."""
+    if isinstance(alarm, str):
+        return alarm
+    at = "" if alarm.get("step") is None else f" (step {alarm['step']:,})"
+    return f"{alarm['sentence']}{at}"
+
+
+def _readings(readings: Any) -> dict[str, str]:
+    """The last of several readings, flat."""
+    last = readings[-1] if isinstance(readings, Sequence) and readings else readings
+    return _flat(
+        {
+            READINGS.get(key, display_name(key.replace("_", "-"))): (
+                f"{100 * value:.0f} %" if key.endswith("_share") and value is not None else value
+            )
+            for key, value in (last or {}).items()
+        }
+    )
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values as words, with one label for each of several.
+
+    >>> _flat({"Steps": 1500, "Seconds a step": {"mean-teacher": 0.25}})
+    {'Steps': '1,500', 'Seconds a step, Mean Teacher': '0.25'}
+    """
+    flat: dict[str, str] = {}
+    for label, value in values.items():
+        several = (
+            {f"{label}, {METHODS.get(name, name)}": its for name, its in value.items()}
+            if isinstance(value, Mapping)
+            else {label: value}
+        )
+        flat |= {name: _plain(its) for name, its in several.items()}
+    return flat
+
+
+def _plain(value: object) -> str:
+    """A value of the record as a reader writes it.
+
+    >>> _plain(True), _plain(20400), _plain(0.123456), _plain(None), _plain("FastNet")
+    ('yes', '20,400', '0.123', '–', 'FastNet')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,155 @@
+"""The model card of a fit in Markdown: what the model is for, how good it is, and where it must not be trusted."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from meanteacher.report import fit_answer, fit_parts
+from meanteacher.report.contents import duration
+from meanteacher.report.fit_answer import Fit
+from meanteacher.report.fit_tables import class_rows, confused_pairs, intervals
+from meanteacher.report.fit_use import COMMANDS, PYTHON
+from meanteacher.report.names import display_name
+
+N_CLASSES = 50
+"""As many as a reader looks through; the page lists all."""
+
+N_CONFUSED = 5
+
+
+def model_card(fit: Fit) -> str:
+    """The card as text, a pure function of fit.json. Names are escaped: none can become a heading, link or tag."""
+    parts = [
+        f"# A classifier for {escaped(fit['title'])}",
+        escaped(fit_answer.lead(fit)),
+        fit_answer.difference_sentence(fit),
+        "## The model",
+        _model(fit),
+        *_section("## How good it is", _errors(fit)),
+        *_section("### By class", _classes(fit)),
+        *_section("### Most often confused", _confused(fit)),
+        *_section("### How far its confidence can be believed", [fit_answer.calibration_sentence(fit)]),
+        "## Where not to trust it",
+        _limits(fit),
+        "## What it learned from",
+        _data(fit),
+        "## How to use it",
+        _use(),
+        "## Provenance",
+        _provenance(fit),
+    ]
+    card = "\n\n".join(part for part in parts if part) + "\n"
+    return card.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def escaped(text: object) -> str:
+    r"""Text that Markdown shows as it is, on one line.
+
+    >>> print(escaped("<b>[x](y)</b> | *z*"))
+    &lt;b&gt;\[x\](y)&lt;/b&gt; \| \*z\*
+    """
+    line = " ".join(str(text).split())
+    line = re.sub(r"[\\`*_{}\[\]#|~!$]", r"\\\g<0>", line)
+    # Bare addresses become links in some readers.
+    line = re.sub(r":(?=//)|(?<=www)\.", r"\\\g<0>", line, flags=re.IGNORECASE)
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _model(fit: Fit) -> str:
+    size, n_classes = fit["data"]["size"], len(fit["data"]["class_names"])
+    plan = dict(fit_parts.plan(fit))
+    known = [f"{label.lower()}: {escaped(plan[label])}" for label in ("Network", "Parameters") if label in plan]
+    return (
+        f"{fit_answer.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and gives it one of "
+        f"{n_classes:,} classes. It knows no others: an image of something else is given one of them as well."
+    ) + (f"\n\n{_listed(known)}" if known else "")
+
+
+def _errors(fit: Fit) -> list[str]:
+    judged = intervals(fit)
+    if judged is None:
+        return ["No labelled image was left to judge it with: its error is unknown."]
+    rows = [
+        (row.label, f"{row.error} %", f"{row.low} to {row.high} %", "–" if row.wrong is None else f"{row.wrong:,}")
+        for row in judged.rows
+    ]
+    header = ("Model", "Error", f"{fit_answer.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
+    return [_table(header, rows), fit_answer.judged_sentence(fit)]
+
+
+def _classes(fit: Fit) -> list[str]:
+    rows = class_rows(fit)
+    if not rows:
+        return []
+    lines = [(escaped(row.name), row.error, row.wrong or "not judged", f"{row.n_labelled:,}") for row in rows]
+    more = f"The highest errors first; {len(rows) - N_CLASSES:,} more classes are in report.html."
+    return [_table(("Class", "Error", "Wrong", "Labels"), lines[:N_CLASSES]), more if len(rows) > N_CLASSES else ""]
+
+
+def _confused(fit: Fit) -> list[str]:
+    pairs = confused_pairs(fit)[:N_CONFUSED]
+    return [_listed(f"{escaped(p.true)} taken for {escaped(p.taken_for)}: {p.n:,} of {p.of:,}" for p in pairs)]
+
+
+def _limits(fit: Fit) -> str:
+    health = fit_parts.health(fit)
+    found = [each for each in fit_parts.findings(fit) or () if each.severity != "note"]
+    few = [row for row in fit.get("per_class") or () if row["n_labelled"] < 10]
+    return _listed(
+        [
+            "On images of another kind than those it learned from: its error there is unknown.",
+            "Where a wrong answer does harm: let a person look at every one.",
+            *(
+                [f"On its classes with fewer than ten labels, {len(few):,} in number: so few say little."]
+                if few
+                else []
+            ),
+            *(
+                f"{method}, while training: {escaped(sentence)}"
+                for method, sentence in (health.alarms if health else ())
+            ),
+            *(f"{each.severity.capitalize()} in the data: {escaped(each.sentence)}" for each in found),
+        ]
+    )
+
+
+def _data(fit: Fit) -> str:
+    data = fit["data"]
+    unreadable = f", {data['n_unreadable']:,} unreadable" if data.get("n_unreadable") else ""
+    names = ", ".join(escaped(name) for name in data["class_names"][:N_CLASSES])
+    more = f" and {len(data['class_names']) - N_CLASSES:,} more" if len(data["class_names"]) > N_CLASSES else ""
+    counts = f"{data['n_labelled']:,} labelled, {data['n_unlabelled']:,} unlabelled{unreadable}"
+    source = f" Labels from: {escaped(data['source'])}." if data.get("source") else ""
+    return f"{data['n_images']:,} images: {counts}.{source} Classes: {names}{more}."
+
+
+def _use() -> str:
+    width = max(len(command) for _, command in COMMANDS)
+    commands = "\n".join(f"{command:<{width}}  # {purpose}" for purpose, command in COMMANDS)
+    opening = "DIR is the folder of this card, PHOTOS a folder of images."
+    return f"{opening}\n\n```sh\n{commands}\n```\n\n```python\n{PYTHON}```"
+
+
+def _provenance(fit: Fit) -> str:
+    timing = fit.get("timing") or {}
+    return _listed(
+        [
+            *([f"Made: {escaped(fit['created'])}"] if fit.get("created") else []),
+            *(f"{escaped(tool)}: {escaped(value)}" for tool, value in fit_parts.made_with(fit)),
+            *([f"Time: {duration(timing['total_seconds'])}"] if timing.get("total_seconds") is not None else []),
+            f"Method: {display_name(fit['answer']['shipped'])}; every number here is in fit.json",
+        ]
+    )
+
+
+def _section(heading: str, parts: Sequence[str]) -> list[str]:
+    """A heading stands only over something."""
+    return [heading, *parts] if any(parts) else []
+
+
+def _listed(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    ruler = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ruler, *rows))

@@ -1,0 +1,281 @@
+"""A person labels in a real browser: keys, mouse and touch, hostile names, and the file after every answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser_support import Browser
+from label_example import ASKED, CLASSES, KNOWN, Example, make_example, serving
+from meanteacher.label.server import LabelServer
+
+# What a file system lets a name be; no file name can hold the slash of </script>.
+HOSTILE = ("<script>alert(1)<script>.jpg", '"><img src=x onerror=alert(1)>.jpg', "'+alert(1)+'&amp;.jpg")
+ONE, TWO, THREE = ASKED
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Example:
+    return make_example(tmp_path)
+
+
+@pytest.fixture
+def server(example: Example) -> Iterator[LabelServer]:
+    with serving(example.session()) as server:
+        yield server
+
+
+def settle(browser: Browser) -> None:
+    """Wait until the page takes an answer: it does not before its picture is there."""
+    browser.wait_for("state !== null && !busy")
+
+
+def open_page(browser: Browser, server: LabelServer) -> None:
+    browser.open(server.address)
+    settle(browser)
+
+
+def press(browser: Browser, *keys: str, holding: str | None = None) -> None:
+    for key in keys:
+        browser.press(key, holding=holding)
+        settle(browser)
+
+
+def visible(browser: Browser, selector: str) -> bool:
+    return bool(browser.run("return document.querySelector(arguments[0]).checkVisibility()", selector))
+
+
+def assert_nothing_wrong(browser: Browser, server: LabelServer) -> None:
+    assert browser.complaints() == []
+    asked = [url for url in browser.requests() if url != "about:blank"]
+    assert asked
+    assert all(url.startswith(server.address) for url in asked)
+
+
+def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    assert browser.text("#progress") == "1 of 3"
+    assert browser.text("#guess") == "dog"
+    assert browser.text("#sure") == "41 % sure"
+    assert browser.text("#reason").lower() == "hesitates between dog (41%) and cat (38%)"
+    assert [browser.text(f"#classes li:nth-child({k}) kbd") for k in (1, 2, 3)] == ["1", "2", "3"]
+    assert browser.run("return document.querySelector('#image').naturalWidth") == 384
+    press(browser, "3")
+    assert example.labels() == {**KNOWN, ONE: "owl"}
+    assert browser.text("#progress") == "2 of 3"
+    press(browser, "Enter")
+    assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
+    press(browser, "1")
+    assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog", THREE: "cat"}
+    assert browser.text("#end-title") == "All 3 images are labelled."
+    assert browser.text("#command") == server.session.command
+    assert not visible(browser, "#ask")
+    assert not visible(browser, "#again")
+    assert_nothing_wrong(browser, server)
+
+
+@pytest.mark.parametrize("keys", [("u", None), ("Backspace", None), ("z", "Control")], ids=["u", "Backspace", "Ctrl-Z"])
+def test_undo_takes_the_last_answer_back(
+    browser: Browser, server: LabelServer, example: Example, keys: tuple[str, str | None]
+):
+    key, holding = keys
+    open_page(browser, server)
+    press(browser, "1", "2")
+    assert browser.text("#undo span") == "Undo “dog”"
+    press(browser, key, holding=holding)
+    assert example.labels() == {**KNOWN, ONE: "cat"}
+    assert browser.text("#name") == TWO
+    press(browser, "3")
+    assert example.labels() == {**KNOWN, ONE: "cat", TWO: "owl"}
+
+
+def test_undo_works_from_the_end_too(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    press(browser, "1", "1", "1", "u")
+    assert example.labels() == {**KNOWN, ONE: "cat", TWO: "cat"}
+    assert browser.text("#name") == THREE
+    assert visible(browser, "#image")
+
+
+def test_skipped_images_have_no_label_and_come_back_when_asked_for(
+    browser: Browser, server: LabelServer, example: Example
+):
+    open_page(browser, server)
+    press(browser, " ", "2", "ArrowRight")
+    assert example.labels() == {**KNOWN, TWO: "dog"}
+    assert browser.text("#end-title") == "1 of 3 images labelled, 2 skipped."
+    browser.click("#again")
+    settle(browser)
+    assert browser.text("#name") == ONE
+    press(browser, "1", "1")
+    assert browser.text("#end-title") == "All 3 images are labelled."
+    assert_nothing_wrong(browser, server)
+
+
+def test_when_all_is_skipped_there_is_nothing_to_train_with(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    press(browser, " ", " ", " ")
+    assert browser.text("#end-title") == "0 of 3 images labelled, 3 skipped."
+    assert not visible(browser, "#command")
+    assert not example.file.exists()
+
+
+def test_loading_the_page_again_goes_on_with_the_same_image(browser: Browser, server: LabelServer):
+    open_page(browser, server)
+    press(browser, "1")
+    open_page(browser, server)
+    assert browser.text("#name") == TWO
+
+
+def test_the_mouse_does_all_that_the_keys_do(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    for selector in ("#classes li:nth-child(3) button", "#accept", "#undo", "#skip", "#accept"):
+        browser.click(selector)
+        settle(browser)
+    assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dog"}
+    # A click leaves no button behind that Enter would press once more.
+    press(browser, "u")
+    press(browser, "Enter")
+    assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dog"}
+
+
+def test_a_button_that_has_the_focus_is_what_enter_presses(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    browser.run("document.querySelector('#classes li:nth-child(1) button').focus()")
+    press(browser, "Enter")
+    assert example.labels() == {**KNOWN, ONE: "cat"}
+
+
+def test_a_class_can_be_added(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    browser.press("+")
+    # Keys that mean something elsewhere are letters here.
+    browser.type("1 u<b>")
+    browser.press("Backspace", "Enter")
+    settle(browser)
+    assert example.labels() == {**KNOWN, ONE: "1 u<b"}
+    assert browser.text("#classes li:last-child span") == "1 u<b"
+    press(browser, "4")
+    assert example.labels()[TWO] == "1 u<b"
+
+
+def test_many_classes_are_found_by_typing(browser: Browser, example: Example):
+    example.tell_of_the_fit(class_names=["great owl", *CLASSES, *(f"kind {k}" for k in range(40)), "dugong"])
+    with serving(example.session()) as server:
+        open_page(browser, server)
+        browser.type("owl")
+        # One that begins with it comes before one that holds it.
+        assert browser.run("return [...document.querySelectorAll('#classes li')].map(e => e.textContent)") == [
+            "owl",
+            "great owl",
+        ]
+        press(browser, "Enter")
+        assert example.labels() == {**KNOWN, ONE: "owl"}
+        press(browser, "Enter")
+        assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
+        press(browser, "Backspace", " ")
+        assert browser.text("#name") == THREE
+        browser.type("du")
+        press(browser, "Enter")
+        assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dugong"}
+        assert_nothing_wrong(browser, server)
+
+
+def test_a_key_that_is_held_down_answers_once(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    down = "dispatchEvent(new KeyboardEvent('keydown', {key: '1', repeat: arguments[0], bubbles: true}))"
+    browser.run(f"document.body.{down}", False)
+    settle(browser)
+    browser.run(f"document.body.{down}", True)
+    settle(browser)
+    assert example.labels() == {**KNOWN, ONE: "cat"}
+
+
+def test_names_are_text_and_harm_nothing(browser: Browser, tmp_path: Path):
+    example = make_example(tmp_path, HOSTILE)
+    classes = ["</script><script>alert(2)</script>", "<img src=x onerror=alert(3)>", *CLASSES]
+    example.tell_of_the_fit(class_names=classes)
+    with serving(example.session()) as server:
+        open_page(browser, server)
+        for key, name in enumerate(HOSTILE, start=1):
+            assert browser.text("#name") == name
+            assert browser.text("#classes li:nth-child(2) span") == classes[1]
+            press(browser, str(key))
+        labelled = dict(zip(HOSTILE, classes, strict=False))
+        assert example.labels() == {**KNOWN, **labelled}
+        assert browser.run("return document.images.length") == 1
+        assert browser.run("return document.scripts.length") == 1
+        assert_nothing_wrong(browser, server)
+
+
+def test_an_image_that_cannot_be_read_can_only_be_skipped(browser: Browser, example: Example):
+    (example.photos / ONE).write_bytes(b"no image")
+    with serving(example.session()) as server:
+        open_page(browser, server)
+        assert browser.text("#problem") == "This image cannot be read: not an image. Skip it."
+        press(browser, "1", "Enter")
+        assert browser.text("#name") == ONE
+        assert not example.file.exists()
+        press(browser, " ")
+        assert browser.text("#name") == TWO
+        assert visible(browser, "#image")
+        assert_nothing_wrong(browser, server)
+
+
+def test_what_is_shown_is_told_to_a_reader_of_the_screen(browser: Browser, server: LabelServer):
+    open_page(browser, server)
+    press(browser, "1")
+    assert browser.run("return document.querySelector('[aria-live=polite]').textContent") == (
+        f"Image 2 of 3, {TWO}.  The model guesses dog, 41 % sure. hesitates between dog (41%) and cat (38%)"
+    )
+
+
+def test_the_focus_can_be_seen(browser: Browser, server: LabelServer):
+    open_page(browser, server)
+    browser.press("Tab")
+    focused = "getComputedStyle(document.activeElement)"
+    assert browser.run("return document.activeElement.id") == "accept"
+    assert browser.run(f"return {focused}.outlineStyle + {focused}.outlineWidth") == "solid3px"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1280, 800), (360, 640)], ids=["desktop", "phone"])
+def test_all_that_is_needed_fits_on_the_screen(
+    browser: Browser, server: LabelServer, size: tuple[int, int], scheme: str
+):
+    browser.resize(*size)
+    browser.prefer(color_scheme=scheme)
+    open_page(browser, server)
+    width, height = size
+    assert browser.run("return document.documentElement.scrollWidth") == width
+    for selector in ("#image", "#guess", "#accept", "#undo", "#skip", "#classes li:first-child button"):
+        box = browser.run("return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()", selector)
+        assert box["top"] >= 0
+        assert box["bottom"] <= height, selector
+        assert 0 <= box["left"] < box["right"] <= width, selector
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(252, 251, 248)") == (scheme == "light")
+
+
+def test_a_program_that_has_ended_is_noticed_and_the_image_stays(browser: Browser, example: Example):
+    with serving(example.session()) as server:
+        open_page(browser, server)
+    browser.press("1")
+    browser.wait_for("!document.querySelector('#alert').hidden")
+    assert browser.text("#alert").startswith("The labelling program does not answer. Every answer up to here is saved")
+    assert browser.text("#name") == ONE
+    assert not example.file.exists()
+
+
+def test_an_answer_that_cannot_be_written_is_said_and_can_be_given_again(
+    browser: Browser, server: LabelServer, example: Example
+):
+    open_page(browser, server)
+    example.file.mkdir()
+    press(browser, "1")
+    assert "labels.csv" in browser.text("#alert")
+    assert browser.text("#name") == ONE
+    example.file.rmdir()
+    press(browser, "1")
+    assert not visible(browser, "#alert")
+    assert example.labels() == {**KNOWN, ONE: "cat"}

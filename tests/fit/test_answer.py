@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from meanteacher.fit.answer import answer, estimate
+
+
+def said(mean_teacher: list[int], supervised: list[int], n: int, n_unlabelled: int = 1000) -> dict[str, str]:
+    """The answer when each model is wrong on these of n images."""
+    ours, baseline = np.isin(np.arange(n), mean_teacher), np.isin(np.arange(n), supervised)
+    judged, gain = estimate("held-out", ours, baseline)
+    return answer(judged, gain, n_unlabelled=n_unlabelled)
+
+
+def test_a_clear_gain_is_a_yes_with_both_errors_and_the_interval() -> None:
+    result = said(list(range(20)), list(range(50)), 100)
+    assert result["helped"] == "yes"
+    assert result["shipped"] == "mean-teacher"
+    assert result["sentence"].startswith("Yes, the 1000 unlabelled images helped: 20% wrong with them, 50% without")
+    assert "on 100 images kept apart" in result["sentence"]
+
+
+def test_a_clear_loss_is_a_no_and_the_baseline_ships() -> None:
+    result = said(list(range(50)), list(range(20)), 100)
+    assert result["helped"] == "no"
+    assert result["shipped"] == "supervised"
+    assert "The model trained without them is the one that is kept." in result["sentence"]
+
+
+def test_what_may_be_chance_is_said_to_be() -> None:
+    result = said([0, 1, 2], [0, 1, 2, 3], 20)
+    assert result["helped"] == "unclear"
+    assert "cannot be told yet" in result["sentence"]
+    assert "labelled images to judge by would tell" in result["sentence"]
+
+
+def test_equal_models_show_no_difference() -> None:
+    assert said([1], [1], 20)["sentence"].startswith("No difference between the two can be seen")
+
+
+def test_without_unlabelled_images_nothing_is_claimed_about_them() -> None:
+    assert "no unlabelled images" in said([0], [0, 1], 20, n_unlabelled=0)["sentence"]
+
+
+def test_the_estimate_counts_pairs() -> None:
+    judged, _ = estimate("folds", np.array([True, False, False, False]), np.array([True, True, True, False]))
+    assert judged["difference"]["points"] == pytest.approx(50)
+    assert judged["mean-teacher"]["wrong"] == 1
+    assert judged["supervised"]["error"] == 0.75

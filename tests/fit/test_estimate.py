@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from meanteacher.fit.estimate import (
+    calibration,
+    calibration_error,
+    error_interval,
+    fitted_temperature,
+    paired_gain,
+    reliability,
+)
+
+
+def judged(n: int, sharpness: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits whose softmax is exactly right about how often each class is true, times a sharpness."""
+    draws = np.random.default_rng(seed)
+    logits = draws.normal(size=(n, 3)) * 2
+    labels = np.array([draws.choice(3, p=p) for p in softmax(logits, axis=1)])
+    return logits * sharpness, labels
+
+
+@pytest.mark.parametrize("error", [0.02, 0.3, 0.5])
+def test_the_interval_holds_the_true_error_about_95_times_in_100(error: float) -> None:
+    wrong = np.random.default_rng(0).binomial(100, error, size=2000)
+    held = [error_interval(int(w), 100).low <= error <= error_interval(int(w), 100).high for w in wrong]
+    assert 0.92 < np.mean(held) < 0.99
+
+
+def test_the_paired_interval_holds_the_true_difference_about_95_times_in_100() -> None:
+    draws = np.random.default_rng(0)
+    held = []
+    for _ in range(1000):
+        kind = draws.choice(4, size=60, p=[0.5, 0.2, 0.05, 0.25])  # both right, model better, worse, both wrong
+        gain = paired_gain(kind >= 2, (kind == 1) | (kind == 3))
+        held.append(gain.difference.low <= 0.15 <= gain.difference.high)
+    assert 0.92 < np.mean(held) < 0.99
+
+
+def test_the_verdict_is_unclear_when_the_images_do_not_suffice() -> None:
+    baseline = np.arange(20) < 8
+    model = np.arange(20) < 6
+    gain = paired_gain(model, baseline)
+    assert gain.verdict == "unclear"
+    assert gain.difference.value == pytest.approx(0.1)
+    assert gain.n_needed is not None
+    assert gain.n_needed > 20
+    many = paired_gain(np.tile(model, 10), np.tile(baseline, 10))
+    assert many.verdict == "yes"
+    assert paired_gain(np.tile(baseline, 10), np.tile(model, 10)).verdict == "no"
+
+
+def test_models_that_never_differ_need_no_number_of_images() -> None:
+    same = np.arange(10) < 3
+    gain = paired_gain(same, same)
+    assert gain.verdict == "unclear"
+    assert gain.n_needed is None
+
+
+def test_the_temperature_undoes_a_sharpness() -> None:
+    logits, labels = judged(4000, sharpness=3.0)
+    assert fitted_temperature(logits, labels) == pytest.approx(3.0, rel=0.1)
+
+
+def test_calibration_lowers_the_error_of_a_model_that_is_too_sure() -> None:
+    logits, labels = judged(1000, sharpness=4.0)
+    result = calibration(logits, labels)
+    assert result["after"] < 0.5 * result["before"]
+    assert sum(b["n"] for b in result["bins"]) == 1000
+
+
+def test_the_error_after_is_not_judged_on_the_images_it_was_fitted_to() -> None:
+    # Half of the images say that the model is always right, half that it never is.
+    logits = np.tile([[2.0, 0.0]], (40, 1))
+    labels = np.arange(40) % 2
+    assert calibration(logits, labels)["after"] > 0.7  # judged on its own images it would be 0.5
+
+
+def test_calibration_error_is_the_distance_of_confidence_from_accuracy() -> None:
+    probabilities = np.array([[0.85, 0.15]] * 10)
+    labels = np.array([0] * 5 + [1] * 5)
+    assert calibration_error(probabilities, labels) == pytest.approx(0.35)
+    assert reliability(probabilities, labels) == [
+        {"low": 0.8, "high": 0.9, "n": 10, "confidence": pytest.approx(0.85), "accuracy": 0.5}
+    ]
+
+
+def test_a_model_that_is_never_wrong_on_few_images_is_not_made_certain() -> None:
+    assert fitted_temperature(np.tile([[1.0, 0.0]], (5, 1)), np.zeros(5, dtype=int)) >= 1 / 20

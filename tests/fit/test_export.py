@@ -1,0 +1,157 @@
+"""The ONNX file computes what the model computes, or is not there."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.fit import export
+from meanteacher.fit.bundle import Bundle
+from meanteacher.fit.export import export_onnx
+from meanteacher.models import FastNet
+from meanteacher.views import PerChannel
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+
+SIZE = 16
+NAMES = ("cat", "dog", "naïve \udcff")
+
+
+def images(n: int, seed: int = 0) -> torch.Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, 3, SIZE, SIZE), dtype=torch.uint8, generator=draws)
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    torch.manual_seed(0)
+    network = FastNet(width=0.125).build(Problem(3, 1, (3, SIZE, SIZE)))
+    normalise = PerChannel().fit(images(50))
+    network.initialise_from(normalise(images(50)))
+    for _ in range(50):  # until the running statistics are those of the images
+        network(normalise(images(50)))
+    with torch.no_grad():
+        network.head.weight.mul_(5)
+    return Bundle(network.to(memory_format=torch.channels_last).eval(), normalise, NAMES, SIZE, 1.7, {})
+
+
+@pytest.fixture(scope="module")
+def exported(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_onnx(bundle, tmp_path_factory.mktemp("export") / "new" / "model.onnx")
+
+
+@pytest.fixture
+def quickly(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the graph that was exported before: making it takes seconds."""
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.setattr(export, "_exported", lambda bundle: onnx.load(exported))
+
+
+@pytest.fixture(scope="module")
+def session(exported: Path) -> Any:
+    return onnxruntime.InferenceSession(str(exported), providers=["CPUExecutionProvider"])
+
+
+def probabilities(session: Any, batch: torch.Tensor) -> np.ndarray:
+    return session.run(["probabilities"], {"images": batch.numpy()})[0]
+
+
+def test_classes_are_the_same_on_a_thousand_images(bundle: Bundle, session: Any):
+    batch = images(1000, seed=1)
+    expected = bundle.probabilities(batch).numpy()
+    assert len(np.unique(expected.argmax(1))) > 1
+    got = probabilities(session, batch)
+    np.testing.assert_array_equal(got.argmax(1), expected.argmax(1))
+    np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 7])
+def test_batch_may_have_any_size(bundle: Bundle, session: Any, n: int):
+    np.testing.assert_allclose(probabilities(session, images(n)), bundle.probabilities(images(n)), atol=1e-4)
+
+
+def test_file_takes_bytes_and_says_what_they_mean(session: Any):
+    (given,) = session.get_inputs()
+    (result,) = session.get_outputs()
+    assert (given.name, given.type, given.shape[1:]) == ("images", "tensor(uint8)", [3, SIZE, SIZE])
+    assert (result.name, result.type, result.shape[1:]) == ("probabilities", "tensor(float)", [3])
+    assert isinstance(given.shape[0], str)
+    about = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert tuple(about["class_names"]) == NAMES
+    assert about["size"] == SIZE
+    assert "squeezed" in about["resize"]
+    assert about["version"].startswith("meanteacher 0.")
+
+
+def test_one_file_stands_alone_and_names_no_place_of_this_machine(exported: Path):
+    assert [path.name for path in exported.parent.iterdir()] == ["model.onnx"]
+    content = exported.read_bytes()
+    assert str(Path(torch.__file__).parent).encode() not in content
+    assert b".py" not in content
+
+
+class _WrongSession:
+    """An onnxruntime with a fault."""
+
+    fault = "class"
+
+    def __init__(self, *arguments: object, **options: object) -> None: ...
+
+    def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
+        n = len(given["images"])
+        wrong = {"class": np.full((n, 3), 1 / 3), "nan": np.full((n, 3), np.nan), "shape": np.zeros((n, 4))}
+        return [wrong[self.fault].astype(np.float32)]
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("fault", ["class", "nan", "shape"])
+def test_wrong_export_leaves_no_file(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
+    monkeypatch.setattr(_WrongSession, "fault", fault)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", _WrongSession)
+    with pytest.raises(InputError, match="does not compute what this one does"):
+        export_onnx(bundle, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("quickly")
+def test_export_that_is_off_by_a_little_is_noticed(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Shifted(_WrongSession):
+        def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [bundle.probabilities(torch.from_numpy(given["images"])).numpy() * 0.999]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Shifted)
+    with pytest.raises(InputError, match="0 of 72 images get another class, so nothing was written"):
+        export_onnx(bundle, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("quickly")
+def test_existing_file_is_not_replaced_unasked(bundle: Bundle, tmp_path: Path):
+    (tmp_path / "model.onnx").write_bytes(b"mine")
+    with pytest.raises(InputError, match="exists already"):
+        export_onnx(bundle, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == b"mine"
+    export_onnx(bundle, tmp_path / "model.onnx", overwrite=True)
+    assert len((tmp_path / "model.onnx").read_bytes()) > 1000
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
+def test_missing_package_is_said_with_the_command_that_installs_it(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=r"pip install 'meanteacher\[onnx\]'"):
+        export_onnx(bundle, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_network_is_left_as_it_was(bundle: Bundle, exported: Path):
+    assert isinstance(bundle.network, nn.Module)
+    assert not bundle.network.training
+    assert bundle.network.whitening.weight.is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,229 @@
+"""The whole of `meanteacher fit`, on made-up photos and a plan of a few steps."""
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from meanteacher.core import InputError
+from meanteacher.fit import fitting
+from meanteacher.fit.bundle import load_bundle
+from meanteacher.fit.finding import Finding
+from meanteacher.fit.fitting import Wishes, fit
+from meanteacher.fit.plan import Plan
+from meanteacher.train import Alarm, Evaluation, LogEntry
+
+COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
+
+
+@pytest.fixture(autouse=True)
+def _short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(**given: Any) -> Plan:
+        return Plan(
+            minutes=given["minutes"],
+            size=given["size"],
+            width=given["width"] or 0.125,
+            steps=4,
+            flip=given["flip"],
+            seconds_per_step={"supervised": 0.1, "mean-teacher": 0.1},
+            seconds=1.0,
+            n_rounds=given["n_rounds"],
+        )
+
+    monkeypatch.setattr(fitting, "make_plan", plan)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three colours: 5 labelled images of each, 20 without a label, and one file that is no image."""
+    root = tmp_path_factory.mktemp("photos")
+    draws = np.random.default_rng(0)
+    for colour in COLOURS:
+        for number in range(5):
+            _paint(root / colour / f"{number}.png", colour, draws)
+    for number in range(20):
+        _paint(root / "unlabelled" / f"{number:02}.png", list(COLOURS)[number % 3], draws)
+    (root / "unlabelled" / "broken.jpg").write_bytes(b"not an image")
+    return root
+
+
+def _paint(path: Path, colour: str, draws: np.random.Generator) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pixels = np.array(COLOURS[colour]) + draws.normal(scale=25, size=(32, 32, 3))
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+
+
+class Quiet:
+    """Listens and remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.trained: list[str] = []
+
+    @contextmanager
+    def show(self, name: str, steps: int) -> Iterator["Quiet"]:
+        self.trained.append(name)
+        yield self
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+    def found(self, findings: tuple[Finding, ...]) -> None: ...
+
+    def progress(self, doing: str, done: int, total: int) -> None: ...
+
+    def on_log(self, entry: LogEntry) -> None: ...
+
+    def on_evaluation(self, evaluation: Evaluation) -> None: ...
+
+    def on_alarm(self, alarm: Alarm) -> None: ...
+
+
+def wishes(photos: Path, out: Path, **changes: Any) -> Wishes:
+    given: dict[str, Any] = {
+        "labels": None,
+        "minutes": 1.0,
+        "flip": None,
+        "start": None,
+        "resume": False,
+        "overwrite": False,
+    }
+    return Wishes(photos=photos, out=out, **{**given, **changes})
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(scope="module")
+def fitted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fits") / "fit"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _short_plan.__wrapped__(monkeypatch)  # type: ignore[attr-defined]
+        assert fit(wishes(photos, out), Quiet(), should_stop=never) is not None
+    return out
+
+
+def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path) -> None:
+    names = {
+        "predictions.csv",
+        "label-next.csv",
+        "report.html",
+        "MODEL_CARD.md",
+        "fit.json",
+        "plan.json",
+        "model",
+        "runs",
+    }
+    assert names <= {path.name for path in fitted.iterdir()}
+    content = json.loads((fitted / "fit.json").read_text())
+    assert content["data"]["n_labelled"] == 15
+    assert content["data"]["n_unlabelled"] == 20
+    assert content["data"]["n_unreadable"] == 1
+    assert content["estimate"]["how"] == "folds"
+    assert content["estimate"]["n"] == 15
+    assert sum(map(sum, content["confusion"])) == 15
+
+
+def test_predictions_have_a_row_an_image_in_the_order_of_the_names(fitted: Path, photos: Path) -> None:
+    rows = table(fitted / "predictions.csv")
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*"))
+    assert [row["path"] for row in rows] == names
+    broken = next(row for row in rows if row["path"].endswith("broken.jpg"))
+    assert broken["label"] == ""
+    assert broken["problem"]
+    assert all(row["label"] in COLOURS for row in rows if row is not broken)
+
+
+def test_what_to_label_next_is_unlabelled_and_readable(fitted: Path) -> None:
+    rows = table(fitted / "label-next.csv")
+    assert len(rows) == 20
+    assert all(row["path"].startswith("unlabelled/") and "broken" not in row["path"] for row in rows)
+    assert all(row["reason"] for row in rows)
+
+
+def test_the_shipped_model_gives_the_predictions(fitted: Path, photos: Path) -> None:
+    bundle = load_bundle(fitted)
+    assert bundle.class_names == tuple(COLOURS)
+    images = np.load(fitted / "cache" / "images-32.npy")
+    rows = table(fitted / "predictions.csv")
+    readable = [i for i, row in enumerate(rows) if not row["problem"]]
+    p = bundle.probabilities(torch.from_numpy(images[readable]))
+    assert [bundle.class_names[k] for k in p.argmax(1)] == [rows[i]["label"] for i in readable]
+    assert np.allclose(p.max(1).values, [float(rows[i]["confidence"]) for i in readable], atol=1e-3)
+
+
+def test_no_image_judges_a_model_that_it_taught(fitted: Path) -> None:
+    for run in (fitted / "runs").glob("*fold*"):
+        lines = (run / "split.txt").read_text().splitlines()
+        taught, judged = (set(line.split()[1:]) for line in lines[2:4])
+        assert taught
+        assert judged
+        assert not taught & judged
+
+
+def test_an_interrupted_fit_is_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    out, calls = tmp_path / "fit", iter(range(10_000))
+    assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 6) is None
+    onlooker = Quiet()
+    assert fit(wishes(photos, out, resume=True), onlooker, should_stop=never) is not None
+    for name in ("model/weights.safetensors", "predictions.csv", "label-next.csv"):
+        assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
+
+
+def test_changed_photos_are_not_resumed(fitted: Path, tmp_path: Path, photos: Path) -> None:
+    copy = tmp_path / "photos"
+    for path in photos.rglob("*.*"):
+        target = copy / path.relative_to(photos)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    out, calls = tmp_path / "fit", iter(range(10_000))
+    assert fit(wishes(copy, out), Quiet(), should_stop=lambda: next(calls) >= 2) is None
+    (copy / "red" / "0.png").unlink()
+    with pytest.raises(InputError, match="The photos or their labels are not those"):
+        fit(wishes(copy, out, resume=True), Quiet(), should_stop=never)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({}, "holds a fit already"), ({"out": "empty", "resume": True}, "holds no fit to resume")],
+)
+def test_nothing_is_overwritten_unasked(
+    fitted: Path, photos: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    out = tmp_path if "out" in changes else fitted
+    with pytest.raises(InputError, match=message):
+        fit(wishes(photos, out, resume=changes.get("resume", False)), Quiet(), should_stop=never)
+
+
+def test_a_folder_with_other_files_is_left_alone(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="holds other files"):
+            fit(wishes(photos, tmp_path, overwrite=overwrite), Quiet(), should_stop=never)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\nunlabelled/00.png,navy\nunlabelled/03.png,navy\n")
+    onlooker = Quiet()
+    content = fit(wishes(photos, tmp_path / "more", labels=labels, start=fitted), onlooker, should_stop=never)
+    assert content is not None
+    assert content["data"]["class_names"] == ["blue", "green", "navy", "red"]
+    last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
+    assert last["recipe"]["model"]["is"].endswith("Continued")
+    # A model that every label has taught judges nothing: the folds start anew.
+    first = json.loads((tmp_path / "more" / "runs" / onlooker.trained[0] / "run.json").read_text())
+    assert first["recipe"]["model"]["is"].endswith("FastNet")

@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from meanteacher.core import InputError
+from meanteacher.data import Dataset, Split, TrainTest
+from meanteacher.fit.plan import Plan, image_size, make_plan, photo_recipe, seconds_per_step
+from meanteacher.recipes import Recipe
+
+SPLIT = Split(torch.arange(10), torch.arange(10, 40), torch.empty(0, dtype=torch.int64))
+
+
+def data() -> TrainTest:
+    images = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.where(torch.arange(40) < 10, torch.arange(40) % 2, -1)
+    return TrainTest(Dataset(images, labels, ("a", "b")), Dataset(images[:10], labels[:10], ("a", "b")))
+
+
+def planned(minutes: float, *, n_images: int = 1000, n_rounds: int = 1, spent: float = 0.0, cost: float = 0.5) -> Plan:
+    """On a machine where a step takes `cost` seconds at width 1, and half of it at half the width."""
+
+    def seconds_of(recipe: Recipe, data: TrainTest, split: Split) -> float:
+        return cost * recipe.model.width  # type: ignore[attr-defined]
+
+    return make_plan(
+        minutes=minutes,
+        spent=spent,
+        size=32,
+        flip=True,
+        n_rounds=n_rounds,
+        n_images=n_images,
+        data=data(),
+        split=SPLIT,
+        seconds_of=seconds_of,
+    )
+
+
+@pytest.mark.parametrize("minutes", [5, 12, 30, 60])
+def test_the_plan_fits_the_minutes(minutes: float) -> None:
+    plan = planned(minutes, spent=20)
+    assert plan.steps * sum(plan.seconds_per_step.values()) == pytest.approx(plan.seconds)
+    assert 0.7 * 60 * minutes < plan.seconds + 20 < 0.93 * 60 * minutes
+
+
+def test_less_time_makes_a_narrower_network() -> None:
+    assert [planned(minutes).width for minutes in (30, 8, 1)] == [1.0, 0.5, 0.25]
+
+
+def test_folds_share_the_time_among_their_rounds() -> None:
+    assert planned(60, n_rounds=4).steps == pytest.approx(planned(60).steps / 4, abs=2)
+
+
+def test_predicting_many_images_is_part_of_the_time() -> None:
+    assert planned(30, n_images=500_000).steps < planned(30).steps
+
+
+def test_too_few_minutes_are_refused_with_how_many_it_takes() -> None:
+    with pytest.raises(InputError, match=r"0.1 minutes are too few for 1000 images on this machine. Give at least 1 "):
+        planned(0.1)
+
+
+def test_the_sentence_says_what_will_happen() -> None:
+    assert "FastNet at width 1, 992 steps" in planned(18).sentence()
+    assert "about 17 min of training" in planned(18).sentence()
+    assert "in each of 4 rounds" in planned(60, n_rounds=4).sentence()
+
+
+def test_the_two_recipes_see_the_same_labelled_rows_and_differ_in_the_unlabelled_ones_alone() -> None:
+    ours, baseline = (photo_recipe(planned(18), name, fingerprint="f") for name in ("mean-teacher", "supervised"))
+    for field in ("data", "model", "normalise", "views", "optim", "steps"):
+        assert getattr(ours, field) == getattr(baseline, field)
+    assert ours.batch.labelled == baseline.batch.labelled == baseline.batch.size  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("side", "expected"), [(20, 32), (32, 32), (63, 32), (64, 64), (500, 96)])
+def test_images_are_brought_to_the_largest_size_that_most_of_them_fill(side: int, expected: int) -> None:
+    shapes = np.array([[side, 2 * side]] * 5 + [[4000, 4000], [0, 0]])
+    assert image_size(shapes) == expected
+    assert image_size(None, side) == expected
+
+
+def test_a_step_is_measured_on_real_steps() -> None:
+    plan = planned(1, cost=0.1)
+    recipe = photo_recipe(plan, "supervised", fingerprint="trial")
+    short = replace(recipe, steps=11, evaluate_every=11)
+    assert 0 < seconds_per_step(short, data(), SPLIT) < 5

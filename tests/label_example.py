@@ -1,0 +1,78 @@
+"""A small folder of photos and what a fit leaves behind, for the tests of the labelling page."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+from PIL import Image
+
+from meanteacher.fit.label_file import read_labels
+from meanteacher.label.server import LabelServer
+from meanteacher.label.session import Session, open_session
+
+CLASSES = ("cat", "dog", "owl")
+ASKED = ("unlabelled/one.jpg", "unlabelled/two.png", "unlabelled/three.jpg")
+KNOWN = {"cat/a.jpg": "cat", "dog/a.jpg": "dog"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """The two folders that `meanteacher label` is given."""
+
+    photos: Path
+    run: Path
+
+    @property
+    def file(self) -> Path:
+        return self.run / "labels.csv"
+
+    def labels(self) -> dict[str, str]:
+        """What stands in the labels file at this moment."""
+        return {row.path: row.label for row in read_labels(self.file)}
+
+    def session(self) -> Session:
+        return open_session(self.photos, self.run)
+
+    def ask_about(self, names: Sequence[str]) -> None:
+        rows = [(name, "dog", "0.4125", "hesitates between dog (41%) and cat (38%)") for name in names]
+        write_label_next(self.run, rows)
+
+    def tell_of_the_fit(self, **data: object) -> None:
+        content = {"data": {"class_names": list(CLASSES)} | data}
+        (self.run / "fit.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def make_example(folder: Path, asked: Sequence[str] = ASKED) -> Example:
+    example = Example(folder / "photos", folder / "run")
+    example.run.mkdir(parents=True)
+    for number, name in enumerate((*KNOWN, *asked)):
+        path = example.photos / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (60, 40), (40 * number % 256, 90, 160)).save(path)
+    example.ask_about(asked)
+    example.tell_of_the_fit()
+    return example
+
+
+def write_label_next(run: Path, rows: Sequence[Sequence[str]]) -> None:
+    with (run / "label-next.csv").open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        csv.writer(file).writerows([("path", "guess", "confidence", "reason"), *rows])
+
+
+@contextmanager
+def serving(session: Session) -> Iterator[LabelServer]:
+    """A server that answers from another thread for the time of a `with` block."""
+    over = Event()
+    with LabelServer(session) as server:
+        server.timeout = 0.02
+        thread = Thread(target=server.serve_until, args=[over.is_set])
+        thread.start()
+        try:
+            yield server
+        finally:
+            over.set()
+            thread.join()

@@ -1,0 +1,421 @@
+import copy
+import itertools
+import json
+import re
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from fit_example import fit_example, many_classes, thumb
+from meanteacher.report.fit_answer import labels_to_tell, verdict
+from meanteacher.report.fit_page import fit_page
+
+OPTIONAL = {
+    "estimate": "error",
+    "curves": "curves",
+    "confusion": "confusions",
+    "per_class": "classes",
+    "gallery": "pictures",
+    "calibration": "calibration",
+    "vitals": "vitals",
+}
+HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>.jpg', "' onload='alert(1)", "</style></title>")
+
+
+class Page(HTMLParser):
+    """The words a reader sees, and every tag and attribute, of a page whose tags are properly nested."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
+        self.ids = [value for name, value in self.attributes if name == "id"]
+
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+@cache
+def whole_html() -> str:
+    return fit_page(fit_example())
+
+
+@cache
+def whole() -> Page:
+    return Page(whole_html())
+
+
+def page_of(**changes: Any) -> Page:
+    """A page of the example with changes, without the plots: they take most of the time."""
+    return Page(fit_page(fit_example(**{"curves": None, "calibration": None} | changes)))
+
+
+def with_difference(points: float, low: float, high: float, **changes: Any) -> dict[str, Any]:
+    estimate = fit_example()["estimate"] | {"difference": {"points": points, "low": low, "high": high}}
+    return fit_example(estimate=estimate | changes, curves=None, calibration=None)
+
+
+def test_the_answer_comes_first_then_the_two_errors_then_the_difference():
+    text = whole().text
+    assert re.search(
+        r"A classifier for forest-finds The 5,897 unlabelled images helped: .{,150} "
+        r"Mean Teacher 27.0 % 19.3 to 36.4 % Supervised-only 41.0 % 31.9 to 50.8 % 0 20 40 60 % .{,100} "
+        r"That is 14.0 points fewer errors; the 95 % interval goes from 4.1 to 23.9 points.",
+        text,
+    )
+
+
+def test_an_interval_is_drawn_where_its_axis_says():
+    html = whole_html()
+    assert 'style="--left: 32.17; --width: 28.50"></span><span class="dot" style="--at: 45.00"' in html
+    assert '<span style="--at: 100.0">60 %</span>' in html
+
+
+def test_the_axis_holds_even_an_error_of_nothing_or_of_everything():
+    estimate = fit_example()["estimate"]
+    estimate["mean-teacher"] = {"error": 0.0, "low": 0.0, "high": 0.0, "wrong": 0}
+    estimate["supervised"] = {"error": 1.0, "low": 0.96, "high": 1.0, "wrong": 100}
+    assert "0 20 40 60 80 100 %" in page_of(estimate=estimate).text
+    del estimate["supervised"], estimate["difference"]
+    assert "Mean Teacher 0.0 % 0.0 to 0.0 % 0 1 %" in page_of(estimate=estimate).text
+
+
+def test_it_is_said_which_images_judged_and_what_that_is_worth():
+    assert "27 of 100 27.0 (19.3 to 36.4)" in whole().text
+    assert "100 labelled images were held out: neither model learned from them." in whole().text
+    folds = fit_example()["estimate"] | {"how": "folds"}
+    assert (
+        "Each of 100 labelled images was judged by models that learned from the others" in page_of(estimate=folds).text
+    )
+
+
+@pytest.mark.parametrize(("helped", "low", "high"), [("yes", -0.1, 23.9), ("yes", 0.0, 20.0), ("no", -20.0, 0.1)])
+def test_a_claim_the_interval_does_not_bear_out_is_not_made(helped: str, low: float, high: float):
+    fit = with_difference((low + high) / 2, low, high)
+    fit["answer"] |= {"helped": helped, "sentence": "OVERCLAIM"}
+    text = Page(fit_page(fit)).text
+    assert verdict(fit) == "unclear"
+    assert "OVERCLAIM" not in text
+    assert "The labels do not suffice to tell whether the unlabelled images helped: Mean Teacher errs on 27.0 %" in text
+
+
+def test_a_claim_without_any_estimate_is_not_made():
+    text = page_of(estimate=None).text
+    assert "The labels do not suffice to tell whether the unlabelled images helped." in text
+    assert "helped: Mean Teacher errs" not in text
+
+
+def test_help_and_harm_are_said_in_the_words_of_the_fit_where_the_interval_bears_them_out():
+    fit = with_difference(-6.0, -9.0, -3.0)
+    fit["answer"] = {"helped": "no", "sentence": "The unlabelled images did harm.", "shipped": "supervised"}
+    text = Page(fit_page(fit)).text
+    assert "The unlabelled images did harm." in text
+    assert "That is 6.0 points more errors; the 95 % interval goes from 3.0 to 9.0 points." in text
+    assert "The model in this folder is the supervised-only one." in text
+
+
+def test_an_unclear_answer_says_what_is_possible_and_how_many_more_labels_would_tell():
+    text = Page(fit_page(with_difference(3.0, -7.0, 13.0))).text
+    assert (
+        "The difference, 3.0 points here, could be anything from 13.0 points fewer errors to 7.0 points more errors "
+        "(95 % interval), so these labels do not suffice to tell. If it is as large as it looks, about 4,100 more "
+        "labels would, one in 4 of them to judge by; if it is smaller, it takes more."
+    ) in text
+
+
+def test_twice_too_wide_an_interval_takes_four_times_the_labels():
+    assert labels_to_tell(with_difference(5.0, -5.0, 11.0)) == 3 * 400
+    assert labels_to_tell(with_difference(-5.0, -11.0, 5.0)) == 3 * 400
+    assert labels_to_tell(with_difference(5.0, -5.0, 15.0, how="folds")) == 3 * 100
+
+
+@pytest.mark.parametrize("points", [0.0, 0.04, 0.9])
+def test_no_number_of_labels_is_named_where_none_is_in_reach(points: float):
+    fit = with_difference(points, points - 10, points + 10)
+    assert labels_to_tell(fit) is None
+    assert "How many more would cannot be said" in Page(fit_page(fit)).text
+
+
+def test_the_curves_of_baseline_student_and_teacher_are_drawn_and_described():
+    html = whole_html()
+    assert "<title>Learning curves</title><desc>Error over training steps. At the last step: Supervised-only 4" in html
+    text = Page(html).text
+    assert all(name in text for name in ("Supervised-only", "Student", "Teacher", "Step", "Error, %"))
+
+
+def test_a_single_evaluation_is_a_point_and_a_fit_without_baseline_has_two_lines():
+    curves = {"mean-teacher": [{"step": 100, "student": 0.5, "teacher": None}], "supervised": []}
+    text = page_of(curves=curves).text
+    assert "At the last step: Student 50.0 %." in text
+
+
+@pytest.mark.parametrize(("part", "section"), OPTIONAL.items())
+@pytest.mark.parametrize("empty", [None, "absent"])
+def test_a_missing_part_leaves_its_section_and_its_link_out(part: str, section: str, empty: str | None):
+    assert section in whole().ids
+    fit = fit_example(**{"curves": None, "calibration": None, part: None})
+    if empty == "absent":
+        del fit[part]
+    page = Page(fit_page(fit))
+    assert section not in page.ids
+    assert ("href", f"#{section}") not in page.attributes
+    assert page.ids.count("use") == 1
+
+
+def test_a_fit_with_nothing_but_its_data_is_still_a_page():
+    fit = {key: value for key, value in fit_example().items() if key in ("title", "answer", "data")}
+    del fit["data"]["source"]
+    assert {"data", "use", "provenance"} <= set(Page(fit_page(fit)).ids)
+
+
+def test_every_link_leads_somewhere_and_every_id_is_unique():
+    page = whole()
+    assert sorted(page.ids) == sorted(set(page.ids))
+    links = {value for name, value in page.attributes if name == "href" and not value.startswith(("data:", "#m"))}
+    assert len(links) >= 11
+    assert {link.removeprefix("#") for link in links} <= set(page.ids)
+
+
+def test_headings_are_in_order_and_table_headers_say_what_they_head():
+    html = whole_html()
+    levels = [int(level) for level in re.findall(r"<h(\d)", html)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    assert all('scope="' in tag for tag in re.findall(r"<th[ >][^>]*", html))
+
+
+def test_the_confusion_matrix_has_true_classes_in_rows():
+    html = whole_html()
+    row = re.search(r'<tr><th scope="row"><bdi>oak leaf</bdi></th>(<td class.*?)</tr>', html)[1]
+    assert re.findall(r">([^<]+)</td>", row) == ["·", "4", "·", "·", "2", "·", "6", "·"]
+    assert re.findall(r'class="(\w+)"', row) == ["nil", "wrong", "nil", "nil", "wrong", "nil", "right", "nil"]
+    assert "Most often oak leaf taken for beech leaf : 4 of 12" in Page(html).text
+
+
+def test_the_shade_of_a_cell_grows_with_its_share_of_the_row():
+    heats = [float(heat) for heat in re.findall(r"--heat: ([\d.]+)", whole_html())]
+    row = heats[6 * 8 : 7 * 8]
+    assert max(heats) <= 0.45
+    assert min(heat for heat in heats if heat) > 0.1, "a single confusion must be seen"
+    assert row[6] > row[1] > row[4] > row[0] == 0
+
+
+def test_twenty_classes_have_a_matrix_and_more_have_the_pairs_confused_most():
+    assert "<td class" in fit_page(fit_example(curves=None, calibration=None, **many_classes(20)))
+    html = fit_page(fit_example(curves=None, calibration=None, **many_classes(21)))
+    table = html[html.index("Taken for") : html.index('id="classes"')]
+    counts = [int(n) for n in re.findall(r"<td>(\d+) of 11</td>", table)]
+    assert len(counts) == 20
+    assert counts == sorted(counts, reverse=True)
+    assert 'style="--heat' not in html
+
+
+def test_the_error_of_a_class_comes_with_what_it_rests_on():
+    assert "oak leaf 50 % 6 of 12 50 862" in whole().text
+    rows = fit_example()["per_class"]
+    rows[0] |= {"n_judged": 0, "error": None, "n_predicted": None}
+    assert "acorn – 50 –" in page_of(per_class=rows).text
+
+
+def test_many_classes_are_sorted_by_error_and_few_by_name():
+    rows = many_classes(30)
+    rows["per_class"][17]["error"] = 1.0
+    text = page_of(**rows).text
+    assert text.index("The highest errors first.") < text.index("species 0017 100 %") < text.index("species 0000 27 %")
+    assert whole().text.index("acorn 23 %") < whole().text.index("oak leaf 50 %")
+
+
+def test_pictures_are_embedded_with_words_for_those_who_do_not_see_them():
+    page = whole()
+    assert page.tags.count("img") == 36
+    assert ("alt", "The image unlabelled/IMG_1000.jpg") in page.attributes
+    assert ("src", thumb(0)) in page.attributes
+    assert "acorn over 99.9 % IMG_1000.jpg" in page.text
+    assert "beech leaf 25.3 % unlike the others IMG_2517.jpg" in page.text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        None,
+        "https://example.org/a.jpg",
+        "javascript:alert(1)",
+        "data:text/html;base64,PHNjcmlwdD4=",
+        "data:image/svg+xml;base64,PHN2Zz4=",
+        "data:image/png;base64,",
+        "data:image/png;base64,AAAA\n",
+        'data:image/png;base64,AAAA" onerror="alert(1)',
+        "data:image/png,AAAA",
+        " data:image/png;base64,AAAA",
+        "data:image/png;base64," + "A" * 300_000,
+    ],
+)
+def test_only_a_small_embedded_jpeg_or_png_is_a_picture(bad: str | None):
+    picture = {"name": "a.jpg", "label": "cat", "confidence": 0.5, "thumb": bad}
+    page = page_of(gallery={"most_confident": [picture]})
+    assert "img" not in page.tags
+    assert "no picture cat 50.0 % a.jpg" in page.text
+
+
+def test_calibration_says_before_and_after_and_does_not_praise_itself():
+    text = whole().text
+    assert "lie 4.3 points apart on average, 11.2 before calibration (temperature 1.37). Measured on 100 images" in text
+    worse = fit_example()["calibration"] | {"before": 0.02, "after": 0.03}
+    assert "lie 3.0 points apart on average, no closer than the 2.0 before" in page_of(calibration=worse).text
+
+
+def test_the_calibration_plot_draws_only_groups_that_hold_an_image():
+    html = whole_html()
+    assert "5 images, 35 % sure, 40 % right; 9 images" in html
+    assert " 0 images" not in html
+    empty = fit_example()["calibration"] | {"bins": []}
+    assert "<title>Calibration</title>" not in fit_page(fit_example(calibration=empty))
+
+
+def test_alarms_come_first_and_are_announced_at_the_top():
+    vitals = fit_example()["vitals"]
+    vitals["supervised"]["alarms"] = [{"step": 1400, "kind": "x", "sentence": "One class takes all."}, "Plain words."]
+    text = page_of(vitals=vitals).text
+    assert "2 alarms while training: see Vitals ." in text
+    assert "Vitals Supervised-only: One class takes all. (step 1,400) Supervised-only: Plain words. At the last" in text
+    assert "All is well" not in text
+
+
+def test_a_fit_without_alarms_says_so_once_and_shows_the_readings():
+    text = whole().text
+    assert "All is well: no alarm while training." in text
+    assert "alarms" not in text
+    assert "Gradient, consistency 0.087 – Distance of student and teacher 0.032 0.019" in text
+    assert "Labelled share of a batch 25 % 100 %" in text
+
+
+def test_a_fit_without_readings_is_not_called_healthy():
+    text = page_of(vitals={"mean-teacher": {"readings": {}, "alarms": []}}).text
+    assert "No alarm, but no reading was taken either." in text
+    assert "All is well" not in text
+
+
+def test_the_last_of_several_readings_is_shown():
+    text = page_of(vitals={"mean-teacher": {"readings": [{"distance": 9.0}, {"distance": 0.5}], "alarms": []}}).text
+    assert "Distance of student and teacher 0.5" in text
+
+
+def test_findings_are_sorted_by_severity_and_long_lists_are_cut_with_a_count():
+    findings = [
+        {"kind": "b", "severity": "note", "sentence": "Third."},
+        {"kind": "c", "severity": "warning", "sentence": "Second.", "names": [f"{i}.jpg" for i in range(1234)]},
+        {"kind": "a", "severity": "problem", "sentence": "First.", "names": ["x.jpg"]},
+    ]
+    text = page_of(findings=findings).text
+    assert "Problem. First. 1 file x.jpg Warning. Second. 1,234 files 0.jpg" in text
+    assert "49.jpg and 1,184 more, listed in fit.json Note. Third." in text
+
+
+def test_no_findings_are_said_to_be_none_only_after_a_check():
+    assert "The check found nothing amiss." in page_of(findings=[]).text
+    assert "The check found" not in page_of(findings=None).text
+
+
+def test_plan_and_time_are_shown():
+    text = whole().text
+    assert "In 10 minutes this machine makes 1,500 steps" in text
+    assert "Seconds a step, Supervised-only 0.17 Seconds a step, Mean Teacher 0.31 Network FastNet" in text
+    assert "Parameters 298,440 Mirrored views yes" in text
+    assert "Supervised-only 1 min 11 s Mean Teacher 8 min 9 s Predict 18.4 s" in text
+    assert "9 min 54 s" in text
+
+
+def test_every_way_to_use_the_model_is_named():
+    text = whole().text
+    for command in ("predict DIR", "evaluate DIR", "export DIR --onnx", "label PHOTOS --run DIR", "labels.csv --from DIR"):
+        assert command in text
+    assert "load_bundle(Path(" in text
+
+
+def test_the_python_on_the_page_is_python():
+    code = re.search(r'<pre class="python"><code>(.*?)</code>', whole_html(), flags=re.DOTALL)[1]
+    compile(code.replace("&#34;", '"'), "page", "exec")
+
+
+def test_provenance_holds_date_and_versions():
+    text = whole().text
+    assert "Made 2026-01-31 12:00:00 UTC meanteacher 0.1.0 python 3.11.2 torch 2.13.0 threads 2" in text
+    assert "commit not recorded" in page_of(environment={"commit": None}).text
+
+
+def strings_replaced(value: Any, words: str) -> Any:
+    """Every string a person, a file or a machine could have put there, key or value."""
+    if isinstance(value, dict):
+        return {key: strings_replaced(its, words) for key, its in value.items()}
+    if isinstance(value, list):
+        return [strings_replaced(its, words) for its in value]
+    kept = isinstance(value, str) and value in ("yes", "held-out", "problem", "warning", "note")
+    return value if kept or not isinstance(value, str) else words
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_a_hostile_name_anywhere_is_words_and_nothing_else(words: str):
+    fit = strings_replaced(fit_example(), words)
+    for part in (fit["environment"], fit["timing"]["parts"], fit["vitals"]["mean-teacher"]["readings"]):
+        part[words] = 1
+    fit["vitals"][words] = {"readings": {"gradients": {words: 1.0}}, "alarms": [words]}
+    page = Page(fit_page(fit))
+    assert " ".join(words.split()) in page.text
+    assert set(page.tags) <= set(whole().tags)
+    assert page.tags.count("style") == whole().tags.count("style")
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "img" not in page.tags
+
+
+def test_the_page_fetches_nothing_and_forbids_it():
+    html = whole_html()
+    page = Page(html)
+    sources = [value for name, value in page.attributes if name in ("src", "srcset", "href", "xlink:href", "action")]
+    assert sources
+    assert all(source.startswith(("#", "data:")) for source in sources)
+    assert not re.search(r"https?://", re.sub(r'xmlns(:\w+)?="[^"]*"', "", html))
+    assert all(target.startswith("#") for target in re.findall(r"url\(['\"]?([^)]*)", html))
+    assert not {"script", "iframe", "object", "embed", "form", "base"} & set(page.tags)
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    assert ("content", policy) in page.attributes
+
+
+def test_a_thousand_classes_make_a_page_below_two_megabytes():
+    html = fit_page(fit_example(**many_classes(1000)))
+    assert len(html.encode()) < 2_000_000
+    assert "species 0999" in html
+
+
+def test_a_name_that_is_no_text_can_still_be_written():
+    findings = [{"kind": "x", "severity": "note", "sentence": "Odd.", "names": ["caf\udce9.jpg"]}]
+    assert "caf\\udce9.jpg" in fit_page(fit_example(findings=findings)).encode("utf-8").decode("utf-8")
+
+
+def test_the_page_is_a_function_of_the_record_as_it_is_read_back():
+    fit = fit_example()
+    before = copy.deepcopy(fit)
+    assert fit_page(fit) == fit_page(json.loads(json.dumps(fit)))
+    assert fit == before
