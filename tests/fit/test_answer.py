@@ -15,7 +15,7 @@ def test_a_clear_gain_is_a_yes_with_both_errors_and_the_interval() -> None:
     result = said(list(range(20)), list(range(50)), 100)
     assert result["helped"] == "yes"
     assert result["shipped"] == "mean-teacher"
-    assert result["sentence"].startswith("Yes, the 1000 unlabelled images helped: 20% wrong with them, 50% without")
+    assert result["sentence"].startswith("Yes, the 1,000 unlabelled images helped: 20% wrong with them, 50% without")
     assert "on 100 images kept apart" in result["sentence"]
 
 

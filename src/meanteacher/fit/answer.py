@@ -35,17 +35,17 @@ def answer(judged: dict[str, Any], gain: Gain, *, n_unlabelled: int) -> dict[str
     if n_unlabelled == 0:
         sentence = f"There are no unlabelled images to learn from; the model is wrong on {min(ours, baseline):.0%}."
     elif gain.verdict == "yes":
-        sentence = f"Yes, the {n_unlabelled} unlabelled images helped: {errors}; a gain of {interval}."
+        sentence = f"Yes, the {n_unlabelled:,} unlabelled images helped: {errors}; a gain of {interval}."
     elif gain.verdict == "no":
         sentence = (
-            f"No, the {n_unlabelled} unlabelled images did not help: {errors}. "
+            f"No, the {n_unlabelled:,} unlabelled images did not help: {errors}. "
             "The model trained without them is the one that is kept."
         )
     elif gain.n_needed is None:
         sentence = f"No difference between the two can be seen: {errors}."
     else:
         sentence = (
-            f"It cannot be told yet whether the {n_unlabelled} unlabelled images helped: {errors}, which may be "
+            f"It cannot be told yet whether the {n_unlabelled:,} unlabelled images helped: {errors}, which may be "
             f"chance. About {gain.n_needed} labelled images to judge by would tell."
         )
     return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}

@@ -22,7 +22,7 @@ from meanteacher.views import PerChannel
 
 METHODS = ("supervised", "mean-teacher")
 _WIDTHS = (1.0, 0.5, 0.25)
-_FEW_STEPS = 600
+_FEW_STEPS = 1500
 """Below this a narrower network, which makes more of them in the same time, ends with the lower error."""
 _FEWEST_STEPS = 60
 _RESERVE = 0.08
