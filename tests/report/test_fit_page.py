@@ -350,7 +350,13 @@ def test_plan_and_time_are_shown():
 
 def test_every_way_to_use_the_model_is_named():
     text = whole().text
-    for command in ("predict DIR", "evaluate DIR", "export DIR --onnx", "label PHOTOS --run DIR", "labels.csv --from DIR"):
+    for command in (
+        "predict DIR",
+        "evaluate DIR",
+        "export DIR --onnx",
+        "label PHOTOS --run DIR",
+        "labels.csv --from DIR",
+    ):
         assert command in text
     assert "load_bundle(Path(" in text
 
