@@ -42,7 +42,7 @@ class Example:
         write_label_next(self.run, rows)
 
     def tell_of_the_fit(self, **data: object) -> None:
-        content = {"data": {"class_names": list(CLASSES)} | data}
+        content = {"data": {"class_names": list(CLASSES), "source": "class folders"} | data}
         (self.run / "fit.json").write_text(json.dumps(content), encoding="utf-8")
 
 

@@ -65,7 +65,8 @@ def test_default_folder_is_named_after_recipe_and_seed(tmp_path: Path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals):
-    arguments = ["run", "digits/supervised", "--out", str(tmp_path / "r"), "--set", "steps=100000"]
+    # On a slow machine so many steps would be worth compiling for.
+    arguments = ["run", "digits/supervised", "--out", str(tmp_path / "r"), "--set", "steps=100000", "--compile", "no"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
     metrics = tmp_path / "r" / "metrics.jsonl"
     deadline = time.monotonic() + 60

@@ -174,3 +174,4 @@ def test_images_are_read_from_disk_piece_by_piece(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(duplicates, "_PIXELS", 7 * SIZE**2)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
     assert duplicate_groups(mapped).tolist() == [*range(20), *range(20)]
+    assert not alike(mapped, np.arange(20), np.arange(39, 19, -1)).any()

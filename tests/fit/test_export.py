@@ -1,7 +1,9 @@
 """The ONNX file computes what the model computes, or is not there."""
 
+import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,38 +98,41 @@ def test_one_file_stands_alone_and_names_no_place_of_this_machine(exported: Path
     assert b".py" not in content
 
 
-class _WrongSession:
-    """An onnxruntime with a fault."""
+FAULTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "all alike": lambda p: np.full_like(p, 1 / 3),
+    "a little off": lambda p: p * np.float32(0.999),
+    "no number where the class is": lambda p: np.where(p == p.max(1, keepdims=True), np.float32(np.nan), p),
+    "a class too few": lambda p: p[:, :2],
+}
 
-    fault = "class"
 
-    def __init__(self, *arguments: object, **options: object) -> None: ...
+def fails_with(bundle: Bundle, fault: Callable[[np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an onnxruntime with a fault in its place."""
 
-    def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
-        n = len(given["images"])
-        wrong = {"class": np.full((n, 3), 1 / 3), "nan": np.full((n, 3), np.nan), "shape": np.zeros((n, 4))}
-        return [wrong[self.fault].astype(np.float32)]
+    class WrongSession:
+        def __init__(self, *arguments: object, **options: object) -> None: ...
+
+        def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [fault(bundle.probabilities(torch.from_numpy(given["images"])).numpy())]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", WrongSession)
 
 
 @pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("fault", ["class", "nan", "shape"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_export_leaves_no_file(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
-    monkeypatch.setattr(_WrongSession, "fault", fault)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", _WrongSession)
-    with pytest.raises(InputError, match="does not compute what this one does"):
+    fails_with(bundle, FAULTS[fault], monkeypatch)
+    with pytest.raises(InputError, match=r"does not compute what this one does.*so nothing was written"):
         export_onnx(bundle, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("quickly")
-def test_export_that_is_off_by_a_little_is_noticed(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    class Shifted(_WrongSession):
-        def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
-            return [bundle.probabilities(torch.from_numpy(given["images"])).numpy() * 0.999]
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", Shifted)
-    with pytest.raises(InputError, match="0 of 72 images get another class, so nothing was written"):
-        export_onnx(bundle, tmp_path / "model.onnx")
+def test_other_class_is_noticed_however_close(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    unsure = dataclasses.replace(bundle, temperature=1e5)
+    fails_with(unsure, lambda p: p[:, ::-1].copy(), monkeypatch)
+    with pytest.raises(InputError, match="of 72 images get another class"):
+        export_onnx(unsure, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 

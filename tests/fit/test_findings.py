@@ -144,6 +144,14 @@ def test_pictures_that_look_almost_the_same_should_be_looked_at():
     )
 
 
+def test_copies_of_a_nearly_empty_page_can_be_in_conflict():
+    images = pictures(len(GOOD))
+    images[0] = 255
+    images[0, :, 5, 5] = 0
+    images[7] = images[0]
+    assert found(photos(GOOD), images)["conflict"].names == ("0.jpg", "7.jpg")
+
+
 def test_the_ends_of_a_film_may_have_different_labels():
     """A chain of unlabelled images makes its ends one group, not one picture."""
     images = pictures(len(GOOD))
@@ -205,7 +213,7 @@ def test_tiny_classes_share_a_sentence():
 
 @pytest.mark.parametrize(("n", "is_told"), [(50, False), (51, True)])
 def test_very_unequal_classes_are_a_warning(n: int, is_told: bool):
-    findings = found(photos([CAT] * n + [DOG] * 5 + [NONE] * 100))
+    findings = found(photos([CAT] * n + [DOG] * 5 + [NONE] * 100, ["cat", "dog", "none of this"]))
     assert ("unequal-classes" in findings) == is_told
     if is_told:
         finding = findings["unequal-classes"]
@@ -249,9 +257,17 @@ def test_shapes_that_are_all_over_the_place_are_a_note():
     assert "very different shapes" in finding.sentence
 
 
-def test_a_small_image_among_small_ones_does_not_stand_out():
-    shapes = np.tile([14, 14], (len(GOOD), 1))
+@pytest.mark.parametrize(("most", "one"), [(14, 12), (300, 20)])
+def test_a_small_image_among_small_ones_or_one_that_is_large_enough_does_not_stand_out(most: int, one: int):
+    shapes = np.full((len(GOOD), 2), most)
+    shapes[5] = one
     assert list(found(photos(GOOD), shapes=shapes)) == ["flip"]
+
+
+def test_an_image_that_cannot_be_read_has_no_shape():
+    shapes = np.tile([400, 300], (len(GOOD), 1))
+    shapes[20] = 300, 900
+    assert set(found(photos(GOOD), unreadable={20: "truncated"}, shapes=shapes)) == {"unreadable", "flip"}
 
 
 def test_unknown_shapes_are_not_judged():
@@ -312,9 +328,10 @@ def test_mirroring_is_told_with_the_way_to_change_it():
 
 def test_problems_come_first_and_notes_last():
     images = pictures(20)
-    images[1] = images[0]
+    images[1], images[16] = images[0], images[2]
     findings = check(photos([CAT] * 16 + [DOG] * 3 + [NONE]), Decoded(images, {18: "gone"}))
-    assert [finding.severity for finding in findings] == ["problem", "warning", "note", "note", "note"]
+    told = ["unreadable", "conflict", "tiny-class", "duplicate", "few-unlabelled", "flip"]
+    assert [finding.kind for finding in findings] == told
 
 
 def test_strange_names_can_be_printed():

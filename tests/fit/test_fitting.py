@@ -129,6 +129,7 @@ def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path) -> None
     assert names <= {path.name for path in fitted.iterdir()}
     content = json.loads((fitted / "fit.json").read_text())
     assert content["data"]["n_labelled"] == 15
+    assert content["data"]["labels_file"] is None
     assert content["data"]["n_unlabelled"] == 20
     assert content["data"]["n_unreadable"] == 1
     assert content["estimate"]["how"] == "folds"
@@ -222,6 +223,7 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     content = fit(wishes(photos, tmp_path / "more", labels=labels, start=fitted), onlooker, should_stop=never)
     assert content is not None
     assert content["data"]["class_names"] == ["blue", "green", "navy", "red"]
+    assert content["data"]["labels_file"] == str(labels)
     last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
     # A model that every label has taught judges nothing: the folds start anew.

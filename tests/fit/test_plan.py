@@ -45,15 +45,15 @@ def test_the_plan_fits_the_minutes(minutes: float) -> None:
 
 
 def test_less_time_makes_a_narrower_network() -> None:
-    assert [planned(minutes).width for minutes in (30, 8, 1)] == [1.0, 0.5, 0.25]
+    assert [planned(minutes).width for minutes in (40, 18, 1)] == [1.0, 0.5, 0.25]
 
 
 def test_folds_share_the_time_among_their_rounds() -> None:
-    assert planned(60, n_rounds=4).steps == pytest.approx(planned(60).steps / 4, abs=2)
+    assert planned(120, n_rounds=4).steps == pytest.approx(planned(120).steps / 4, abs=2)
 
 
 def test_predicting_many_images_is_part_of_the_time() -> None:
-    assert planned(30, n_images=500_000).steps < planned(30).steps
+    assert planned(60, n_images=500_000).steps < planned(60).steps
 
 
 def test_too_few_minutes_are_refused_with_how_many_it_takes() -> None:
@@ -62,7 +62,7 @@ def test_too_few_minutes_are_refused_with_how_many_it_takes() -> None:
 
 
 def test_the_sentence_says_what_will_happen() -> None:
-    assert "FastNet at width 1, 992 steps" in planned(18).sentence()
+    assert "FastNet at width 0.5, 1986 steps" in planned(18).sentence()
     assert "about 17 min of training" in planned(18).sentence()
     assert "in each of 4 rounds" in planned(60, n_rounds=4).sentence()
 

@@ -1,9 +1,11 @@
 """A label for every image, whatever the images and their names are like; and an honest score."""
 
 import csv
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -212,13 +214,23 @@ def test_no_more_is_decoded_than_is_soon_needed(photos: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_torch_keeps_its_threads(photos: Path, tmp_path: Path):
-    predict(colour_bundle(), photos, tmp_path / "p.csv")
-    assert torch.get_num_threads() == 2
-    predict(colour_bundle(), photos, tmp_path / "q.csv", should_stop=lambda: True)
-    assert torch.get_num_threads() == 2
+@pytest.mark.parametrize("stop", [False, True])
+def test_torch_keeps_its_threads(photos: Path, tmp_path: Path, stop: bool):
+    predict(colour_bundle(), photos, tmp_path / "p.csv", should_stop=lambda: stop)
+    with ThreadPoolExecutor(1) as later:
+        assert (torch.get_num_threads(), later.submit(torch.get_num_threads).result()) == (2, 2)
 
 
+def test_image_reaches_the_network_upright(photos: Path):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 3))
+    bundle = dataclasses.replace(colour_bundle(), network=network.eval())
+    (chunk,) = classify.classify(bundle, found := classify.find_images(photos))
+    images = np.stack([np.asarray(Image.open(photos / name)) for name in found.names]).transpose(0, 3, 1, 2)
+    torch.testing.assert_close(chunk.probabilities, bundle.probabilities(torch.from_numpy(images.copy())))
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_each_thread_has_the_network_to_itself(photos: Path):
     threads = set()
 

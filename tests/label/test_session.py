@@ -218,7 +218,7 @@ def test_a_row_without_a_label_takes_none_away(example: Example):
 def test_a_labels_file_starts_with_the_rows_of_the_one_that_the_fit_was_given(example: Example, tmp_path: Path):
     used = tmp_path / "used.csv"
     write_labels(used, {"photos/cat/a.jpg": "cat", "photos/dog/a.jpg": "dog", f"photos/{TWO}": "owl"})
-    example.tell_of_the_fit(labels_file=str(used))
+    example.tell_of_the_fit(source="csv", labels_file=str(used))
     session = example.session()
     session.answer(0, "cat")
     assert session.state()["question"]["name"] == THREE
@@ -316,10 +316,13 @@ def test_another_folder_of_photos_is_noticed(example: Example):
         example.session()
 
 
-def test_labels_that_the_fit_had_from_elsewhere_are_asked_for(example: Example):
-    example.tell_of_the_fit(class_names=["kitten", "puppy"])
-    with pytest.raises(InputError, match=r"such as 'cat', are not those .*: give the labels file of that fit"):
+def test_the_labels_file_of_the_fit_is_asked_for_when_it_is_not_known(example: Example, tmp_path: Path):
+    # Else its labels would be missing from the new file, and the names of folders taken for labels.
+    example.tell_of_the_fit(source="csv")
+    with pytest.raises(InputError, match=r"does not say which labels file .*: give that file with --labels"):
         example.session()
+    write_labels(tmp_path / "mine.csv", {**KNOWN, TWO: "owl"})
+    assert open_session(example.photos, example.run, tmp_path / "mine.csv").n_left == 2
 
 
 def test_a_place_that_cannot_be_written_is_noticed_at_once(example: Example, tmp_path: Path):

@@ -136,7 +136,10 @@ def label(
     run: Annotated[Path, typer.Option(help="The folder of the fit.")] = Path("fit"),
     labels: Annotated[
         Path | None,
-        typer.Option(help="CSV file for the labels; what it holds is kept.", show_default="RUN/labels.csv"),
+        typer.Option(
+            help="CSV file for the labels: rows are added to it; a new one starts with the labels the fit had.",
+            show_default="RUN/labels.csv",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Only print the address.")] = False,

@@ -71,7 +71,7 @@ def _exported(bundle: Bundle) -> Any:
             (images,),
             input_names=[INPUT],
             output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim("N", min=1)},),
+            dynamic_shapes=({0: torch.export.Dim("N")},),
             dynamo=True,
             verbose=False,
         )

@@ -148,7 +148,7 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
         return None
     fitted = Fitted(
         title=wishes.photos.resolve().name,
-        source="csv" if wishes.labels else "class folders",
+        labels_file=wishes.labels.resolve() if wishes.labels else None,
         photos=photos,
         decoded=decoded,
         findings=findings,

@@ -45,8 +45,8 @@ class Fitted:
     """Everything that the fit found out, before it is written down."""
 
     title: str
-    source: str
-    """Where the labels come from: "class folders" or "csv"."""
+    labels_file: Path | None
+    """Where the labels come from, if not from folders; `label` adds to it."""
     photos: Photos
     decoded: Decoded
     findings: tuple[Finding, ...]
@@ -113,7 +113,8 @@ def write_results(
             "class_names": list(photos.class_names),
             "labelled_per_class": _counts(photos.labels[labelled], photos).tolist(),
             "size": fitted.plan.size,
-            "source": "npz" if photos.arrays is not None else fitted.source,
+            "source": "npz" if photos.arrays is not None else "csv" if fitted.labels_file else "class folders",
+            "labels_file": str(fitted.labels_file) if fitted.labels_file else None,
         },
         "estimate": judged,
         "confusion": _confusion(truth, best.logits.argmax(1), len(photos.class_names)),

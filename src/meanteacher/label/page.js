@@ -88,7 +88,7 @@ function focusWhereKeysAnswer() {
 function listClasses() {
   const wanted = $("filter").value.trim().toLowerCase();
   const found = state.classes.filter((each) => each.name.toLowerCase().includes(wanted));
-  const guess = state.question.guess;
+  const guess = state.question.problem ? "" : state.question.guess;
   found.sort((a, b) => rank(a.name, wanted) - rank(b.name, wanted));
   marked = wanted ? (found[0]?.name ?? null) : guess || null;
   $("classes").replaceChildren(...found.map((each) => {

@@ -30,8 +30,10 @@ class Fitted:
     """What a fit says of itself."""
 
     class_names: tuple[str, ...]
+    source: str
+    """Where its labels came from: "class folders", "csv" or "npz"."""
     labels: Path | None
-    """The labels file it was given; None where the folders were the labels."""
+    """The labels file it was given, where it says which."""
 
 
 def read_fitted(run: Path) -> Fitted:
@@ -46,7 +48,7 @@ def read_fitted(run: Path) -> Fitted:
         data = json.loads((run / "fit.json").read_bytes())["data"]
         class_names = tuple(str(name) for name in data["class_names"])
         labels = data.get("labels_file")
-        return Fitted(class_names, Path(labels) if labels else None)
+        return Fitted(class_names, str(data["source"]), Path(labels) if labels else None)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{run} has no fit.json that can be read: give the folder of a finished `meanteacher fit` (its --out)."

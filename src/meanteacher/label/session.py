@@ -176,15 +176,12 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
     file = labels or run / "labels.csv"
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
         raise InputError(f"Cannot write to the folder {file.parent}: make it, or name another file with --labels.")
-    found = find_photos(photos, file if file.exists() else fitted.labels)
+    known = file if file.exists() else fitted.labels
+    if known is None and fitted.source == "csv":
+        raise InputError(f"{run} does not say which labels file it was fitted with: give that file with --labels.")
+    found = find_photos(photos, known)
     if found.arrays is not None:
         raise InputError(f"{photos} holds its labels itself: add them to its array labels, and fit again.")
-    # Without its labels file, the names of folders would be taken for labels.
-    if set(fitted.class_names).isdisjoint(found.class_names):
-        raise InputError(
-            f"The labels of {photos}, such as {found.class_names[0]!r}, are not those that {run} was fitted with: "
-            "give the labels file of that fit with --labels."
-        )
     class_names = fitted.class_names + tuple(name for name in found.class_names if name not in fitted.class_names)
     questions = read_questions(run, found, class_names)
     command = ["meanteacher", "fit", photos, "--labels", file, "--from", run, "--out", next_folder(run)]
