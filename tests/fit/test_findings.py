@@ -336,8 +336,12 @@ def test_problems_come_first_and_notes_last():
 
 def test_strange_names_can_be_printed():
     names = [f"{k}\udcff\n.jpg" for k in range(len(GOOD))]
-    findings = found(photos(GOOD, ["cat\n", "dog{0}"], names=names), unreadable=dict.fromkeys(range(1, 6), "gone"))
+    images = pictures(len(GOOD))
+    images[30] = images[29]
+    unreadable = dict.fromkeys(range(1, 6), "gone")
+    findings = found(photos(GOOD, ["cat\n", "dog{0}"], names=names), images, unreadable)
     assert findings["unreadable"].names[0] == "1\\xff\\x0a.jpg"
+    assert findings["duplicate"].names == ("29\\xff\\x0a.jpg", "30\\xff\\x0a.jpg")
     assert findings["tiny-class"].names == ("cat\\x0a",)
     for finding in findings.values():
         assert "\n" not in finding.sentence

@@ -1,7 +1,7 @@
 """Images that show the same picture: exact copies, and copies that were saved again, resized or a little retouched.
 
 Everything is computed from the decoded squares and in whole numbers, so that the same images give the same groups
-on every machine. No step compares all pairs: time grows like N log N, memory by some 200 bytes an image.
+on every machine. No step compares all pairs: time grows like N log N, memory by some 250 bytes an image.
 """
 
 import hashlib
