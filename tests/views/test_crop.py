@@ -45,6 +45,12 @@ def test_a_crop_equals_bilinear_sampling_of_its_box_image_by_image(shape: tuple[
             np.testing.assert_allclose(seen, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("shape", [(20, 20), (24, 16)])
+def test_the_box_is_the_same_at_every_size_of_the_result(shape: tuple[int, int]) -> None:
+    for kept, resized in zip(boxes(Crop(), 20, *shape), boxes(Crop(12), 20, *shape), strict=True):
+        np.testing.assert_allclose(kept, resized, atol=1e-9)
+
+
 @pytest.mark.parametrize("scale", [(0.08, 0.7), (0.3, 0.4)])
 def test_areas_are_uniform_and_aspects_log_uniform(scale: tuple[float, float]) -> None:
     _, _, width, height = boxes(Crop(scale=scale), 5_000, 32, 32)

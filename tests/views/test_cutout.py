@@ -12,7 +12,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def photographs(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Positive, so that a zero was written."""
-    return 1 + torch.rand(shape, generator=seeded(9), dtype=dtype)
+    return (1 + torch.rand(shape, generator=seeded(9))).to(dtype)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
@@ -82,7 +82,7 @@ def test_equal_generators_give_equal_bytes() -> None:
     assert not torch.equal(Cutout(5)(images, seeded(3)), Cutout(5)(images, seeded(4)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.uint8])
 @pytest.mark.parametrize("shape", [(1, 1, 8, 8), (1, 3, 5, 9), (6, 3, 9, 5), (6, 1, 1, 1)])
 def test_shape_and_dtype_are_kept(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     cut = Cutout(3)(photographs(*shape, dtype=dtype), seeded())

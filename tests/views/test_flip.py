@@ -21,6 +21,19 @@ def test_every_image_is_itself_or_its_mirror_image_left_to_right(dtype: torch.dt
     assert flipped.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.uint8])
+@pytest.mark.parametrize("width", [1, 5, 6, 8])
+def test_not_a_bit_of_a_value_changes(width: int, dtype: torch.dtype) -> None:
+    # Any bytes at all: among them are minus zero, infinity and every kind of "not a number".
+    size = torch.empty(0, dtype=dtype).element_size()
+    written = torch.randint(0, 256, (40, 3, 4, width * size), generator=torch.Generator().manual_seed(1))
+    values = written.to(torch.uint8).numpy().view(f"V{size}")
+    flipped = Flip()(written.to(torch.uint8).view(dtype), torch.Generator().manual_seed(0)).numpy().view(f"V{size}")
+    heads = (torch.rand(40, generator=torch.Generator().manual_seed(0)) < 0.5).tolist()
+    for seen, value, head in zip(flipped, values, heads, strict=True):
+        assert seen.tobytes() == (value[:, :, ::-1] if head else value).tobytes()
+
+
 def test_half_of_all_images_are_flipped() -> None:
     original = images(10_000)
     turned = (Flip()(original, torch.Generator().manual_seed(0)) != original).any(dim=3).any(dim=2).any(dim=1)

@@ -1,6 +1,9 @@
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import ndimage, stats
 from torch import Tensor
 
@@ -46,6 +49,18 @@ def test_rotation_equals_that_of_scipy_image_by_image(shape: tuple[int, int]) ->
         for channel, seen in zip(image, result, strict=True):
             expected = ndimage.rotate(channel, angle, reshape=False, order=1, mode="grid-constant")
             np.testing.assert_allclose(seen, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("beyond", ["zeros", "border"])
+@pytest.mark.parametrize("size", [(9, 16), (5, 7), (20, 3)])
+def test_any_map_at_any_size_is_that_of_torch(size: tuple[int, int], beyond: Literal["zeros", "border"]) -> None:
+    images = photographs(6, 2, 9, 16, dtype=torch.float64)
+    source = torch.randn(6, 2, 3, generator=seeded(1), dtype=torch.float64)
+    # torch counts in halves: of the result for where a pixel is shown, of the image for where it is seen.
+    shown, seen = (torch.tensor([w / 2, h / 2, 1], dtype=torch.float64) for h, w in (size, (9, 16)))
+    grid = F.affine_grid(source * shown / seen[:2, None], [6, 2, *size], align_corners=False)
+    expected = F.grid_sample(images, grid, padding_mode=beyond, align_corners=False)
+    torch.testing.assert_close(warped(images, source, size=size, beyond=beyond), expected, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("degrees", [10.0, 45.0])

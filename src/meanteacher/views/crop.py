@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import InputError
+from meanteacher.views.rotate import warped
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,17 @@ class Crop:
             raise InputError(f"Crop's aspect is two rising ratios of width to height above 0; got {self.aspect}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        n, channels, height, width = images.shape
+        n, _, height, width = images.shape
         draw = torch.rand(4, n, generator=generator, device=images.device, dtype=images.dtype)
         share_width, share_height = self._box(draw[0], draw[1], height / width)
-        # The image spans -1 to 1, so the middle of a box inside it lies within ±(1 - its share).
-        right = (2 * draw[2] - 1) * (1 - share_width)
-        down = (2 * draw[3] - 1) * (1 - share_height)
+        # The middle of a box inside the image lies within ±(1 - its share) of half the image.
+        right = (draw[2] - 0.5) * (1 - share_width) * width
+        down = (draw[3] - 0.5) * (1 - share_height) * height
+        rows, columns = self.size or height, self.size or width
         zero = torch.zeros_like(right)
-        source = torch.stack([share_width, zero, right, zero, share_height, down], 1).view(n, 2, 3)
-        shape = [n, channels, self.size or height, self.size or width]
-        grid = F.affine_grid(source, shape, align_corners=False)
+        source = [share_width * (width / columns), zero, right, zero, share_height * (height / rows), down]
         # A box at the edge of the image, shown larger, asks for values up to half a pixel beyond the last centre.
-        return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+        return warped(images, torch.stack(source, 1).view(n, 2, 3), size=(rows, columns), beyond="border")
 
     def _box(self, area: Tensor, shape: Tensor, tall: float) -> tuple[Tensor, Tensor]:
         """Each box's share of the image's width and of its height, from draws uniform in [0, 1)."""

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from meanteacher.core import InputError
 
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers of as many bytes."""
+
 
 @dataclass(frozen=True)
 class Cutout:
@@ -22,12 +25,15 @@ class Cutout:
             raise InputError(f"Cutout needs a size of at least 0 pixels; got {self.size}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        rows = self._hidden(images, images.shape[2], generator)
-        columns = self._hidden(images, images.shape[3], generator)
-        return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)
+        # Zero has no bit set. To clear bits is faster than to fill where a mask is set, and unlike a product it
+        # hides what is not finite.
+        bits = images.view(_WHOLE[images.element_size()])
+        rows = self._kept(bits, images.shape[2], generator)
+        columns = self._kept(bits, images.shape[3], generator)
+        return (bits & (rows[:, :, None] | columns[:, None, :])[:, None]).view(images.dtype)
 
-    def _hidden(self, images: Tensor, length: int, generator: torch.Generator) -> Tensor:
-        """[B, length]: which rows, or which columns, the square covers."""
-        middle = torch.randint(length, (len(images), 1), generator=generator, device=images.device)
-        beyond = torch.arange(length, device=images.device) - (middle - self.size // 2)
-        return (beyond >= 0) & (beyond < self.size)
+    def _kept(self, bits: Tensor, length: int, generator: torch.Generator) -> Tensor:
+        """[B, length]: all bits set for the rows, or the columns, that the square leaves alone, none for the others."""
+        middle = torch.randint(length, (len(bits), 1), generator=generator, device=bits.device)
+        beyond = torch.arange(length, device=bits.device) - (middle - self.size // 2)
+        return -((beyond < 0) | (beyond >= self.size)).to(bits.dtype)

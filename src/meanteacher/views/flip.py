@@ -12,4 +12,16 @@ class Flip:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
-        return torch.where(heads[:, None, None, None], images.flip(-1), images)
+        mirrored = images.flip(-1)
+        # A CPU chooses one value after the other, so it is shown several as one, and writes where it just read.
+        wide = _widest(images)
+        chosen = mirrored.view(wide)
+        torch.where(heads[:, None, None, None], chosen, images.view(wide), out=chosen)
+        return mirrored
+
+
+def _widest(images: Tensor) -> torch.dtype:
+    """int64 where the rows of the images are whole numbers of them, otherwise what they are."""
+    starts = (images.storage_offset(), images.shape[-1])
+    whole = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
+    return torch.int64 if whole else images.dtype

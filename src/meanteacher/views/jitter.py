@@ -15,8 +15,12 @@ _YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115,
 _LUMA = _YIQ[0]
 _GREY = torch.ones(3, 1, dtype=torch.float64) * _LUMA
 """Every channel becomes the luma."""
+_COLOUR = torch.eye(3, dtype=torch.float64) - _GREY
+"""The luma taken away."""
 _QUARTER = torch.linalg.inv(_YIQ) @ torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64) @ _YIQ
 """The colour turned by a quarter of the hue circle, the luma taken away."""
+_PARTS = torch.stack([_GREY, _COLOUR, _QUARTER]).flatten(1)
+"""What every change of colour is a mixture of."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +74,12 @@ def recoloured(
     Each keeps what the others refer to, so the four commute. Grey is where the normalised channels are equal.
     Saturation and hue do nothing to images that have not three channels, and luma is then their mean.
     """
-    channels, flat = images.shape[1], images.flatten(2)
-    each = images.new_zeros(len(images), 1, 1)
-    shift, gain, vividness, turn = (
-        each + (value[:, None, None] if isinstance(value, Tensor) else value)
-        for value in (_MEAN_ABOVE_BLACK * brightness, 1 + contrast, 1 + saturation, 2 * math.pi * hue)
-    )
+    channels, flat, zero = images.shape[1], images.flatten(2), images.new_zeros(len(images))
+    gain = zero + (1 + contrast)
     luma = _LUMA.to(images) if channels == 3 else images.new_full((channels,), 1 / channels)
-    mean = (flat.mean(2) @ luma)[:, None, None]
-    offset = shift + (1 - gain) * mean
+    offset = (_MEAN_ABOVE_BLACK * brightness + (1 - gain) * (flat.mean(2) @ luma))[:, None, None]
     if channels != 3:
-        return (offset + gain * flat).view(images.shape)
-    colour = torch.eye(3).to(images) - _GREY.to(images)
-    turned = turn.cos() * colour + turn.sin() * _QUARTER.to(images)
-    mix = gain * (_GREY.to(images) + vividness * turned)
-    return torch.baddbmm(offset, mix, flat).view(images.shape)
+        return (offset + gain[:, None, None] * flat).view(images.shape)
+    vivid, turn = gain * (1 + saturation), zero + 2 * math.pi * hue
+    mix = torch.stack([gain, vivid * turn.cos(), vivid * turn.sin()], 1) @ _PARTS.to(images)
+    return torch.baddbmm(offset, mix.view(-1, 3, 3), flat).view(images.shape)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,19 +35,34 @@ def rotation(angle: Tensor) -> Tensor:
     return torch.stack([cosine, -sine, zero, sine, cosine, zero], 1).view(-1, 2, 3)
 
 
-def warped(images: Tensor, source: Tensor) -> Tensor:
-    """Each image as its own affine map shows it, bilinear, zero where the map leads outside the image.
+def warped(
+    images: Tensor,
+    source: Tensor,
+    *,
+    size: tuple[int, int] | None = None,
+    beyond: Literal["zeros", "border"] = "zeros",
+) -> Tensor:
+    """Each image as its own affine map shows it, bilinear.
 
-    `source` is [B, 2, 3]: it takes a place (x, y, 1) of the result to the place of the image that is seen
-    there, both in pixels right of and below the centre.
+    Args:
+        images: [B, C, H, W]
+        source: [B, 2, 3], takes a place (x, y, 1) of the result to the place of the image that is seen there,
+            both in pixels right of and below the centre
+        size: height and width of the result; those of the images by default
+        beyond: what is seen where the map leads outside the image
 
     >>> right = torch.tensor([[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]])
     >>> warped(torch.tensor([[[[1.0, 2.0, 3.0]]]]), right)
     tensor([[[[0., 1., 2.]]]])
     """
-    height, width = images.shape[2:]
-    # torch measures each axis in halves of the image, which would shear a rotated image that is not square.
-    half = source.new_tensor([width / 2, height / 2])
-    scaled = source * torch.cat([half, half.new_ones(1)]) / half[:, None]
-    grid = F.affine_grid(scaled, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    y, x = (
+        torch.arange(length, device=source.device, dtype=source.dtype) - (length - 1) / 2
+        for length in size or images.shape[2:]
+    )
+    # torch measures places in halves of the image.
+    source = source / (source.new_tensor([images.shape[3], images.shape[2]])[:, None] / 2)
+    across = source[:, :, :1, None] * x
+    down = (source[:, :, 1:2] * y + source[:, :, 2:])[..., None]
+    # All x, then all y: several times as fast to add, and as fast to sample by, as the pairs of affine_grid.
+    grid = (across + down).permute(0, 2, 3, 1)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode=beyond, align_corners=False)

@@ -19,7 +19,7 @@ class Translate:
     pixels: int
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        n, _, height, width = images.shape
+        n, channels, height, width = images.shape
         if self.pixels >= min(height, width):
             raise InputError(
                 f"A shift of up to {self.pixels} pixels reflects beyond images of {height}x{width}. "
@@ -27,7 +27,9 @@ class Translate:
             )
         shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
         top, left = (shift[:, :, 0] + self.pixels).unbind()
-        padded = F.pad(images, (self.pixels,) * 4, mode="reflect")
-        # Every window is a view of the padded images, [B, C, tops, lefts, H, W]; only the chosen ones are copied.
-        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-        return windows[torch.arange(n, device=images.device), :, top, left]
+        padded = F.pad(images.contiguous(), (self.pixels,) * 4, mode="reflect")
+        # Wherever in this memory a window begins, it is a view of it; only the chosen ones are copied.
+        image, channel, row, _ = padded.stride()
+        n_windows = (n - 1) * image + 2 * self.pixels * (row + 1) + 1 if n else 0
+        windows = padded.as_strided((n_windows, channels, height, width), (1, channel, row, 1))
+        return windows.index_select(0, torch.arange(n, device=images.device) * image + top * row + left)
