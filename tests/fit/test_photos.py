@@ -320,7 +320,7 @@ def test_ten_classes_or_more_are_ordered_as_text_and_keep_their_meaning(tmp_path
     ("arrays", "words"),
     [
         ({"images": None}, r"holds labels but no array images"),
-        ({"labels": None}, r"holds images but no array labels"),
+        ({"labels": None}, r"No image of .* has a label: .* the array labels"),
         ({"images": np.zeros((4, 6))}, r"images has the shape \(4, 6\), expected \[N, H, W\]"),
         ({"images": np.zeros((4, 6, 5, 2), np.uint8)}, r"images has the shape \(4, 6, 5, 2\)"),
         ({"images": np.zeros((0, 6, 5), np.uint8)}, r"images has the shape \(0, 6, 5\)"),

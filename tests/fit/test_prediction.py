@@ -150,10 +150,10 @@ def test_rows_of_a_fit_are_the_same_table(photos: Path, tmp_path: Path):
     assert cell("\t=x") == r"\x09=x"
 
 
-def test_arrays_are_predicted_like_files(tmp_path: Path):
+def test_arrays_without_labels_are_predicted_like_files(tmp_path: Path):
     images = np.zeros((3, 20, 30, 3), np.uint8)
     images[[0, 1, 2], ..., [2, 0, 1]] = 200
-    np.savez(tmp_path / "x.npz", images=images, labels=np.array(["", "", ""]), names=np.array(["a", "b", "c"]))
+    np.savez(tmp_path / "x.npz", images=images, names=np.array(["a", "b", "c"]))
     predict(colour_bundle(), tmp_path / "x.npz", tmp_path / "p.csv")
     assert [row[:2] for row in read(tmp_path / "p.csv")] == [["a", "blue"], ["b", "red"], ["c", "green"]]
 

@@ -28,17 +28,14 @@ class Npz:
 
 
 def read_npz(path: Path) -> Npz:
-    """Read `images` and `labels`, and `names` and `class_names` where they are there. Never unpickles.
+    """Read `images`, and `labels`, `names` and `class_names` where they are there. Never unpickles.
 
     Raises:
         InputError: says which array is wrong, and what it should be.
     """
     arrays = _arrays(path)
-    for name in ("images", "labels"):
-        if name not in arrays:
-            raise InputError(
-                f"{path} holds {', '.join(arrays) or 'nothing'} but no array {name}: save it with that name."
-            )
+    if "images" not in arrays:
+        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'} but no array images: save it with that name.")
     images = _images(path, arrays["images"])
     n = len(images)
     for name in ("labels", "names"):
@@ -50,7 +47,8 @@ def read_npz(path: Path) -> Npz:
     _check_unique(path, "class_names", class_names)
     names = _texts(path, "names", arrays["names"]) if "names" in arrays else tuple(f"image {k}" for k in range(n))
     _check_unique(path, "names", names)
-    return Npz(images, _labels(path, arrays["labels"], class_names), names, class_names)
+    labels = _labels(path, arrays["labels"], class_names) if "labels" in arrays else ("",) * n
+    return Npz(images, labels, names, class_names)
 
 
 def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
