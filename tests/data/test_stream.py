@@ -152,3 +152,35 @@ def test_reading_a_batch_leaves_the_data_and_the_global_generator_alone() -> Non
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(images, identical())
     assert torch.equal(stream.dataset.labels, LABELS)
+
+
+@pytest.mark.parametrize("labelled", [3, 10])
+def test_rows_that_show_their_label_can_have_a_view_of_their_own(labelled: int) -> None:
+    spec = Fixed(size=10, labelled=labelled, unlabelled_pool="all")
+    stream = stream_of(
+        numbered(),
+        spec,
+        student=lambda images, _: images + 100,
+        labelled=lambda images, _: images + 200,
+        teacher=AS_IT_IS,
+    )
+    for step in range(20):
+        batch = stream[step]
+        added = torch.where(batch.labels == UNLABELLED, 100, 200)
+        assert set(batch.views) == {"student", "teacher"}
+        assert torch.equal(batch.views["student"][:, 0, 0, 0], batch.index + added)
+        assert torch.equal(batch.views["teacher"][:, 0, 0, 0], batch.index.float())
+
+
+def test_labelled_rows_may_lie_anywhere_in_the_batch() -> None:
+    stream = stream_of(numbered(), student=lambda images, _: images + 100, labelled=lambda images, _: images + 200)
+    batches = [stream[step] for step in range(20)]
+    assert any((batch.labels != UNLABELLED).diff().any() for batch in batches)
+    for batch in batches:
+        added = torch.where(batch.labels == UNLABELLED, 100, 200)
+        assert torch.equal(batch.views["student"][:, 0, 0, 0], batch.index + added)
+
+
+def test_views_of_labelled_and_other_rows_are_drawn_apart() -> None:
+    both = stream_of(identical(), SPECS["fixed-all"], student=Noise(0.1), labelled=Noise(0.1))[0].views["student"]
+    assert not torch.equal(both[0], both[3])

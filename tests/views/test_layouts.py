@@ -78,6 +78,7 @@ def test_one_image_shown_many_times_is_seen_as_its_copies_are(view: Augment, sha
     torch.testing.assert_close(view(same, seeded(2)), view(same.clone(), seeded(2)), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("view", [Cutout(3), Flip(), Jitter(), Noise(0.15), Translate(0), Translate(2)], ids=repr)
+@every_view
 def test_a_batch_may_be_empty(view: Augment) -> None:
-    assert view(torch.zeros(0, 3, 8, 8), seeded(0)).shape == (0, 3, 8, 8)
+    side = 6 if view == Crop(6) else 8
+    assert view(torch.zeros(0, 3, 8, 8), seeded(0)).shape == (0, 3, side, side)

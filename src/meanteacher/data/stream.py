@@ -13,7 +13,10 @@ from meanteacher.seeding import generator
 
 
 class ImageStream:
-    """Batches of a data set in memory, each a pure function of (seed, step)."""
+    """Batches of a data set in memory, each a pure function of (seed, step).
+
+    A view called "labelled" is what the student sees, instead of its own, of the rows that show their label.
+    """
 
     def __init__(
         self,
@@ -36,11 +39,23 @@ class ImageStream:
         index, shows_label = self.sampler.draw(step)
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         images = self.normalise(self.dataset.images[index].to(self.device))
+        shows_label = shows_label.to(self.device)
         return Batch(
             views={
-                role: in_fast_layout(view(images, generator(self.seed, f"view/{role}", step, self.device)))
-                for role, view in self.views.items()
+                role: in_fast_layout(self._seen(role, images, shows_label, step))
+                for role in self.views
+                if role != "labelled"
             },
             labels=labels.to(self.device),
             index=index,
         )
+
+    def _seen(self, role: str, images: Tensor, shows_label: Tensor, step: int) -> Tensor:
+        if role != "student" or "labelled" not in self.views:
+            return self._drawn(role, images, step)
+        places = torch.cat([shows_label.nonzero(), (~shows_label).nonzero()]).flatten()
+        apart = [self._drawn("labelled", images[shows_label], step), self._drawn(role, images[~shows_label], step)]
+        return torch.cat(apart)[places.argsort()]
+
+    def _drawn(self, role: str, images: Tensor, step: int) -> Tensor:
+        return self.views[role](images, generator(self.seed, f"view/{role}", step, self.device))

@@ -43,6 +43,7 @@ class Recipe:
     method: Method
     normalise: Normaliser
     views: Mapping[str, Augment]
+    """role -> what it sees. One more, "labelled", is the student's view of the rows that show their label."""
     batch: BatchSpec
     optim: OptimSpec
     steps: int

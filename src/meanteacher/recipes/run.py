@@ -172,7 +172,7 @@ class _Experiment:
         self.stream = ImageStream(
             data.train,
             self.sampler,
-            views={role: recipe.views[role] for role in recipe.method.roles},
+            views={role: view for role, view in recipe.views.items() if role in (*recipe.method.roles, "labelled")},
             normalise=self.normalise,
             seed=seed,
         )
