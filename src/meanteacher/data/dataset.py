@@ -25,6 +25,8 @@ class Dataset:
     labels: Tensor
     """[N], int64."""
     class_names: tuple[str, ...]
+    on_disk: bool = False
+    """Whether the images are a file mapped into memory, of which a batch is read when it is wanted."""
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
+from meanteacher.data.read_ahead import read_ahead
 from meanteacher.data.sampling import Sampler
 from meanteacher.passes import in_fast_layout
 from meanteacher.seeding import generator
 
 
 class ImageStream:
-    """Batches of a data set in memory, each a pure function of (seed, step).
+    """Batches of a data set, each a pure function of (seed, step).
 
     A view called "labelled" is what the student sees, instead of its own, of the rows that show their label.
     """
@@ -37,6 +38,8 @@ class ImageStream:
 
     def __getitem__(self, step: int) -> Batch:
         index, shows_label = self.sampler.draw(step)
+        if self.dataset.on_disk:
+            read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         images = self.normalise(self.dataset.images[index].to(self.device))
         shows_label = shows_label.to(self.device)

@@ -127,6 +127,6 @@ def round_data(
     split = Split(
         labelled=torch.from_numpy(known), unlabelled=torch.from_numpy(unknown), validation=torch.from_numpy(part)
     )
-    train = Dataset(images, torch.from_numpy(labels), class_names)
+    train = Dataset(images, torch.from_numpy(labels), class_names, on_disk=True)
     test = Dataset(images[torch.from_numpy(judges)], torch.from_numpy(labels[judges]), class_names)
     return TrainTest(train, test), split
