@@ -2,7 +2,6 @@
 
 import json
 import logging
-import secrets
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.fit.bundle import Bundle
+from meanteacher.fit.whole import write_whole
 
 INPUT, OUTPUT = "images", "probabilities"
 RESIZE = (
@@ -48,18 +48,14 @@ def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
         "version": f"meanteacher {version('meanteacher')}",
     }
     onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in about.items()})
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    onnx.checker.check_model(model, full_check=True)
+    data = model.SerializeToString()
+    _compare(bundle, onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        onnx.checker.check_model(model, full_check=True)
-        part.write_bytes(model.SerializeToString())
-        session = onnxruntime.InferenceSession(str(part), providers=["CPUExecutionProvider"])
-        _compare(bundle, session)
-        part.replace(out)
+        write_whole(out, data)
     except OSError as error:
         raise InputError(f"Cannot write {out} ({error}). Make room, or give another file with --out.") from error
-    finally:
-        part.unlink(missing_ok=True)
     return out
 
 

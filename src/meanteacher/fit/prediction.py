@@ -1,12 +1,9 @@
 """A label for every image of a folder: predictions.csv."""
 
-import os
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -16,6 +13,7 @@ from meanteacher.core import InputError
 from meanteacher.fit.bundle import Bundle
 from meanteacher.fit.classify import classify, find_images
 from meanteacher.fit.photos import printable
+from meanteacher.fit.whole import opened_whole
 
 HEADER = "path,label,confidence,second,second_confidence,third,third_confidence,problem\n"
 _N_GUESSES = 3
@@ -83,13 +81,14 @@ def predict(
     counts = torch.zeros(len(classes), dtype=torch.int64)
     done = n_unreadable = 0
     try:
-        with _whole(out) as file, closing(classify(bundle, found)) as chunks:
-            file.write(HEADER)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with opened_whole(out) as file, closing(classify(bundle, found)) as chunks:
+            file.write(HEADER.encode("utf-8"))
             for chunk in chunks:
                 if should_stop():
                     raise _StoppedError
                 names = found.names[done : done + len(chunk.index)]
-                file.write(_rows(names, chunk.probabilities, classes, chunk.unreadable))
+                file.write(_rows(names, chunk.probabilities, classes, chunk.unreadable).encode("utf-8"))
                 guesses = chunk.probabilities.argmax(1)
                 readable = [row for row in range(len(names)) if row not in chunk.unreadable]
                 counts += guesses[readable].bincount(minlength=len(classes))
@@ -127,18 +126,3 @@ def _cells(texts: Sequence[str]) -> list[str]:
     """Cells with quotes around what needs them."""
     safe = [cell(text) for text in texts]
     return [text if _TO_QUOTE.isdisjoint(text) else '"' + text.replace('"', '""') + '"' for text in safe]
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[IO[str]]:
-    """A text file that takes its name when all is written and the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("x", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
