@@ -32,6 +32,7 @@ def _short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
             width=given["width"] or 0.125,
             steps=4,
             flip=given["flip"],
+            gentle=False,
             seconds_per_step={"supervised": 0.1, "mean-teacher": 0.1},
             seconds=1.0,
             n_rounds=given["n_rounds"],

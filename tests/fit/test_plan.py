@@ -18,7 +18,15 @@ def data() -> TrainTest:
     return TrainTest(Dataset(images, labels, ("a", "b")), Dataset(images[:10], labels[:10], ("a", "b")))
 
 
-def planned(minutes: float, *, n_images: int = 1000, n_rounds: int = 1, spent: float = 0.0, cost: float = 0.5) -> Plan:
+def planned(
+    minutes: float,
+    *,
+    n_images: int = 1000,
+    n_rounds: int = 1,
+    spent: float = 0.0,
+    cost: float = 0.5,
+    split: Split = SPLIT,
+) -> Plan:
     """On a machine where a step takes `cost` seconds at width 1, and half of it at half the width."""
 
     def seconds_of(recipe: Recipe, data: TrainTest, split: Split) -> float:
@@ -32,7 +40,7 @@ def planned(minutes: float, *, n_images: int = 1000, n_rounds: int = 1, spent: f
         n_rounds=n_rounds,
         n_images=n_images,
         data=data(),
-        split=SPLIT,
+        split=split,
         seconds_of=seconds_of,
     )
 
@@ -46,6 +54,15 @@ def test_the_plan_fits_the_minutes(minutes: float) -> None:
 
 def test_less_time_makes_a_narrower_network() -> None:
     assert [planned(minutes).width for minutes in (40, 18, 1)] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(("n_labelled", "spared"), [(999, False), (1000, True)])
+def test_many_labelled_images_are_spared_the_strong_view(n_labelled: int, spared: bool) -> None:
+    split = replace(SPLIT, labelled=torch.zeros(n_labelled, dtype=torch.int64))
+    views = photo_recipe(planned(18, split=split), "mean-teacher", fingerprint="f").views
+    strong = [role for role, view in views.items() if "RandAugment" in repr(view)]
+    assert strong == ["student"]
+    assert ("labelled" in views) == spared
 
 
 def test_folds_share_the_time_among_their_rounds() -> None:
