@@ -1,11 +1,14 @@
 """What every part agrees on: a batch, a step's output, and the shapes of the things that plug in."""
 
+from __future__ import annotations  # torch is for the reader here: checking a folder should not wait for it
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 UNLABELLED = -1
 """The label of a row whose label is hidden or unknown: scikit-learn's convention."""
@@ -13,7 +16,7 @@ UNLABELLED = -1
 Schedule = Callable[[int], float]
 """step -> value"""
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+Augment = Callable[["Tensor", "torch.Generator"], "Tensor"]
 """A whole batch of images and a source of randomness -> the batch as one role sees it."""
 
 

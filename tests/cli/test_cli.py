@@ -40,6 +40,11 @@ def test_help_is_useful_and_does_not_import_torch(arguments: list[str]):
     assert "--help" in shown.stdout
 
 
+def test_labelling_begins_without_waiting_for_torch():
+    script = "import sys\nfrom meanteacher.cli import label\nsys.exit(77 if 'torch' in sys.modules else 0)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+
+
 def test_run_writes_everything_about_itself(tmp_path: Path):
     done = _meanteacher("run", "digits/mean-teacher", "--seed", "3", "--out", str(tmp_path / "r"), *SHORT)
     assert done.returncode == 0, done.stderr
