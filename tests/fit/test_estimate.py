@@ -85,5 +85,8 @@ def test_calibration_error_is_the_distance_of_confidence_from_accuracy() -> None
     ]
 
 
-def test_a_model_that_is_never_wrong_on_few_images_is_not_made_certain() -> None:
-    assert fitted_temperature(np.tile([[1.0, 0.0]], (5, 1)), np.zeros(5, dtype=int)) >= 1 / 20
+@pytest.mark.parametrize(("n", "low", "high"), [(4, 0.85, 0.95), (100, 0.985, 0.999)])
+def test_a_model_that_is_never_wrong_is_made_as_sure_as_its_images_allow(n: int, low: float, high: float) -> None:
+    for logits in ([1.0, 0.0], [30.0, 0.0]):
+        margin = logits[0] / fitted_temperature(np.tile([logits], (n, 1)), np.zeros(n, dtype=int))
+        assert low < 1 / (1 + np.exp(-margin)) < high

@@ -67,6 +67,8 @@ class Quiet:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.trained: list[str] = []
+        self.logged: set[str] = set()
+        self.judged: set[str] = set()
 
     @contextmanager
     def show(self, name: str, steps: int) -> Iterator["Quiet"]:
@@ -80,9 +82,11 @@ class Quiet:
 
     def progress(self, doing: str, done: int, total: int) -> None: ...
 
-    def on_log(self, entry: LogEntry) -> None: ...
+    def on_log(self, entry: LogEntry) -> None:
+        self.logged.add(self.trained[-1])
 
-    def on_evaluation(self, evaluation: Evaluation) -> None: ...
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.judged.add(self.trained[-1])
 
     def on_alarm(self, alarm: Alarm) -> None: ...
 
@@ -227,6 +231,9 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     assert content["data"]["labels_file"] == str(labels)
     last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
+    # No error is told of the last training, which every label taught.
+    assert onlooker.logged == set(onlooker.trained)
+    assert onlooker.judged == set(onlooker.trained[:-1])
     # A model that every label has taught judges nothing: the folds start anew.
     first = json.loads((tmp_path / "more" / "runs" / onlooker.trained[0] / "run.json").read_text())
     assert first["recipe"]["model"]["is"].endswith("FastNet")

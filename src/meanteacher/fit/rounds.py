@@ -18,7 +18,7 @@ from meanteacher.fit.judging import Judging
 from meanteacher.fit.plan import Plan, photo_recipe
 from meanteacher.models import ModelSpec
 from meanteacher.recipes import restored, run
-from meanteacher.train import Listener
+from meanteacher.train import Alarm, Evaluation, Listener, LogEntry
 
 _SEED = 0
 Show = Callable[[str, int], AbstractContextManager[Listener]]
@@ -107,7 +107,7 @@ class Rounds:
                 data=data,
                 split=split,
                 resume=(folder / "run.json").exists(),
-                listeners=(listener,),
+                listeners=(listener if len(part) else _Unjudged(listener),),
                 should_stop=self.should_stop,
             )
         if outcome.record is None:
@@ -115,6 +115,16 @@ class Rounds:
         state = restored(recipe, seed=_SEED, out=folder, data=data, split=split)
         spec = self.model.network if self.model else recipe.model
         return Trained(state.predictor(recipe.method), state.normalise, spec, outcome.record)
+
+
+class _Unjudged:
+    """Tells how a training on every label goes, but no error: it would be on images that taught it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.on_log: Callable[[LogEntry], None] = listener.on_log
+        self.on_alarm: Callable[[Alarm], None] = listener.on_alarm
+
+    def on_evaluation(self, evaluation: Evaluation) -> None: ...
 
 
 def round_data(

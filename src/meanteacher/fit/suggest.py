@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_SURE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
@@ -61,4 +63,7 @@ def _reason(p: np.ndarray, class_names: Sequence[str]) -> str:
     first, second = (int(k) for k in np.argsort(-p, kind="stable")[:2])
     if p[first] < 1.5 / len(p):
         return f"unlike what it has learnt: no class is more probable than {p[first]:.0%}"
-    return f"hesitates between {class_names[first]} ({p[first]:.0%}) and {class_names[second]} ({p[second]:.0%})"
+    guess, other = (f"{class_names[k]} ({p[k]:.0%})" for k in (first, second))
+    if p[first] < _SURE:
+        return f"hesitates between {guess} and {other}"
+    return f"less sure here than elsewhere: {guess} or {other}"
