@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -26,10 +27,11 @@ def planned(
     spent: float = 0.0,
     cost: float = 0.5,
     split: Split = SPLIT,
+    seconds_of: Callable[[Recipe, TrainTest, Split], float] | None = None,
 ) -> Plan:
     """On a machine where a step takes `cost` seconds at width 1, and half of it at half the width."""
 
-    def seconds_of(recipe: Recipe, data: TrainTest, split: Split) -> float:
+    def by_width(recipe: Recipe, data: TrainTest, split: Split) -> float:
         return cost * recipe.model.width  # type: ignore[attr-defined]
 
     return make_plan(
@@ -41,7 +43,7 @@ def planned(
         n_images=n_images,
         data=data(),
         split=split,
-        seconds_of=seconds_of,
+        seconds_of=seconds_of or by_width,
     )
 
 
@@ -50,6 +52,25 @@ def test_the_plan_fits_the_minutes(minutes: float) -> None:
     plan = planned(minutes, spent=20)
     assert plan.steps * sum(plan.seconds_per_step.values()) == pytest.approx(plan.seconds)
     assert 0.7 * 60 * minutes < plan.seconds + 20 < 0.93 * 60 * minutes
+
+
+def test_measuring_is_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 30))
+    monkeypatch.setattr("meanteacher.fit.plan.time.perf_counter", lambda: float(next(clock)))
+    assert planned(60).seconds == pytest.approx(60 * 60 * 0.92 - 60, rel=0.01)
+
+
+def test_a_network_that_is_too_slow_without_a_teacher_is_not_measured_with_one() -> None:
+    measured: list[tuple[str, float]] = []
+
+    def seconds_of(recipe: Recipe, data: TrainTest, split: Split) -> float:
+        measured.append((recipe.name, recipe.model.width))  # type: ignore[attr-defined]
+        return 0.5
+
+    with pytest.raises(InputError, match="Give at least 2 with"):
+        planned(1, seconds_of=seconds_of)
+    alone, both = "fit/supervised", "fit/mean-teacher"
+    assert measured == [(alone, 1.0), (alone, 0.5), (alone, 0.25), (both, 0.25)]
 
 
 def test_less_time_makes_a_narrower_network() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -148,7 +149,7 @@ def make_plan(
         InputError: the minutes do not suffice for anything useful; says how many would.
     """
     measure = seconds_of or seconds_per_step
-    needed = math.inf
+    began = time.perf_counter()
     widths = _WIDTHS if width is None else (width,)
     for tried in widths:
         plan = Plan(
@@ -162,15 +163,20 @@ def make_plan(
             seconds=0.0,
             n_rounds=n_rounds,
         )
-        cost = {name: measure(photo_recipe(plan, name, fingerprint="trial"), data, split) for name in METHODS}
-        # Predicting an image takes about a quarter of what training on it does.
-        predicting = n_images * cost["mean-teacher"] / _ROWS / 4
-        available = 60 * minutes * (1 - _RESERVE) - spent - predicting
-        per_step = n_rounds * sum(cost.values())
-        steps = int(available / per_step)
-        needed = (_FEWEST_STEPS * per_step + spent + predicting) / (1 - _RESERVE) / 60
-        if steps >= _FEW_STEPS or (tried == widths[-1] and steps >= _FEWEST_STEPS):
+        is_last = tried == widths[-1]
+        least = _FEWEST_STEPS if is_last else _FEW_STEPS
+        cost: dict[str, float] = {}
+        for name in METHODS:
+            cost[name] = measure(photo_recipe(plan, name, fingerprint="trial"), data, split)
+            # Predicting an image takes about a quarter of what training on it does.
+            others = spent + time.perf_counter() - began + n_images * cost[name] / _ROWS / 4
+            per_step = n_rounds * sum(cost.values())
+            steps = int((60 * minutes * (1 - _RESERVE) - others) / per_step)
+            if steps < least and not is_last:
+                break  # too slow without a teacher already: measuring it with one would only cost time
+        if steps >= least:
             return replace(plan, steps=steps, seconds_per_step=cost, seconds=steps * per_step)
+    needed = (_FEWEST_STEPS * per_step + others) / (1 - _RESERVE) / 60
     raise InputError(
         f"{minutes:g} minutes are too few for {n_images} images on this machine. "
         f"Give at least {math.ceil(needed)} with --minutes."
