@@ -60,8 +60,8 @@ def _margin(probabilities: np.ndarray) -> np.ndarray:
 
 
 def _reason(p: np.ndarray, class_names: Sequence[str]) -> str:
-    first, second = (int(k) for k in np.argsort(-p, kind="stable")[:2])
-    if p[first] < 1.5 / len(p):
+    first, second, *others = (int(k) for k in np.argsort(-p, kind="stable"))
+    if others and p[others[0]] > p[first] / 2:
         return f"unlike what it has learnt: no class is more probable than {p[first]:.0%}"
     guess, other = (f"{class_names[k]} ({p[k]:.0%})" for k in (first, second))
     if p[first] < _SURE:
