@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
+from meanteacher.costs import Confident
 from meanteacher.data import ImageStream, make_split
 from meanteacher.methods import MeanTeacher
 from meanteacher.recipes import Recipe, run
@@ -147,9 +148,35 @@ def test_batch_without_labels_is_no_dead_classification_cost():
         assert vitals.read_gradients(step, empty, output, list(student.parameters())) == []
 
 
-def test_cost_of_weight_zero_may_rest(tmp_path: Path):
-    resting = _mean_teacher(weight=Constant(0.0))
-    assert _alarms(dataclasses.replace(recipe(steps=40), method=resting), tmp_path / "r") == {}
+@dataclasses.dataclass(frozen=True)
+class Late:
+    """Zero at first."""
+
+    step: int
+
+    def __call__(self, step: int) -> float:
+        return float(step >= self.step)
+
+
+def test_cost_may_rest_for_a_while(tmp_path: Path):
+    late = _mean_teacher(weight=Late(30))
+    assert _alarms(dataclasses.replace(recipe(steps=120), method=late), tmp_path / "r") == {}
+
+
+@pytest.mark.parametrize(
+    "never", [{"weight": Late(70)}, {"cost": Confident(threshold=0.999, temperature=1.0)}], ids=["weight", "threshold"]
+)
+def test_cost_that_rests_for_half_of_the_run_is_an_alarm(never: dict[str, Any], tmp_path: Path):
+    slow = dataclasses.replace(recipe().optim, learning_rate=Constant(1e-6))  # type: ignore[type-var]
+    resting = dataclasses.replace(recipe(steps=120), method=_mean_teacher(**never), optim=slow)
+    alarms = _alarms(resting, tmp_path / "r")
+    assert set(alarms) == {"resting-cost/consistency"}
+    assert "has trained nothing in half of the run" in alarms["resting-cost/consistency"]
+
+
+def test_nothing_is_said_of_a_run_of_a_few_readings(tmp_path: Path):
+    short = dataclasses.replace(recipe(steps=12), method=_mean_teacher(weight=Late(70)))
+    assert _alarms(short, tmp_path / "r") == {}
 
 
 def test_an_alarm_sounds_once_a_run():

@@ -16,6 +16,8 @@ from meanteacher.core import UNLABELLED, Batch, StepOutput
 
 _PATIENCE = 3
 """Readings in a row before an alarm, for what may be innocent once."""
+_A_WHILE = 10
+"""Readings without which nothing is said of a whole run."""
 _COLLAPSED = 0.95
 """Share of one class among the predictions that counts as collapse."""
 
@@ -92,7 +94,7 @@ class Vitals:
         self, step: int, batch: Batch, output: StepOutput, student: nn.Module, predictor: nn.Module
     ) -> list[Alarm]:
         """Read what is cheap: labels, predictions, and where the teacher stands."""
-        raised = self._check_labels(step)
+        raised = self._check_labels(step) + self._check_rest(step, output)
         largest = _largest_class_share(output.logits)
         late = step >= self.declared.steps // 5
         if self._streak("collapse", late and largest > _COLLAPSED) >= _PATIENCE:
@@ -160,6 +162,21 @@ class Vitals:
                 f"{seen:.2%} of the rows are labelled, {declared.labelled_share:.2%} were declared. "
                 "Likely cause: the sampler and the labelled set do not belong together.",
             )
+        return raised
+
+    def _check_rest(self, step: int, output: StepOutput) -> list[Alarm]:
+        """A cost may rest for a while: until its ramp-up begins, or until the teacher is certain of something."""
+        n_read = self._streak("read", condition=True)
+        raised = []
+        for name, weight in output.weights.items():
+            never_acted = self._streak(f"resting {name}", weight == 0) == n_read
+            if never_acted and n_read >= _A_WHILE and step >= self.declared.steps // 2:
+                raised += self._raise(
+                    step,
+                    f"resting-cost/{name}",
+                    f"The cost '{name}' has trained nothing in half of the run. Likely cause: its weight is zero, or "
+                    "the teacher has not once been as certain as it asks; lower its threshold, or give more labels.",
+                )
         return raised
 
     def _check_teacher(self, step: int, student: nn.Module, predictor: nn.Module, distance: float) -> list[Alarm]:
