@@ -13,7 +13,7 @@ from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.methods import MeanTeacher, Supervised
-from meanteacher.models import FastNet
+from meanteacher.models import FastNet, Mirrored
 from meanteacher.recipes.recipe import DataSpec, Recipe
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp
 from meanteacher.train import Muon
@@ -88,7 +88,7 @@ class _Task:
         return Recipe(
             name=name,
             data=DataSpec(source=self.source, n_labelled=self.n_labelled),
-            model=FastNet(),
+            model=Mirrored(FastNet()) if self.flip else FastNet(),
             method=fast_methods(steps, cost=_CERTAIN, weight=1.0, ramp=0.1)[kind],
             normalise=self.normalise,
             views=fast_views(32, flip=self.flip, gentle=self.gentle),
