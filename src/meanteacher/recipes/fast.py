@@ -21,7 +21,7 @@ from meanteacher.views import Chain, Cutout, Flip, Normaliser, PerChannel, PerIm
 
 _BATCH = 160
 _STEPS_A_MINUTE = 180
-"""What two cores do with some to spare (docs/results.md)."""
+"""What two cores do (docs/results.md)."""
 _CERTAIN = Confident(threshold=0.9, temperature=0.1)
 
 
