@@ -9,6 +9,7 @@ import typer
 
 from meanteacher.cli import photos
 from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
+from meanteacher.cli.memory import keep_freed_memory
 
 app = typer.Typer(
     name="meanteacher",
@@ -170,4 +171,5 @@ for _command in (photos.fit, photos.check, photos.predict, photos.evaluate, phot
 
 
 def main() -> None:
+    keep_freed_memory()
     sys.exit(app())
