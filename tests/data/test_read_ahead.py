@@ -77,3 +77,9 @@ def test_the_system_takes_the_request_and_the_batches_stay_the_same(images: torc
 def test_where_images_lie_is_no_part_of_what_they_are(images: torch.Tensor):
     data = Dataset(images, LABELS, tuple("abc"))
     assert replace(data, on_disk=True).fingerprint() == data.fingerprint()
+
+
+def test_a_system_that_knows_no_such_request_is_not_asked(images: torch.Tensor, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(mmap, "MADV_WILLNEED")
+    monkeypatch.delattr(module, "_advise")
+    assert stream(images, on_disk=True)[4].index.equal(stream(images, on_disk=False)[4].index)

@@ -23,8 +23,8 @@ from meanteacher.train import Alarm, Evaluation, LogEntry
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 
 
-@pytest.fixture(autouse=True)
-def _short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _short_plan() -> Iterator[None]:
     def plan(**given: Any) -> Plan:
         return Plan(
             minutes=given["minutes"],
@@ -38,7 +38,9 @@ def _short_plan(monkeypatch: pytest.MonkeyPatch) -> None:
             n_rounds=given["n_rounds"],
         )
 
-    monkeypatch.setattr(fitting, "make_plan", plan)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(fitting, "make_plan", plan)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +116,7 @@ def never() -> bool:
 @pytest.fixture(scope="module")
 def fitted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fits") / "fit"
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _short_plan.__wrapped__(monkeypatch)  # type: ignore[attr-defined]
-        assert fit(wishes(photos, out), Quiet(), should_stop=never) is not None
+    assert fit(wishes(photos, out), Quiet(), should_stop=never) is not None
     return out
 
 

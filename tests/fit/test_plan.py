@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from meanteacher.core import InputError
-from meanteacher.data import Dataset, Split, TrainTest
+from meanteacher.data import Dataset, Fixed, Split, TrainTest
 from meanteacher.fit.plan import Plan, image_size, make_plan, photo_recipe, seconds_per_step
+from meanteacher.models import FastNet
 from meanteacher.recipes import Recipe
 
 SPLIT = Split(torch.arange(10), torch.arange(10, 40), torch.empty(0, dtype=torch.int64))
@@ -17,6 +18,11 @@ def data() -> TrainTest:
     images = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     labels = torch.where(torch.arange(40) < 10, torch.arange(40) % 2, -1)
     return TrainTest(Dataset(images, labels, ("a", "b")), Dataset(images[:10], labels[:10], ("a", "b")))
+
+
+def width_of(recipe: Recipe) -> float:
+    assert isinstance(recipe.model, FastNet)
+    return recipe.model.width
 
 
 def planned(
@@ -32,7 +38,7 @@ def planned(
     """On a machine where a step takes `cost` seconds at width 1, and half of it at half the width."""
 
     def by_width(recipe: Recipe, data: TrainTest, split: Split) -> float:
-        return cost * recipe.model.width  # type: ignore[attr-defined]
+        return cost * width_of(recipe)
 
     return make_plan(
         minutes=minutes,
@@ -64,7 +70,7 @@ def test_a_network_that_is_too_slow_without_a_teacher_is_not_measured_with_one()
     measured: list[tuple[str, float]] = []
 
     def seconds_of(recipe: Recipe, data: TrainTest, split: Split) -> float:
-        measured.append((recipe.name, recipe.model.width))  # type: ignore[attr-defined]
+        measured.append((recipe.name, width_of(recipe)))
         return 0.5
 
     with pytest.raises(InputError, match="Give at least 2 with"):
@@ -109,7 +115,9 @@ def test_the_two_recipes_see_the_same_labelled_rows_and_differ_in_the_unlabelled
     ours, baseline = (photo_recipe(planned(18), name, fingerprint="f") for name in ("mean-teacher", "supervised"))
     for field in ("data", "model", "normalise", "views", "optim", "steps"):
         assert getattr(ours, field) == getattr(baseline, field)
-    assert ours.batch.labelled == baseline.batch.labelled == baseline.batch.size  # type: ignore[attr-defined]
+    assert isinstance(ours.batch, Fixed)
+    assert isinstance(baseline.batch, Fixed)
+    assert ours.batch.labelled == baseline.batch.labelled == baseline.batch.size
 
 
 @pytest.mark.parametrize(("side", "expected"), [(20, 32), (32, 32), (63, 32), (64, 64), (500, 96)])

@@ -5,9 +5,6 @@ import sys
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_NEVER_GIVEN_BACK = 2**31 - 1
-_FROM_THE_SYSTEM = 2**30
-"""Bytes from which an allocation is a mapping of its own; as it comes, a few megabytes."""
 
 
 def keep_freed_memory() -> None:
@@ -20,5 +17,7 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
-            mallopt(_M_MMAP_THRESHOLD, _FROM_THE_SYSTEM)
-            mallopt(_M_TRIM_THRESHOLD, _NEVER_GIVEN_BACK)
+            # What is larger is a mapping of its own, which goes back when it is freed.
+            if not mallopt(_M_MMAP_THRESHOLD, 2**30):
+                mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most that glibc takes before 2.35
+            mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

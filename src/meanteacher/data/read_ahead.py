@@ -17,6 +17,8 @@ def read_ahead(images: Tensor, index: Tensor) -> None:
         images: [N, ...], contiguous, on the CPU
         index: [B], which of them
     """
+    if not hasattr(mmap, "MADV_WILLNEED"):
+        return
     advise = _advise()
     n_bytes = images[0].numel() * images.element_size()
     for row in index.tolist():
