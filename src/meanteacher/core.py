@@ -67,9 +67,10 @@ class StepOutput:
     """Named and already weighted; their sum is what is minimised."""
     logits: Tensor
     """[B, n_classes], the student's."""
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float | Tensor] = field(default_factory=dict)
     """The factor already inside each cost, 1 where not named. A cost of weight zero may rest; any other
-    cost that moves nothing is an alarm."""
+    cost that moves nothing is an alarm. Where it depends on the batch it stays on the device, as the costs do:
+    reading it would make the step wait."""
 
 
 class Method(Protocol):

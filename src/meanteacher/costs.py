@@ -113,9 +113,9 @@ class Confident:
                 f"temperature above 0; got {self.threshold} and {self.temperature}."
             )
 
-    def rests(self, target_logits: Tensor) -> bool:
-        """Whether no row is certain, so that there is nothing to learn from, rightly."""
-        return not bool((target_logits.softmax(1).amax(1) >= self.threshold).any())
+    def acts(self, target_logits: Tensor) -> Tensor:
+        """One bool: whether any row is certain. Otherwise there is nothing to learn from, rightly."""
+        return (target_logits.softmax(1).amax(1) >= self.threshold).any()
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
         return confident_cross_entropy(

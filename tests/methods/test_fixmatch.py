@@ -88,6 +88,7 @@ def test_own_statistics_are_for_a_teacher_that_labels():
     assert dataclasses.replace(METHOD, labelled_by="teacher", buffers="own").buffers == "own"
 
 
+EVERY = torch.tensor([True, True, True])
 FREE = METHODS["freematch"]
 assert isinstance(FREE, FreeMatch)
 
@@ -102,17 +103,28 @@ def test_threshold_starts_at_one_over_the_number_of_classes_and_follows_the_conf
     memory = _certainty()
     torch.testing.assert_close(memory.threshold(), torch.full((3,), 1 / 3))
     for _ in range(200):
-        memory.note(torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]]), 0.9)
+        memory.note(torch.tensor([[0.9, 0.05, 0.05], [0.05, 0.9, 0.05], [0.05, 0.05, 0.9]]), EVERY[:3], 0.9)
     torch.testing.assert_close(memory.threshold(), torch.full((3,), 0.9), atol=1e-3, rtol=0)
 
 
 def test_harder_class_has_a_lower_threshold():
     memory = _certainty()
     for _ in range(200):
-        memory.note(torch.tensor([[0.9, 0.05, 0.05], [0.3, 0.6, 0.1]]), 0.9)
+        memory.note(torch.tensor([[0.9, 0.05, 0.05], [0.3, 0.6, 0.1]]), EVERY[:2], 0.9)
     first, second, third = memory.threshold().tolist()
     assert first > second > third
     assert first == pytest.approx(0.75, abs=1e-3)
+
+
+def test_only_the_rows_it_is_told_of_count_and_none_change_nothing():
+    said = torch.tensor([[0.9, 0.05, 0.05], [0.3, 0.6, 0.1]])
+    two, one, none = _certainty(), _certainty(), _certainty()
+    two.note(said, torch.tensor([False, True]), 0.9)
+    one.note(said[1:], EVERY[:1], 0.9)
+    none.note(said, torch.tensor([False, False]), 0.9)
+    torch.testing.assert_close(two.threshold(), one.threshold())
+    assert torch.equal(none.threshold(), _certainty().threshold())
+    assert not torch.equal(one.threshold(), _certainty().threshold())
 
 
 def test_thresholds_are_written_after_the_step_only():

@@ -114,7 +114,7 @@ def test_a_confident_cost_says_that_it_rests_while_the_teacher_is_unsure():
     def reported(threshold: float) -> float:
         method = _method(cost=Confident(threshold=threshold), weight=Constant(2.0))
         output = method.forward(student, method.init(student, PROBLEM), batch, 0)
-        return output.weights["consistency"]
+        return float(output.weights["consistency"])
 
     assert reported(0.999999) == 0.0
     assert reported(0.0) == 2.0

@@ -122,7 +122,7 @@ def test_varying_share_of_a_sound_stream_never_alarms(n_labelled: int):
     batches = stream("mixed", n_labelled=n_labelled)
     vitals = Vitals(_declared(n_labelled, n_labelled / 60, exact=False))
     for step in range(300):
-        vitals.count_labels(batches[step])
+        vitals.note_labels(batches[step])
         assert vitals._check_labels(step) == []
 
 
@@ -131,7 +131,7 @@ def test_labelled_set_of_another_seed_is_noticed():
     vitals = Vitals(_declared(9, 9 / 60, exact=False))
     for step in range(30):
         for seed in (0, 1):
-            vitals.count_labels(stream("mixed", seed=seed)[step])
+            vitals.note_labels(stream("mixed", seed=seed)[step])
     assert [alarm.kind for alarm in vitals._check_labels(29)] == ["hidden-labels"]
 
 
@@ -181,7 +181,7 @@ def test_nothing_is_said_of_a_run_of_a_few_readings(tmp_path: Path):
 
 def test_an_alarm_sounds_once_a_run():
     vitals = Vitals(_declared(0, 0.0, exact=True))
-    vitals.count_labels(stream()[0])
+    vitals.note_labels(stream()[0])
     assert {alarm.kind for alarm in vitals._check_labels(0)} == {"hidden-labels", "labelled-share"}
     assert vitals._check_labels(1) == []
     assert len(vitals.alarms) == 2
@@ -201,7 +201,7 @@ def test_reading_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_vitals_remember_survives_a_checkpoint():
     before = Vitals(_declared(9, 0.25, exact=True))
     for step in range(5):
-        before.count_labels(stream()[step])
+        before.note_labels(stream()[step])
     before._streak("collapse", condition=True)
     after = Vitals(before.declared)
     after.load(before.state())

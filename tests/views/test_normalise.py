@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
-from meanteacher.views.normalise import to_float
+from meanteacher.views.normalise import parts, to_float
 
 NORMALISERS = {
     "per-image": PerImage(),
@@ -165,3 +165,18 @@ def test_constant_images_stay_finite(normaliser: Normaliser, level: int) -> None
     blank = torch.full((2, 3, 4, 4), level, dtype=torch.uint8)
     assert torch.isfinite(module(blank)).all()
     assert torch.isfinite(normaliser.fit(blank)(blank)).all()
+
+
+@every_normaliser
+def test_fitting_to_some_images_is_fitting_to_a_copy_of_them(normaliser: Normaliser) -> None:
+    images, index = bytes_of(40, 3, 4, 4), torch.tensor([31, 2, 17, 5, 8, 39, 0, 22])
+    named, copied = normaliser.fit(images, index), normaliser.fit(images[index])
+    for name, tensor in copied.state_dict().items():
+        assert torch.equal(named.state_dict()[name], tensor), name
+
+
+def test_some_images_are_never_copied_all_at_once() -> None:
+    images, index = bytes_of(40, 3, 4, 4), torch.randperm(40, generator=torch.Generator().manual_seed(0))[:25]
+    found = list(parts(images, index, 10))
+    assert [len(part) for part in found] == [10, 10, 5]
+    assert torch.equal(torch.cat(found), images[index])

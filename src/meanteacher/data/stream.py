@@ -42,7 +42,6 @@ class ImageStream:
             read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         images = self.normalise(self.dataset.images[index].to(self.device))
-        shows_label = shows_label.to(self.device)
         return Batch(
             views={
                 role: in_fast_layout(self._seen(role, images, shows_label, step))
@@ -56,9 +55,13 @@ class ImageStream:
     def _seen(self, role: str, images: Tensor, shows_label: Tensor, step: int) -> Tensor:
         if role != "student" or "labelled" not in self.views:
             return self._drawn(role, images, step)
-        places = torch.cat([shows_label.nonzero(), (~shows_label).nonzero()]).flatten()
-        apart = [self._drawn("labelled", images[shows_label], step), self._drawn(role, images[~shows_label], step)]
-        return torch.cat(apart)[places.argsort()]
+        # Places are found out on the CPU, where the labels are: the device need not be waited for.
+        shown, hidden = (rows.nonzero().flatten() for rows in (shows_label, ~shows_label))
+        apart = [
+            self._drawn("labelled", images[shown.to(self.device)], step),
+            self._drawn(role, images[hidden.to(self.device)], step),
+        ]
+        return torch.cat(apart)[torch.cat([shown, hidden]).argsort().to(self.device)]
 
     def _drawn(self, role: str, images: Tensor, step: int) -> Tensor:
         return self.views[role](images, generator(self.seed, f"view/{role}", step, self.device))

@@ -57,8 +57,9 @@ class ConsistencyMethod(Supervised):
             "classification": classification_cost(logits, batch.labels),
             "consistency": weight * self.cost(matched, target, self.consistency_rows(batch, rows)),
         }
-        resting = isinstance(self.cost, Confident) and self.cost.rests(target)
-        weights = {"consistency": 0.0 if resting else weight}
+        weights: dict[str, float | Tensor] = {
+            "consistency": weight * self.cost.acts(target) if isinstance(self.cost, Confident) else weight
+        }
         if self.logit_distance is not None:
             costs["logit distance"] = self.logit_distance * logit_distance(logits, matched)
             weights["logit distance"] = self.logit_distance

@@ -49,7 +49,7 @@ class FixMatch(Supervised):
             },
             weak,
             # Without a certain row there is nothing to learn from, rightly.
-            {"pseudo-label": weight if bool(certain.any()) else 0.0},
+            {"pseudo-label": weight * certain.any()},
         )
 
     def asked(self, memory: nn.Module, guess: Tensor) -> Tensor:

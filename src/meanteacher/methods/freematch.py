@@ -26,9 +26,12 @@ class Certainty(Teacher):
         """[C]: the overall certainty, lower for classes that are harder at present."""
         return self.overall * self.per_class / self.per_class.max()
 
-    def note(self, probabilities: Tensor, momentum: float) -> None:
-        self.overall.lerp_(probabilities.amax(1).mean(), 1 - momentum)
-        self.per_class.lerp_(probabilities.mean(0), 1 - momentum)
+    def note(self, probabilities: Tensor, rows: Tensor, momentum: float) -> None:
+        """Take the rows [B] of bool into the averages; without any, nothing changes."""
+        share = rows / rows.sum().clamp_min(1)
+        pull = (1 - momentum) * rows.any()
+        self.overall.lerp_(share @ probabilities.amax(1), pull)
+        self.per_class.lerp_(share @ probabilities, pull)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,4 @@ class FreeMatch(FixMatch):
     def after_step(self, student: nn.Module, memory: nn.Module, batch: Batch, output: StepOutput, step: int) -> None:
         assert isinstance(memory, Certainty)
         super().after_step(student, memory, batch, output, step)
-        unlabelled = output.logits.detach()[batch.labels == UNLABELLED]
-        if len(unlabelled):
-            memory.note(unlabelled.softmax(1), self.momentum)
+        memory.note(output.logits.detach().softmax(1), batch.labels == UNLABELLED, self.momentum)

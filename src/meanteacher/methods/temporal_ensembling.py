@@ -66,9 +66,9 @@ class TemporalEnsembling(ConsistencyMethod):
         logits, matched = self.outputs(student(batch.views["student"]))
         target, known = memory.target(batch.index.to(memory.average.device), self.momentum)
         result = self.step_output(logits, matched, target, batch, step, rows=known)
-        if not bool(known.any()):  # the first epoch, which has nothing to agree with
-            result = StepOutput(result.costs, result.logits, {**result.weights, "consistency": 0.0})
-        return result
+        # The first epoch has nothing to agree with.
+        weight = result.weights["consistency"] * known.any()
+        return StepOutput(result.costs, result.logits, {**result.weights, "consistency": weight})
 
     def after_step(self, student: nn.Module, memory: nn.Module, batch: Batch, output: StepOutput, step: int) -> None:
         assert isinstance(memory, EnsembleTable)

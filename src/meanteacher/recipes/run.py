@@ -164,10 +164,8 @@ class _Experiment:
             "data": data.train.fingerprint(),
             "split": split.fingerprint(),
         }
-        trained_on = data.train.images
-        if len(split.validation):
-            trained_on = trained_on[torch.cat([split.labelled, split.unlabelled])]
-        self.normalise: nn.Module = recipe.normalise.fit(trained_on)
+        kept = torch.cat([split.labelled, split.unlabelled]) if len(split.validation) else None
+        self.normalise: nn.Module = recipe.normalise.fit(data.train.images, kept)
         self.sampler = recipe.batch.sampler(split, seed)
         self.stream = ImageStream(
             data.train,

@@ -138,7 +138,7 @@ def _step(
     state.optimizer.step()
     method.after_step(state.student, state.memory, batch, output, step)
     state.step += 1
-    vitals.count_labels(batch)
+    vitals.note_labels(batch)
     if reads or gradients_too:
         alarms += vitals.read(step, batch, output, state.student, state.predictor(method))
     return output, alarms
@@ -151,7 +151,7 @@ class _Window:
     steps: int = 0
     images: int = 0
     costs: dict[str, Tensor] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float | Tensor] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
 
     def add(self, output: StepOutput) -> None:
@@ -174,7 +174,7 @@ class _Window:
         entry = LogEntry(
             step=step,
             costs=means,
-            weights=self.weights,
+            weights={name: float(weight) for name, weight in self.weights.items()},
             learning_rate=learning_rate,
             images_per_second=self.images / seconds,
             seconds_per_step=seconds / self.steps,

@@ -50,6 +50,7 @@ class Vitals:
         self.readings: list[dict[str, Any]] = []
         self.alarms: list[Alarm] = []
         self._streaks: dict[str, int] = {}
+        self._uncounted: list[tuple[Tensor, Tensor]] = []
         self._labelled: set[int] = set()
         self._rows = 0
         self._labelled_rows = 0
@@ -67,7 +68,7 @@ class Vitals:
         self._gradients = gradients
         raised = []
         for name, norm in gradients.items():
-            weight = output.weights.get(name, 1.0)
+            weight = float(output.weights.get(name, 1.0))
             dead = norm == 0 and weight != 0
             # Without any path to the student once is enough; with one, teacher and student may agree by
             # chance of an equal start.
@@ -82,13 +83,12 @@ class Vitals:
                 )
         return raised
 
-    def count_labels(self, batch: Batch) -> None:
-        """Count the labelled rows of a batch. To be called every step."""
-        labelled = batch.labels != UNLABELLED
-        self._rows += len(labelled)
-        self._labelled_rows += int(labelled.sum())
-        if len(self._labelled) <= self.declared.n_labelled:
-            self._labelled.update(batch.index[labelled.cpu()].tolist())
+    def note_labels(self, batch: Batch) -> None:
+        """Have the labelled rows of a batch counted with the next reading: now, the device would have to be waited for.
+
+        To be called every step.
+        """
+        self._uncounted.append((batch.labels, batch.index))
 
     def read(
         self, step: int, batch: Batch, output: StepOutput, student: nn.Module, predictor: nn.Module
@@ -123,6 +123,7 @@ class Vitals:
 
     def state(self) -> dict[str, Any]:
         """Everything remembered, in plain values, for a checkpoint."""
+        self._count_labels()
         return {
             "readings": self.readings,
             "alarms": [asdict(alarm) for alarm in self.alarms],
@@ -141,7 +142,17 @@ class Vitals:
         self._rows, self._labelled_rows = state["rows"], state["labelled_rows"]
         self._sums = dict(state["sums"])
 
+    def _count_labels(self) -> None:
+        for labels, index in self._uncounted:
+            labelled = labels.cpu() != UNLABELLED
+            self._rows += len(labelled)
+            self._labelled_rows += int(labelled.sum())
+            if len(self._labelled) <= self.declared.n_labelled:
+                self._labelled.update(index[labelled].tolist())
+        self._uncounted.clear()
+
     def _check_labels(self, step: int) -> list[Alarm]:
+        self._count_labels()
         declared = self.declared
         raised = []
         if len(self._labelled) > declared.n_labelled:
@@ -169,7 +180,7 @@ class Vitals:
         n_read = self._streak("read", condition=True)
         raised = []
         for name, weight in output.weights.items():
-            never_acted = self._streak(f"resting {name}", weight == 0) == n_read
+            never_acted = self._streak(f"resting {name}", float(weight) == 0) == n_read
             if never_acted and n_read >= _A_WHILE and step >= self.declared.steps // 2:
                 raised += self._raise(
                     step,
@@ -236,11 +247,16 @@ def _largest_class_share(logits: Tensor) -> float:
 def _distance(predictor: nn.Module, student: nn.Module) -> float:
     """Between the weights, relative to the student's length."""
     pairs = list(zip(predictor.parameters(), student.parameters(), strict=True))
-    apart = sum(float((a - b).double().square().sum()) for a, b in pairs)
-    length = sum(float(b.double().square().sum()) for _, b in pairs)
+    apart = _total([(a - b).double().square().sum() for a, b in pairs])
+    length = _total([b.double().square().sum() for _, b in pairs])
     return math.sqrt(apart / length) if length else 0.0
 
 
 @torch.no_grad()
 def _checksum(network: nn.Module) -> float:
-    return sum(float(p.double().sum()) for p in network.parameters())
+    return _total([p.double().sum() for p in network.parameters()])
+
+
+def _total(sums: list[Tensor]) -> float:
+    """Read in one piece, so that a device is waited for once."""
+    return sum(torch.stack(sums).tolist()) if sums else 0.0

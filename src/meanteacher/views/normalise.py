@@ -4,6 +4,7 @@ A normaliser is a frozen value with `fit`, which returns a module. The module's 
 weights: a network is of no use without the normalisation it was trained behind.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +18,18 @@ _VALUES = 1 << 24
 class Normaliser(Protocol):
     """The part of a recipe that becomes a module once the training images are known."""
 
-    def fit(self, images: Tensor) -> nn.Module: ...
+    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+        """The module for images like these, or like those of them that `index` [N] names."""
+        ...
+
+
+def parts(images: Tensor, index: Tensor | None, size: int) -> Iterator[Tensor]:
+    """So many images at a time: never a copy of all."""
+    if index is None:
+        yield from images.split(size)
+    else:
+        for part in index.split(size):
+            yield images[part]
 
 
 def to_float(images: Tensor) -> Tensor:
@@ -33,7 +45,7 @@ def to_float(images: Tensor) -> Tensor:
 class PerImage:
     """Each image to zero mean and unit variance over all its pixels and channels (SVHN, App. B.1.2)."""
 
-    def fit(self, images: Tensor) -> nn.Module:
+    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
         return _PerImageModule()
 
 
@@ -49,17 +61,17 @@ class _PerImageModule(nn.Module):
 class PerChannel:
     """Each channel, or each feature of a table, to zero mean and unit variance over the training data."""
 
-    def fit(self, images: Tensor) -> nn.Module:
+    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
         # Sums of differences from one value of each channel: they keep their digits where the mean is large,
         # and are exactly zero where nothing varies.
-        origin = _by_channel(images[:1])[0, :, :1]
+        origin = _by_channel(next(parts(images, index, 1)))[0, :, :1]
         total = torch.zeros(images.shape[1], dtype=torch.float64)
         squares = torch.zeros_like(total)
-        for chunk in images.split(max(1, _VALUES // images[0].numel())):
+        for chunk in parts(images, index, max(1, _VALUES // images[0].numel())):
             x = _by_channel(chunk) - origin
             total += x.sum((0, 2))
             squares += x.square().sum((0, 2))
-        count = images.numel() // images.shape[1]
+        count = (len(images) if index is None else len(index)) * images[0, 0].numel()
         offset = total / count
         deviation = (squares / count - offset.square()).clamp_min(0).sqrt()
         # A channel that never varies carries nothing; dividing by its zero would make it infinite.

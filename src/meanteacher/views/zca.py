@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from meanteacher.views.normalise import to_float
+from meanteacher.views.normalise import parts, to_float
 
 _CHUNK = 4096
 _CONTRAST_NORM = 55.0
@@ -24,16 +24,17 @@ class Zca:
     epsilon: float
     """Added to the covariance's diagonal: how far directions of little variance are left alone."""
 
-    def fit(self, images: Tensor) -> nn.Module:
+    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
         n_values = images[0].numel()
         total = torch.zeros(n_values, dtype=torch.float64)
         products = torch.zeros(n_values, n_values, dtype=torch.float64)
-        for chunk in images.split(_CHUNK):
+        for chunk in parts(images, index, _CHUNK):
             x = _flat(chunk, contrast=self.contrast)
             total += x.sum(0, dtype=torch.float64)
             products += (x.T @ x).double()
-        mean = total / len(images)
-        covariance = products / len(images) - mean.outer(mean)
+        n = len(images) if index is None else len(index)
+        mean = total / n
+        covariance = products / n - mean.outer(mean)
         covariance.diagonal().add_(self.epsilon)
         values, vectors = torch.linalg.eigh(covariance)
         whiten = (vectors * values.clamp_min(1e-12).rsqrt()) @ vectors.T
