@@ -183,8 +183,10 @@ def _claim(wishes: Wishes) -> None:
             shutil.rmtree(out / name, ignore_errors=True)
         (out / _PLAN).unlink()
     elif out.exists() and any(path.name != "cache" for path in out.iterdir()):
-        what = "a fit already. Continue it with --resume, replace it with --overwrite" if holds_fit else "other files"
-        raise InputError(f"{out} holds {what}, or give another folder with --out.".replace("files, or", "files:"))
+        what = (
+            "a fit already. Continue it with --resume, replace it with --overwrite, or" if holds_fit else "other files:"
+        )
+        raise InputError(f"{out} holds {what} give another folder with --out.")
 
 
 def _check_usable(photos: Photos, usable: np.ndarray) -> None:
