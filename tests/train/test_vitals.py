@@ -206,3 +206,11 @@ def test_what_vitals_remember_survives_a_checkpoint():
     after = Vitals(before.declared)
     after.load(before.state())
     assert after.state() == before.state()
+
+
+def test_labels_noted_since_the_last_reading_are_in_a_checkpoint():
+    vitals = Vitals(_declared(0, 0.0, exact=True))
+    batch = stream()[0]
+    vitals.note_labels(batch)
+    state = vitals.state()
+    assert (state["rows"], state["labelled_rows"]) == (len(batch.labels), int((batch.labels != UNLABELLED).sum()))
