@@ -65,11 +65,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def watched(module: nn.Module, log: dict[str, Tensor], kind: type[nn.Module] | None = None) -> None:
-    """Note what each child, or each submodule of a kind, puts out."""
+    """Note what each child, or each submodule of a kind, puts out: a copy, since activations are made in place."""
     chosen = module.named_children() if kind is None else module.named_modules()
     for name, part in chosen:
         if kind is None or isinstance(part, kind):
-            part.register_forward_hook(lambda _part, _x, y, name=name: log.update({name: y.detach()}))
+            part.register_forward_hook(lambda _part, _x, y, name=name: log.update({name: y.detach().clone()}))
 
 
 # --- the network of Table 5 -----------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Conv13Network(nn.Module):
         def conv(n_in: int, n_out: int, kernel: int, padding: int) -> nn.Module:
             return nn.Sequential(
                 WeightNormConv2d(n_in, n_out, kernel, padding=padding, mean_decay=spec.mean_decay),
-                nn.LeakyReLU(0.1),
+                nn.LeakyReLU(0.1, inplace=True),
             )
 
         n128, n256, n512 = channels(128), channels(256), channels(512)

@@ -29,20 +29,22 @@ class WeightNormLayer(nn.Module):
         self.initialising = False
 
     def transform(self, x: Tensor, weight: Tensor) -> Tensor:
+        """A new tensor, to which `forward` adds in place."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         if self.initialising:
             self._initialise(x)
         y = self.transform(x, self._weight())
-        axes = (0, *range(2, y.ndim))
-        shape = (1, -1, *[1] * (y.ndim - 2))
+        rest = [1] * (y.ndim - 2)
         if not self.training:
-            return y + (self.bias - self.running_mean).view(shape)
-        mean = y.mean(axes)
+            return y.add_((self.bias - self.running_mean).view(-1, *rest))
+        mean = _mean_of_channels(y)
         if not self.initialising:
             self._track(mean.detach())
-        return y + (self.bias - mean).view(shape)
+        # One an image, so that the gradient, too, is summed within images first.
+        shift = (self.bias - mean).expand(len(y), -1)
+        return y.add_(shift.view(len(y), -1, *rest))
 
     def _weight(self) -> Tensor:
         axes = tuple(range(1, self.direction.ndim))
@@ -61,6 +63,12 @@ class WeightNormLayer(nn.Module):
     def _track(self, mean: Tensor) -> None:
         self.n_batches += 1
         self.running_mean.lerp_(mean, self.n_batches.reciprocal().clamp_min(1 - self.mean_decay))
+
+
+def _mean_of_channels(y: Tensor) -> Tensor:
+    """Summed within images first, in half the time; unlike a mean's, its gradient is not written out."""
+    within = y.sum(tuple(range(2, y.ndim))) if y.ndim > 2 else y
+    return within.sum(0) / (y.numel() // y.shape[1])
 
 
 class WeightNormConv2d(WeightNormLayer):
