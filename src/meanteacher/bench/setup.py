@@ -14,6 +14,8 @@ from meanteacher.train import Adam, Declared, Evaluation, TrainState, Vitals, st
 from meanteacher.views import Chain, Noise, PerImage, Translate
 
 BATCH, N_LABELLED = 100, 25
+N_IMAGES, N_SHOWN = 10_000, 500
+"""Images there are, and those that show their labels."""
 VIEW = Chain((Translate(2), Noise(0.15)))
 METHOD = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
 OPTIM = Adam(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
@@ -51,9 +53,9 @@ class Training:
         )
 
 
-def training(model: ModelSpec, *, n_images: int = 10_000) -> Training:
+def training(model: ModelSpec, *, n_images: int = N_IMAGES) -> Training:
     data = made_up(n_images)
-    split = make_split(data.labels, n_classes=10, n_labelled=500, seed=0)
+    split = make_split(data.labels, n_classes=10, n_labelled=N_SHOWN, seed=0)
     sampler = Fixed(size=BATCH, labelled=N_LABELLED, unlabelled_pool="all").sampler(split, 0)
     normalise: nn.Module = PerImage().fit(data.images)
     stream = ImageStream(data, sampler, views={"student": VIEW, "teacher": VIEW}, normalise=normalise, seed=0)
@@ -61,5 +63,5 @@ def training(model: ModelSpec, *, n_images: int = 10_000) -> Training:
     torch.manual_seed(0)
     state = start(model.build(problem), METHOD, OPTIM, stream, normalise=normalise, problem=problem, seed=0)
     state.step = _PAST_THE_START
-    declared = Declared(n_labelled=500, labelled_share=N_LABELLED / BATCH, exact=True, steps=1_000_000)
+    declared = Declared(n_labelled=N_SHOWN, labelled_share=N_LABELLED / BATCH, exact=True, steps=1_000_000)
     return Training(state, stream, Vitals(declared))

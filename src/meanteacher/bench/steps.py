@@ -1,8 +1,9 @@
 """The whole training step against its limit, against plain code, and against a data set a hundred times as large."""
 
-import copy
-import importlib.util
+import importlib
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanteacher.bench.setup import BATCH, METHOD, N_LABELLED, Training, training
+from meanteacher.bench.apart import apart
+from meanteacher.bench.setup import BATCH, METHOD, N_IMAGES, N_LABELLED, N_SHOWN, Training, made_up, training
 from meanteacher.bench.timing import interleaved, ratio
 from meanteacher.core import UNLABELLED, Problem
 from meanteacher.models import ModelSpec
@@ -18,6 +20,7 @@ from meanteacher.teacher import Teacher
 from meanteacher.train.state import trained_parameters
 
 Announce = Callable[[str], None]
+_PLAIN = Path(__file__).parents[3] / "benchmarks" / "plain.py"
 
 
 def against_the_limit(model: ModelSpec, *, n_steps: int, rounds: int, announce: Announce) -> dict[str, Any]:
@@ -35,23 +38,19 @@ def against_the_limit(model: ModelSpec, *, n_steps: int, rounds: int, announce: 
 
 
 def against_plain(model: ModelSpec, *, n_steps: int, rounds: int, announce: Announce) -> dict[str, Any] | None:
-    """The same step as one would usually write it (benchmarks/plain.py); None outside a source tree."""
-    plain = _plain_module()
-    if plain is None:
+    """The same step as one would usually write it (benchmarks/plain.py); None outside a source tree.
+
+    Plain code has processes of its own: in this one it would have its memory kept as ours is.
+    """
+    if not _PLAIN.exists():
         return None
     run = training(model)
-    data = run.stream.dataset
-    shown = set(torch.arange(0, len(data), len(data) // 500).tolist())
-    labels = [int(label) if i in shown else UNLABELLED for i, label in enumerate(data.labels)]
-    student = model.build(Problem(n_classes=10, n_examples=len(data), input_shape=(3, 32, 32)))
-    pixels = data.images.permute(0, 2, 3, 1).contiguous().numpy()
-    contenders: dict[str, Callable[[], object]] = {"step": lambda: run.steps(n_steps)}
-    for workers in (0, 2):
-        step = plain.make_step(
-            copy.deepcopy(student), pixels, labels, size=BATCH, n_labelled=N_LABELLED, workers=workers
-        )
-        contenders[f"plain, {workers} workers"] = _repeated(step, n_steps)
-    timings = interleaved(contenders, rounds=rounds, announce=announce)
+    with ExitStack() as processes:
+        contenders: dict[str, Callable[[], object]] = {"step": lambda: run.steps(n_steps)}
+        for workers in (0, 2):
+            announce(f"starting plain code with {workers} workers")
+            contenders[f"plain, {workers} workers"] = processes.enter_context(apart(plain, model, workers, n_steps))
+        timings = interleaved(contenders, rounds=rounds, announce=announce)
     plain_ms = {name: 1000 * t.median / n_steps for name, t in timings.items() if name != "step"}
     best = min(plain_ms, key=lambda name: plain_ms[name])
     return {
@@ -59,6 +58,17 @@ def against_plain(model: ModelSpec, *, n_steps: int, rounds: int, announce: Anno
         "plain_ms": plain_ms,
         "times_as_fast": ratio(timings, best, "step"),
     }
+
+
+def plain(model: ModelSpec, workers: int, n_steps: int) -> Callable[[], None]:
+    """n steps of plain code, for a process that has nothing else to do."""
+    sys.path.insert(0, str(_PLAIN.parent))  # and not run by its path, since workers have to find it too
+    make_step = importlib.import_module(_PLAIN.stem).make_step
+    data = made_up(N_IMAGES)
+    labels = data.labels.where(torch.arange(N_IMAGES) < N_SHOWN, UNLABELLED).tolist()
+    student = model.build(Problem(n_classes=10, n_examples=N_IMAGES, input_shape=(3, 32, 32)))
+    pixels = data.images.permute(0, 2, 3, 1).contiguous().numpy()
+    return _repeated(make_step(student, pixels, labels, size=BATCH, n_labelled=N_LABELLED, workers=workers), n_steps)
 
 
 def growth(model: ModelSpec, *, n_steps: int, rounds: int, announce: Announce) -> dict[str, Any]:
@@ -120,15 +130,3 @@ def _repeated(call: Callable[[], object], n: int) -> Callable[[], None]:
             call()
 
     return many
-
-
-def _plain_module() -> Any:
-    path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
-    if not path.exists():
-        return None
-    spec = importlib.util.spec_from_file_location("plain", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

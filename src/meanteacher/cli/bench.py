@@ -54,7 +54,7 @@ def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[
         "predict/fast": lambda a: parts.predict(FAST, rounds=rounds, announce=a),
         "step/fast": lambda a: steps.against_the_limit(FAST, n_steps=many, rounds=rounds, announce=a),
         "step/conv13": lambda a: steps.against_the_limit(FULL, n_steps=1, rounds=rounds, announce=a),
-        "plain/conv13-quarter": lambda a: steps.against_plain(QUARTER, n_steps=many, rounds=rounds, announce=a),
+        "plain/conv13-quarter": lambda a: steps.against_plain(QUARTER, n_steps=4 * many, rounds=rounds, announce=a),
         "vitals/conv13-quarter": lambda a: steps.vitals_share(QUARTER, n_steps=many, rounds=rounds, announce=a),
         "growth": lambda a: steps.growth(Conv13(width=0.05), n_steps=10, rounds=rounds, announce=a),
         "memory/peak-mb": lambda a: memory.peak(
