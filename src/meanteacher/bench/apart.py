@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -49,12 +49,10 @@ def _serve(
     requests: Connection, threads: int, make: Callable[..., Callable[[], object]], args: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(threads)
-    call = make(*args)
-    requests.send(None)
-    while True:
-        try:
-            requests.recv()
-        except EOFError:
-            return
-        call()
+    with suppress(EOFError, KeyboardInterrupt):  # no more calls, or the user has seen enough of all contenders
+        call = make(*args)
         requests.send(None)
+        while True:
+            requests.recv()
+            call()
+            requests.send(None)
