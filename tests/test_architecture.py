@@ -56,7 +56,19 @@ MAY_IMPORT = {
         "report",
     },
     "label": {"core", "fit"},
-    "bench": {"core", "seeding", "data", "views", "models", "schedules", "teacher", "methods", "evaluate", "train"},
+    "bench": {
+        "core",
+        "seeding",
+        "data",
+        "views",
+        "models",
+        "schedules",
+        "teacher",
+        "methods",
+        "evaluate",
+        "train",
+        "fit",
+    },
     "cli": {"bench", "core", "data", "evaluate", "fit", "label", "models", "methods", "recipes", "train", "report"},
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.bench import memory, parts, steps
+from meanteacher.bench import files, memory, parts, steps
 from meanteacher.bench.setup import training
 from meanteacher.cli import bench
 from meanteacher.core import InputError
@@ -43,10 +43,17 @@ def test_plain_code_trains_too():
 
 
 def test_parts_have_rates():
-    assert parts.data(rounds=2, announce=_silent)["streamed_per_second"] > 0
     assert parts.average(TINY, rounds=2, announce=_silent)["fused_ms"] > 0
     assert parts.predict(TINY, rounds=2, announce=_silent, n_images=50)["images_per_second"] > 0
     assert all(view["times_as_fast"] > 0 for view in parts.views(rounds=2, announce=_silent).values())
+
+
+def test_files_are_decoded_kept_found_and_streamed():
+    found = files.rates(rounds=2, announce=_silent, n_photos=120)
+    assert found["decoded_per_second"] > found["decoded_by_pil_per_second"] > 0
+    assert found["found_again_per_second"] > 10 * found["kept_per_second"] > 0
+    assert found["streamed_from_memory_per_second"] > 0
+    assert found["streamed_from_disk_per_second"] > 0
 
 
 def test_peak_memory_is_that_of_the_child_however_much_its_parent_holds():
@@ -62,11 +69,11 @@ def test_the_table_of_temporal_ensembling_grows_with_the_images():
 
 
 def test_results_are_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    bench.run_bench(tmp_path / "new" / "bench.json", quick=True, only="data")
+    bench.run_bench(tmp_path / "new" / "bench.json", quick=True, only="ema")
     written = json.loads((tmp_path / "new" / "bench.json").read_text())
-    assert written["data"]["decoded_per_second"] > 0
+    assert written["ema/conv13"]["times_as_fast"] > 0
     assert written["environment"]["threads"] == torch.get_num_threads()
-    assert "streamed_per_second" in capsys.readouterr().out
+    assert "fused_ms" in capsys.readouterr().out
     assert "step/conv13" not in written
 
 

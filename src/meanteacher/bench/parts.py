@@ -1,13 +1,11 @@
 """The parts of a step and of a run, each against the way it is usually done."""
 
-import io
 import subprocess
 import sys
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -15,7 +13,6 @@ from meanteacher.bench import pictures
 from meanteacher.bench.setup import BATCH, made_up, training
 from meanteacher.bench.timing import interleaved, ratio
 from meanteacher.core import Augment
-from meanteacher.data.stream import ImageStream
 from meanteacher.evaluate import predict_logits
 from meanteacher.models import ModelSpec
 from meanteacher.seeding import generator
@@ -97,24 +94,6 @@ def average(model: ModelSpec, *, rounds: int, announce: Announce) -> dict[str, A
     return {"fused_ms": 1000 * timings["fused"].median, "times_as_fast": ratio(timings, "loop", "fused")}
 
 
-def data(*, rounds: int, announce: Announce) -> dict[str, Any]:
-    """Images per second: a JPEG decoded, and a batch of a stream, drawn, normalised and viewed twice."""
-    run = training(_Nothing())
-    stream: ImageStream = run.stream
-    buffer = io.BytesIO()
-    Image.fromarray(made_up(1).images[0].permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=90)
-    encoded = buffer.getvalue()
-    timings = interleaved(
-        {"decode": lambda: np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB")), "batch": lambda: stream[3]},
-        rounds=rounds,
-        announce=announce,
-    )
-    return {
-        "decoded_per_second": 1 / timings["decode"].median,
-        "streamed_per_second": BATCH / timings["batch"].median,
-    }
-
-
 def predict(model: ModelSpec, *, rounds: int, announce: Announce, n_images: int = 1000) -> dict[str, Any]:
     """Images per second of the evaluated network."""
     run = training(model)
@@ -142,10 +121,3 @@ def start(*, rounds: int, announce: Announce) -> dict[str, Any]:
         announce=announce,
     )
     return {"help_seconds": timings["help"].median, "import_seconds": timings["import"].median}
-
-
-class _Nothing:
-    """The smallest network there is, where the network is not what is timed."""
-
-    def build(self, problem: object) -> torch.nn.Module:
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))

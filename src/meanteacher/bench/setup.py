@@ -53,15 +53,21 @@ class Training:
         )
 
 
-def training(model: ModelSpec, *, n_images: int = N_IMAGES) -> Training:
-    data = made_up(n_images)
-    split = make_split(data.labels, n_classes=10, n_labelled=N_SHOWN, seed=0)
+def stream(data: Dataset) -> ImageStream:
+    """Batches of it, up to 500 images labelled, each seen twice."""
+    split = make_split(data.labels, n_classes=data.n_classes, n_labelled=min(N_SHOWN, len(data)), seed=0)
     sampler = Fixed(size=BATCH, labelled=N_LABELLED, unlabelled_pool="all").sampler(split, 0)
-    normalise: nn.Module = PerImage().fit(data.images)
-    stream = ImageStream(data, sampler, views={"student": VIEW, "teacher": VIEW}, normalise=normalise, seed=0)
+    views = {"student": VIEW, "teacher": VIEW}
+    return ImageStream(data, sampler, views=views, normalise=PerImage().fit(data.images), seed=0)
+
+
+def training(model: ModelSpec, *, n_images: int = N_IMAGES) -> Training:
+    batches = stream(made_up(n_images))
+    normalise = batches.normalise
+    assert isinstance(normalise, nn.Module)
     problem = Problem(n_classes=10, n_examples=n_images, input_shape=(3, 32, 32))
     torch.manual_seed(0)
-    state = start(model.build(problem), METHOD, OPTIM, stream, normalise=normalise, problem=problem, seed=0)
+    state = start(model.build(problem), METHOD, OPTIM, batches, normalise=normalise, problem=problem, seed=0)
     state.step = _PAST_THE_START
     declared = Declared(n_labelled=N_SHOWN, labelled_share=N_LABELLED / BATCH, exact=True, steps=1_000_000)
-    return Training(state, stream, Vitals(declared))
+    return Training(state, batches, Vitals(declared))

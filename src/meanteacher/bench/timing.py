@@ -1,4 +1,4 @@
-"""Times that can be compared on a noisy machine: contenders take turns in one process, medians of rounds."""
+"""Times that can be compared on a noisy machine: contenders take turns, medians of rounds are compared."""
 
 import statistics
 import time

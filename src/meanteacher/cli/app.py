@@ -157,8 +157,8 @@ def bench(
 ) -> None:
     """Measure how fast it is here: the training step against the machine's limit and against plain code.
 
-    Contenders take turns in one process and medians of rounds are compared, so that a noisy machine disturbs both
-    sides alike. Look at the load first, all the same.
+    Contenders take turns and medians of rounds are compared, so that a noisy machine disturbs all alike. Look at the
+    load first, all the same.
     """
     with errors_explained():
         from meanteacher.cli.bench import run_bench

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.status import Status
 
-from meanteacher.bench import memory, parts, steps
+from meanteacher.bench import files, memory, parts, steps
 from meanteacher.core import InputError
 from meanteacher.models import Conv13, FastNet, WideResNet
 from meanteacher.recipes.environment import environment
@@ -47,7 +47,7 @@ def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[
     return {
         "start": lambda a: parts.start(rounds=rounds, announce=a),
         "views": lambda a: parts.views(rounds=rounds, announce=a),
-        "data": lambda a: parts.data(rounds=rounds, announce=a),
+        "data": lambda a: files.rates(rounds=rounds, announce=a),
         "ema/conv13": lambda a: parts.average(FULL, rounds=rounds, announce=a),
         "predict/conv13-quarter": lambda a: parts.predict(QUARTER, rounds=rounds, announce=a),
         "step/conv13-quarter": lambda a: steps.against_the_limit(QUARTER, n_steps=many, rounds=rounds, announce=a),
