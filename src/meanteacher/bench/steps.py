@@ -49,7 +49,7 @@ def against_plain(model: ModelSpec, *, n_steps: int, rounds: int, announce: Anno
         contenders: dict[str, Callable[[], object]] = {"step": lambda: run.steps(n_steps)}
         for workers in (0, 2):
             announce(f"starting plain code with {workers} workers")
-            contenders[f"plain, {workers} workers"] = processes.enter_context(apart(plain, model, workers, n_steps))
+            contenders[f"{workers} workers"] = processes.enter_context(apart(plain, model, workers, n_steps))
         timings = interleaved(contenders, rounds=rounds, announce=announce)
     plain_ms = {name: 1000 * t.median / n_steps for name, t in timings.items() if name != "step"}
     best = min(plain_ms, key=lambda name: plain_ms[name])

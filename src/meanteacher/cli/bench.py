@@ -1,6 +1,5 @@
 """`meanteacher bench`."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
             console.print(f"{name}: needs the source tree (benchmarks/plain.py)", highlight=False)
             continue
         results[name] = result
-        console.print(f"{name}: {_said(result)}", highlight=False, soft_wrap=True)
+        console.print(f"{name}:{_said(result)}", highlight=False, soft_wrap=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, results)
     console.print(f"{torch.get_num_threads()} threads. Written: {out}", highlight=False, soft_wrap=True)
@@ -69,10 +68,17 @@ def _update(status: Status, name: str, line: str) -> None:
 
 
 def _said(result: dict[str, Any]) -> str:
-    return json.dumps(_rounded(result), ensure_ascii=False).strip("{}").replace('"', "")
+    """Numbers on one line, and a line for each group of them."""
+    numbers = {name: value for name, value in result.items() if not isinstance(value, dict)}
+    groups = {name: value for name, value in result.items() if isinstance(value, dict)}
+    lines = [_listed(numbers)] if numbers else []
+    lines += [f"{name.replace('_', ' ')}: {_listed(group)}" for name, group in groups.items()]
+    return " " + lines[0] if len(lines) == 1 else "".join(f"\n    {line}" for line in lines)
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+def _listed(numbers: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {_rounded(value)}" for name, value in numbers.items())
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
