@@ -11,6 +11,10 @@ import meanteacher
 
 SRC = Path(meanteacher.__file__).parent
 
+_TRAINING = {
+    *("core", "seeding", "data", "views", "models", "schedules"),
+    *("costs", "teacher", "methods", "evaluate", "train"),
+}
 # part -> the parts it may import besides itself
 MAY_IMPORT = {
     "core": set(),
@@ -25,50 +29,11 @@ MAY_IMPORT = {
     "methods": {"core", "seeding", "passes", "schedules", "costs", "teacher"},
     "evaluate": {"core", "seeding", "passes", "data"},
     "train": {"core", "seeding", "passes", "evaluate"},
-    "recipes": {
-        "core",
-        "seeding",
-        "data",
-        "views",
-        "models",
-        "schedules",
-        "costs",
-        "teacher",
-        "methods",
-        "evaluate",
-        "train",
-    },
+    "recipes": _TRAINING,
     "report": set(),
-    "fit": {
-        "core",
-        "seeding",
-        "passes",
-        "data",
-        "views",
-        "models",
-        "schedules",
-        "costs",
-        "teacher",
-        "methods",
-        "evaluate",
-        "train",
-        "recipes",
-        "report",
-    },
+    "fit": _TRAINING | {"passes", "recipes", "report"},
     "label": {"core", "fit"},
-    "bench": {
-        "core",
-        "seeding",
-        "data",
-        "views",
-        "models",
-        "schedules",
-        "teacher",
-        "methods",
-        "evaluate",
-        "train",
-        "fit",
-    },
+    "bench": _TRAINING - {"costs"} | {"fit"},
     "cli": {"bench", "core", "data", "evaluate", "fit", "label", "models", "methods", "recipes", "train", "report"},
 }
 

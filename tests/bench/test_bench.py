@@ -81,3 +81,26 @@ def test_unknown_measurement_is_refused_and_nothing_is_written(tmp_path: Path):
     with pytest.raises(InputError, match=r"No measurement has 'nothing'.*There are: start, views"):
         bench.run_bench(tmp_path / "bench.json", quick=True, only="nothing")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "said"), [("folder", "is a folder"), ("file/bench.json", "Cannot write to")])
+def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=said):
+        bench.run_bench(tmp_path / name, quick=True, only="memory/temp")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stopped(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory, "peak", lambda *_, **__: {"import": 1.0})
+    monkeypatch.setattr(memory, "table", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run_bench(tmp_path / "bench.json", quick=True, only="memory")
+    written = json.loads((tmp_path / "bench.json").read_text())
+    assert written["memory/peak-mb"] == {"import": 1.0}

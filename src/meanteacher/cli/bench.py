@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -19,12 +20,13 @@ FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
 
 
 def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
-    """Measure, print as it goes, and write everything as JSON."""
+    """Measure, print as it goes, and write as JSON what there is so far: an interruption loses one measurement."""
     console = Console()
     rounds = 3 if quick else 7
     measurements = _measurements(rounds, quick=quick)
     if only and not any(only in name for name in measurements):
         raise InputError(f"No measurement has {only!r} in its name. There are: {', '.join(measurements)}.")
+    _check(out)
     results: dict[str, Any] = {"environment": environment(), "rounds": rounds}
     for name, measure in measurements.items():
         if only and only not in name:
@@ -35,10 +37,21 @@ def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
             console.print(f"{name}: needs the source tree (benchmarks/plain.py)", highlight=False)
             continue
         results[name] = result
+        write_json(out, results)
         console.print(f"{name}:{_said(result)}", highlight=False, soft_wrap=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, results)
     console.print(f"{torch.get_num_threads()} threads. Written: {out}", highlight=False, soft_wrap=True)
+
+
+def _check(out: Path) -> None:
+    """Minutes before anything is written."""
+    if out.is_dir():
+        raise InputError(f"{out} is a folder: give the name of a file, for instance --out {out / 'bench.json'}.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"Cannot write to {out.parent} ({error.strerror}): give another file with --out.") from error
 
 
 def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[str], None]], dict[str, Any] | None]]:
