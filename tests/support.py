@@ -1,6 +1,7 @@
 """What many tests need: data made up in a moment, small networks, one instance of every method."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import meanteacher
 from meanteacher.core import Augment, Batch, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, Mixed, TrainTest, make_split
 from meanteacher.data.download import Progress
@@ -36,6 +38,12 @@ N_CLASSES = 3
 SHAPE = (1, 6, 6)
 PROBLEM = Problem(n_classes=N_CLASSES, n_examples=60, input_shape=SHAPE)
 DECAY = 0.9
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """For a Python process that imports the tests and the very package under test, installed or not."""
+    folders = (Path(meanteacher.__file__).parents[1], Path(__file__).parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **more}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from meanteacher.core import InputError
 from meanteacher.recipes import run
-from support import recipe
+from support import child_environment, recipe
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_full_disk_leaves_the_previous_checkpoint_intact(interrupted: Path):
     here = Path(__file__).parent
     failed = subprocess.run(
         [sys.executable, "-c", script, str(here), str(interrupted)],
-        env={**os.environ, "PYTHONPATH": str(here.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=child_environment(PYTHONDONTWRITEBYTECODE="1"),
         check=False,
         capture_output=True,
         text=True,
@@ -171,7 +171,7 @@ def test_crash_while_saving_leaves_a_checkpoint_to_resume_from(interrupted: Path
     here = Path(__file__).parent
     crashed = subprocess.run(
         [sys.executable, "-c", script, str(here), str(interrupted), moment],
-        env={**os.environ, "PYTHONPATH": str(here.parent)},
+        env=child_environment(),
         check=False,
         capture_output=True,
         text=True,

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from meanteacher.recipes import DataSpec, Outcome, run
 from meanteacher.schedules import Constant, Cosine
 from meanteacher.train import Checkpoints, Declared, Evaluation, Sgd, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
-from support import BATCHES, METHODS, PROBLEM, SmallNet, recipe, stream
+from support import BATCHES, METHODS, PROBLEM, SmallNet, child_environment, recipe, stream
 
 every_kind = pytest.mark.parametrize(("method", "batch"), [(m, b) for m in METHODS for b in BATCHES])
 
@@ -58,7 +57,7 @@ def test_killed_and_resumed_run_ends_with_the_same_bytes(method: str, batch: str
     here = Path(__file__).parent
     killed = subprocess.run(
         [sys.executable, "-c", script, str(here), str(tmp_path / "killed"), method, batch, str(kill_at)],
-        env={**os.environ, "PYTHONPATH": str(here.parent), "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        env=child_environment(OMP_NUM_THREADS=str(torch.get_num_threads())),
         check=False,
         capture_output=True,
         text=True,
