@@ -58,14 +58,14 @@ def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer,
     assert browser.text("#guess") == "dog"
     assert browser.text("#sure") == "41 % sure"
     assert browser.text("#reason").lower() == "hesitates between dog (41%) and cat (38%)"
-    assert [browser.text(f"#classes li:nth-child({k}) kbd") for k in (1, 2, 3)] == ["1", "2", "3"]
+    assert [browser.text(f"#classes li:nth-child({k}) kbd") for k in (1, 2, 3)] == ["c", "d", "o"]
     assert browser.run("return document.querySelector('#image').naturalWidth") == 384
-    press(browser, "3")
+    press(browser, "o")
     assert example.labels() == {**KNOWN, ONE: "owl"}
     assert browser.text("#progress") == "2 of 3"
     press(browser, "Enter")
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
-    press(browser, "1")
+    press(browser, "c")
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog", THREE: "cat"}
     assert browser.text("#end-title") == "All 3 images are labelled."
     assert browser.text("#command") == server.session.command
@@ -74,24 +74,60 @@ def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer,
     assert_nothing_wrong(browser, server)
 
 
-@pytest.mark.parametrize("keys", [("u", None), ("Backspace", None), ("z", "Control")], ids=["u", "Backspace", "Ctrl-Z"])
+@pytest.mark.parametrize(
+    "keys", [("Backspace", None), ("ArrowLeft", None), ("z", "Control")], ids=["Backspace", "left", "Ctrl-Z"]
+)
 def test_undo_takes_the_last_answer_back(
     browser: Browser, server: LabelServer, example: Example, keys: tuple[str, str | None]
 ):
     key, holding = keys
     open_page(browser, server)
-    press(browser, "1", "2")
+    press(browser, "c", "d")
     assert browser.text("#undo span") == "Undo “dog”"
     press(browser, key, holding=holding)
     assert example.labels() == {**KNOWN, ONE: "cat"}
     assert browser.text("#name") == TWO
-    press(browser, "3")
+    press(browser, "o")
     assert example.labels() == {**KNOWN, ONE: "cat", TWO: "owl"}
+
+
+@pytest.mark.parametrize(
+    ("classes", "pressed"),
+    [("0123456789", "709"), ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "lUv"), ("aAu+-", "Aa+")],
+    ids=["digits", "letters", "controls"],
+)
+def test_a_key_that_is_the_name_of_a_class_means_that_class(
+    browser: Browser, example: Example, classes: str, pressed: str
+):
+    example.tell_of_the_fit(class_names=list(classes))
+    expected = [name if name in classes else name.upper() for name in pressed]
+    with serving(example.session()) as server:
+        open_page(browser, server)
+        shown = browser.run("return [...document.querySelectorAll('#classes li')].map(e => e.textContent)")
+        assert shown[: len(classes)] == [2 * name for name in classes]
+        press(browser, *pressed)
+        assert example.labels() == {**KNOWN, **dict(zip(ASKED, expected, strict=True))}
+        assert browser.text("#undo span") == f"Undo “{expected[-1]}”"
+        press(browser, "Backspace")
+        assert example.labels() == {**KNOWN, ONE: expected[0], TWO: expected[1]}
+        assert browser.text("#name") == THREE
+        assert_nothing_wrong(browser, server)
+
+
+def test_a_letter_that_two_classes_begin_with_saves_nothing(browser: Browser, example: Example):
+    example.tell_of_the_fit(class_names=["cat", "cow", "dog"])
+    with serving(example.session()) as server:
+        open_page(browser, server)
+        press(browser, "c", "u", "0")
+        assert browser.text("#name") == ONE
+        assert not example.file.exists()
+        press(browser, "D", "2")
+        assert example.labels() == {**KNOWN, ONE: "dog", TWO: "cow"}
 
 
 def test_undo_works_from_the_end_too(browser: Browser, server: LabelServer, example: Example):
     open_page(browser, server)
-    press(browser, "1", "1", "1", "u")
+    press(browser, "c", "c", "c", "Backspace")
     assert example.labels() == {**KNOWN, ONE: "cat", TWO: "cat"}
     assert browser.text("#name") == THREE
     assert visible(browser, "#image")
@@ -101,13 +137,13 @@ def test_skipped_images_have_no_label_and_come_back_when_asked_for(
     browser: Browser, server: LabelServer, example: Example
 ):
     open_page(browser, server)
-    press(browser, " ", "2", "ArrowRight")
+    press(browser, " ", "d", "ArrowRight")
     assert example.labels() == {**KNOWN, TWO: "dog"}
     assert browser.text("#end-title") == "1 of 3 images labelled, 2 skipped."
     browser.click("#again")
     settle(browser)
     assert browser.text("#name") == ONE
-    press(browser, "1", "1")
+    press(browser, "c", "c")
     assert browser.text("#end-title") == "All 3 images are labelled."
     assert_nothing_wrong(browser, server)
 
@@ -122,7 +158,7 @@ def test_when_all_is_skipped_there_is_nothing_to_train_with(browser: Browser, se
 
 def test_loading_the_page_again_goes_on_with_the_same_image(browser: Browser, server: LabelServer):
     open_page(browser, server)
-    press(browser, "1")
+    press(browser, "c")
     open_page(browser, server)
     assert browser.text("#name") == TWO
 
@@ -134,7 +170,7 @@ def test_the_mouse_does_all_that_the_keys_do(browser: Browser, server: LabelServ
         settle(browser)
     assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dog"}
     # A click leaves no button behind that Enter would press once more.
-    press(browser, "u")
+    press(browser, "Backspace")
     press(browser, "Enter")
     assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dog"}
 
@@ -155,7 +191,7 @@ def test_a_class_can_be_added(browser: Browser, server: LabelServer, example: Ex
     settle(browser)
     assert example.labels() == {**KNOWN, ONE: "1 u<b"}
     assert browser.text("#classes li:last-child span") == "1 u<b"
-    press(browser, "4")
+    press(browser, "1")
     assert example.labels()[TWO] == "1 u<b"
 
 
@@ -181,9 +217,20 @@ def test_many_classes_are_found_by_typing(browser: Browser, example: Example):
         assert_nothing_wrong(browser, server)
 
 
+def test_a_name_that_is_typed_in_full_is_the_one_that_is_taken(browser: Browser, example: Example):
+    classes = [f"kind {k}" for k in range(30)]
+    example.tell_of_the_fit(class_names=["70", "7", "a4", "b", "B", *classes, "4"])
+    with serving(example.session()) as server:
+        open_page(browser, server)
+        for typed in "7B4":
+            browser.type(typed)
+            press(browser, "Enter")
+        assert example.labels() == {**KNOWN, ONE: "7", TWO: "B", THREE: "4"}
+
+
 def test_a_key_that_is_held_down_answers_once(browser: Browser, server: LabelServer, example: Example):
     open_page(browser, server)
-    down = "dispatchEvent(new KeyboardEvent('keydown', {key: '1', repeat: arguments[0], bubbles: true}))"
+    down = "dispatchEvent(new KeyboardEvent('keydown', {key: 'c', repeat: arguments[0], bubbles: true}))"
     browser.run(f"document.body.{down}", False)
     settle(browser)
     browser.run(f"document.body.{down}", True)
@@ -197,10 +244,10 @@ def test_names_are_text_and_harm_nothing(browser: Browser, tmp_path: Path):
     example.tell_of_the_fit(class_names=classes)
     with serving(example.session()) as server:
         open_page(browser, server)
-        for key, name in enumerate(HOSTILE, start=1):
+        for key, name in zip("12c", HOSTILE, strict=True):
             assert browser.text("#name") == name
             assert browser.text("#classes li:nth-child(2) span") == classes[1]
-            press(browser, str(key))
+            press(browser, key)
         labelled = dict(zip(HOSTILE, classes, strict=False))
         assert example.labels() == {**KNOWN, **labelled}
         assert browser.run("return document.images.length") == 1
@@ -213,7 +260,7 @@ def test_an_image_that_cannot_be_read_can_only_be_skipped(browser: Browser, exam
     with serving(example.session()) as server:
         open_page(browser, server)
         assert browser.text("#problem") == "This image cannot be read: not an image. Skip it."
-        press(browser, "1", "Enter")
+        press(browser, "c", "Enter")
         assert browser.text("#name") == ONE
         assert not example.file.exists()
         press(browser, " ")
@@ -224,7 +271,7 @@ def test_an_image_that_cannot_be_read_can_only_be_skipped(browser: Browser, exam
 
 def test_what_is_shown_is_told_to_a_reader_of_the_screen(browser: Browser, server: LabelServer):
     open_page(browser, server)
-    press(browser, "1")
+    press(browser, "c")
     assert browser.run("return document.querySelector('[aria-live=polite]').textContent") == (
         f"Image 2 of 3, {TWO}.  The model guesses dog, 41 % sure. hesitates between dog (41%) and cat (38%)"
     )
@@ -260,7 +307,7 @@ def test_all_that_is_needed_fits_on_the_screen(
 def test_a_program_that_has_ended_is_noticed_and_the_image_stays(browser: Browser, example: Example):
     with serving(example.session()) as server:
         open_page(browser, server)
-    browser.press("1")
+    browser.press("c")
     browser.wait_for("!document.querySelector('#alert').hidden")
     assert browser.text("#alert").startswith("The labelling program does not answer. Every answer up to here is saved")
     assert browser.text("#name") == ONE
@@ -272,10 +319,10 @@ def test_an_answer_that_cannot_be_written_is_said_and_can_be_given_again(
 ):
     open_page(browser, server)
     example.file.mkdir()
-    press(browser, "1")
+    press(browser, "c")
     assert "labels.csv" in browser.text("#alert")
     assert browser.text("#name") == ONE
     example.file.rmdir()
-    press(browser, "1")
+    press(browser, "c")
     assert not visible(browser, "#alert")
     assert example.labels() == {**KNOWN, ONE: "cat"}

@@ -12,7 +12,7 @@ from label_example import ASKED, KNOWN, Example, make_example, write_label_next
 from meanteacher.core import InputError
 from meanteacher.fit.label_file import read_labels, write_labels
 from meanteacher.label import session as session_module
-from meanteacher.label.session import KEYS, next_folder, open_session
+from meanteacher.label.session import next_folder, open_session
 
 ONE, TWO, THREE = ASKED
 
@@ -79,6 +79,32 @@ def test_undo_takes_the_label_out_of_the_file_and_asks_again(example: Example):
     assert session.state()["question"]["name"] == ONE
 
 
+def test_undo_names_the_label_it_takes_back_and_puts_back_what_stood_there(example: Example):
+    write_labels(example.file, {**KNOWN, ONE: ""})
+    session = example.session()
+    session.answer(0, "owl")
+    session.answer(1, "cat")
+    assert session.state()["last"] == {"label": "cat"}
+    session.undo()
+    assert session.state()["last"] == {"label": "owl"}
+    session.answer(1, "dog")
+    session.undo()
+    session.undo()
+    assert example.labels() == {**KNOWN, ONE: ""}
+    assert session.n_answered == 0
+
+
+def test_undo_leaves_a_label_that_another_sitting_has_written(example: Example):
+    first, second = example.session(), example.session()
+    first.answer(0, "owl")
+    second.answer(0, "cat")
+    first.undo()
+    assert example.labels() == {**KNOWN, ONE: "cat"}
+    assert first.state()["question"]["name"] == ONE
+    second.undo()
+    assert example.labels() == {**KNOWN, ONE: "owl"}
+
+
 def test_undo_takes_a_skip_back(example: Example):
     session = example.session()
     session.skip(0)
@@ -121,15 +147,15 @@ def test_an_answer_to_an_image_that_is_not_asked_changes_nothing(example: Exampl
     assert example.labels()[THREE] == "cat"
 
 
-def test_a_class_that_is_new_joins_the_others_with_the_next_key(example: Example):
+def test_a_class_that_is_new_joins_the_others_with_a_key_of_its_own(example: Example):
     session = example.session()
     session.answer(0, "  snowy owl ")
     assert example.labels()[ONE] == "snowy owl"
     assert session.state()["classes"] == [
-        {"name": "cat", "key": "1"},
-        {"name": "dog", "key": "2"},
-        {"name": "owl", "key": "3"},
-        {"name": "snowy owl", "key": "4"},
+        {"name": "cat", "keys": ("c", "C")},
+        {"name": "dog", "keys": ("d", "D")},
+        {"name": "owl", "keys": ("o", "O")},
+        {"name": "snowy owl", "keys": ("s", "S")},
     ]
     assert example.session().state()["classes"] == session.state()["classes"]
 
@@ -141,15 +167,6 @@ def test_a_class_has_a_name_of_one_line(example: Example, label: str):
         session.answer(0, label)
     assert session.state()["question"]["name"] == ONE
     assert not example.file.exists()
-
-
-def test_each_key_means_one_class_and_none_of_them_undoes(example: Example):
-    assert len(KEYS) == len(set(KEYS)) == 35
-    assert "u" not in KEYS
-    assert KEYS.startswith("1234567890abc")
-    for n, last in ((35, "z"), (36, None)):
-        example.tell_of_the_fit(class_names=["cat", "dog", *(f"kind {k}" for k in range(n - 2))])
-        assert example.session().state()["classes"][-1]["key"] == last
 
 
 def test_a_disk_that_fails_loses_nothing_and_the_question_remains(example: Example, monkeypatch):

@@ -61,11 +61,10 @@ function showQuestion(question) {
   const sure = question.confidence === null ? "" : `${Math.round(100 * question.confidence)} % sure`;
   $("sure").textContent = sure;
   $("reason").textContent = question.reason;
-  $("filter-box").hidden = state.classes.every((each) => each.key !== null);
-  $("undo").lastChild.textContent = filtering() ? "Backspace" : "u";
+  $("filter-box").hidden = state.classes.every((each) => each.keys.length);
   $("keys").textContent = filtering()
     ? "The keys of undo and skip work while the box is empty"
-    : "One key a class · u or Backspace undoes · space or → skips · + another class";
+    : `One key per class · Backspace or ← undoes · space or → skips${named("+") ? "" : " · + another class"}`;
   listClasses();
   document.querySelector(".side").scrollTop = 0;
   focusWhereKeysAnswer();
@@ -96,9 +95,9 @@ function listClasses() {
     button.type = "button";
     button.disabled = Boolean(state.question.problem);
     name.textContent = each.name;
-    if (each.key !== null) {
+    if (each.keys.length) {
       const key = document.createElement("kbd");
-      key.textContent = each.key;
+      key.textContent = each.keys[0];
       button.append(key);
     }
     button.append(name);
@@ -109,8 +108,14 @@ function listClasses() {
   }));
 }
 
-// While filtering, names that begin with what was typed come first; the sort keeps the order otherwise.
-const rank = (name, wanted) => (wanted && !name.toLowerCase().startsWith(wanted) ? 1 : 0);
+// While filtering, a name that was typed in full comes first, then names that begin with it; the sort keeps the order
+// otherwise. Two names may differ in case alone.
+const rank = (name, wanted) => {
+  if (!wanted) return 0;
+  if (name === $("filter").value.trim()) return 1;
+  const lower = name.toLowerCase();
+  return lower === wanted ? 2 : lower.startsWith(wanted) ? 3 : 4;
+};
 
 function showEnd() {
   const { total, labelled, skipped } = state;
@@ -127,12 +132,14 @@ function showEnd() {
   }));
   $("again").hidden = !skipped;
   $("again").firstChild.textContent = `Show the ${skipped === 1 ? "skipped image" : plural(skipped, "skipped image")} again`;
-  $("keys").textContent = "u or Backspace undoes the last answer";
+  $("keys").textContent = "Backspace or ← undoes the last answer";
   $("heard").textContent = $("end-title").textContent;
   $("end").focus({ preventScroll: true });
   busy = false;
 }
 
+// Which key means which class is decided by the program, in every case of letters.
+const named = (key) => state.classes.find((each) => each.keys.includes(key));
 const answer = (label) => { if (!state.question.problem) send("answer", { question: state.question.position, label }); };
 const skip = () => { if (state.question) send("skip", { question: state.question.position }); };
 const undo = () => { if (state.last) send("undo", {}); };
@@ -144,15 +151,16 @@ function pressed(event) {
   if ((event.ctrlKey || event.metaKey || event.altKey) && !undoing) return null;
   const inFilter = target === $("filter");
   if (target === $("new") || (inFilter && target.value !== "" && key !== "Enter")) return null;
-  if (undoing || key === "Backspace" || (key.toLowerCase() === "u" && !inFilter)) return undo;
+  // No letter or digit undoes or skips: it may be the name of a class.
+  if (undoing || key === "Backspace" || key === "ArrowLeft") return undo;
   if (!state.question) return null;
   // A button that has the focus is pressed by Enter and space, as everywhere.
   if (key === "Enter") return target.tagName === "BUTTON" ? null : () => { if (marked !== null) answer(marked); };
   if (key === "ArrowRight" || (key === " " && target.tagName !== "BUTTON")) return skip;
   if (inFilter) return null;
-  if (key === "+") return () => $("new").focus();
-  const chosen = state.classes.find((each) => each.key !== null && each.key === key.toLowerCase());
-  return chosen ? () => answer(chosen.name) : null;
+  const chosen = named(key);
+  if (chosen) return () => answer(chosen.name);
+  return key === "+" ? () => $("new").focus() : null;
 }
 
 addEventListener("keydown", (event) => {

@@ -15,10 +15,9 @@ from typing import Any
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.fit.label_file import read_labels, write_labels
 from meanteacher.fit.photos import Photos, find_photos, printable
+from meanteacher.label.keys import class_keys
 from meanteacher.label.questions import Question, read_fitted, read_questions
 
-# u undoes; the digits stand in the order of the keyboard.
-KEYS = "1234567890abcdefghijklmnopqrstvwxyz"
 MAX_NAME = 100
 
 
@@ -39,7 +38,7 @@ class Session:
         self, photos: Photos, questions: Sequence[Question], class_names: Sequence[str], *, file: Path, command: str
     ) -> None:
         self.photos, self.questions, self.file, self.command = photos, tuple(questions), file, command
-        self._class_names = list(class_names)
+        self._keys = class_keys(class_names)
         self._known = {
             name: photos.class_names[label]
             for name, label in zip(photos.names, photos.labels, strict=True)
@@ -78,8 +77,8 @@ class Session:
             before = self._write(self._name(position), label)
             self._answers[self._name(position)] = label
             self._done.append(_Done(self._to_ask.popleft(), skipped=False, before=before))
-            if label not in self._class_names:
-                self._class_names.append(label)
+            if label not in self._keys:
+                self._keys = class_keys([*self._keys, label], before=self._keys)
 
     def skip(self, position: int) -> None:
         """Leave the image that is being asked about without a label. The next sitting asks again."""
@@ -91,6 +90,8 @@ class Session:
     def undo(self) -> None:
         """Take the last answer or skip back, and ask that image again.
 
+        A label that another sitting has written in the meantime stays in the file.
+
         Raises:
             InputError: the file cannot be written.
         """
@@ -101,8 +102,9 @@ class Session:
             if last.skipped:
                 self._skipped.remove(last.position)
             else:
-                self._write(self._name(last.position), last.before)
-                del self._answers[self._name(last.position)]
+                name = self._name(last.position)
+                self._write(name, last.before, instead_of=self._answers[name])
+                del self._answers[name]
             self._to_ask.appendleft(self._done.pop().position)
 
     def ask_skipped_again(self) -> None:
@@ -114,16 +116,13 @@ class Session:
     def state(self) -> dict[str, Any]:
         """All that the page shows, as plain values; names are fit to be printed."""
         with self._lock:
-            keyed = len(self._class_names) <= len(KEYS)
             return {
                 "question": self._question(self._to_ask[0]) if self._to_ask else None,
                 "total": len(self.questions),
                 "labelled": len(self.questions) - len(self._to_ask) - len(self._skipped),
                 "skipped": len(self._skipped),
                 "last": {"label": self._label_of(self._done[-1])} if self._done else None,
-                "classes": [
-                    {"name": name, "key": KEYS[k] if keyed else None} for k, name in enumerate(self._class_names)
-                ],
+                "classes": [{"name": name, "keys": keys} for name, keys in self._keys.items()],
                 "labels_file": printable(str(self.file)),
                 "written": self.file.exists(),
                 "command": printable(self.command),
@@ -149,11 +148,16 @@ class Session:
     def _name(self, position: int) -> str:
         return self.photos.names[self.questions[position].index]
 
-    def _write(self, name: str, label: str | None) -> str | None:
-        """Set one row of the file, or delete it, and return what it was. What others wrote meanwhile is kept."""
+    def _write(self, name: str, label: str | None, instead_of: str | None = None) -> str | None:
+        """Set one row of the file, or delete it, and return what it was. What others wrote meanwhile is kept.
+
+        With `instead_of`, only where the row still says that.
+        """
         with _alone_in(self.file.parent):
             rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
             before = rows.get(name)
+            if instead_of not in (None, before):
+                return before
             if label is None:
                 rows.pop(name, None)
             else:
