@@ -49,7 +49,7 @@ def test_run_writes_everything_about_itself(tmp_path: Path):
     done = _meanteacher("run", "digits/mean-teacher", "--seed", "3", "--out", str(tmp_path / "r"), *SHORT)
     assert done.returncode == 0, done.stderr
     assert "Complete. Test error after 12 steps: student" in done.stdout
-    assert "digits/mean-teacher  step 6/12  test error: student" in done.stdout
+    assert "digits/mean-teacher+steps=12,evaluate_every=6  step 6/12  test error: student" in done.stdout
     record = json.loads((tmp_path / "r" / "record.json").read_text())
     assert (record["seed"], record["steps"], record["method"]) == (3, 12, "mean-teacher")
     assert record["environment"]["threads"] >= 1
@@ -65,7 +65,10 @@ def test_run_writes_everything_about_itself(tmp_path: Path):
 def test_default_folder_is_named_after_recipe_and_seed(tmp_path: Path):
     done = _meanteacher("run", "digits/supervised", "--seed", "7", *SHORT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "digits" / "supervised" / "seed-7" / "record.json").exists()
+    changed = "supervised+steps=12,evaluate_every=6"
+    record = json.loads((tmp_path / "runs" / "digits" / changed / "seed-7" / "record.json").read_text())
+    assert record["recipe"]["name"] == f"digits/{changed}"
+    assert record["recipe"]["fields"]["claim"] is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -94,7 +97,7 @@ def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, n
         (["run", "digits/supervised", "--set", "stepz=3"], "Did you mean 'steps'?"),
         (["run", "digits/supervised", "--set", "optim.learning_rat=3"], "Did you mean 'learning_rate'?"),
         (["run", "digits/supervised", "--set", "steps"], "--set takes field=value"),
-        (["run", "digits/supervised", "--set", "steps=many"], "expected int such as 600, got str"),
+        (["run", "digits/supervised", "--set", "steps=many"], "steps is a whole number, such as 600; got 'many'"),
         (["run", "digits/supervised", "--sed", "3"], "--seed"),
         (["run", "digits/supervised", "--compile", "maybe"], "'auto', 'yes', 'no'"),
         (["run", "digits/supervised", "--precision", "float16"], "'auto', 'float32', 'bfloat16'"),

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.core import InputError
 from meanteacher.recipes import RECIPES, find, override
 from meanteacher.recipes.describe import describe, differences, fingerprint
-from meanteacher.schedules import Constant, SigmoidRampUp
 from support import recipe
 
 TABLE_1 = {
@@ -73,44 +71,6 @@ def test_fingerprint_changes_with_what_is_computed_and_not_with_what_is_said():
         for setting in ("steps=21", "method.weight=3", "optim.epsilon=1e-7", "views.student.deviation=0.2")
     ]
     assert len({fingerprint(other) for other in (whole, *changed)}) == 5
-
-
-@pytest.mark.parametrize(
-    ("setting", "read"),
-    [
-        ("steps=300", lambda r: r.steps == 300),
-        ("method.weight.value=50", lambda r: r.method.weight == SigmoidRampUp(value=50.0, steps=240)),
-        ("method.weight=50", lambda r: r.method.weight == Constant(50.0)),
-        ("method.consistency_on=unlabelled", lambda r: r.method.consistency_on == "unlabelled"),
-        ("data.n_labelled=none", lambda r: r.data.n_labelled is None),
-        ("optim.epsilon=1", lambda r: r.optim.epsilon == 1.0),
-        ("model.hidden=(32,)", lambda r: r.model.hidden == (32,)),
-        ("views.teacher.augments.1.deviation=0.5", lambda r: r.views["teacher"].augments[1].deviation == 0.5),
-    ],
-)
-def test_one_field_however_deep_can_be_set(setting: str, read):
-    original = find("digits/mean-teacher")
-    changed = override(original, setting)
-    assert read(changed)
-    assert original == find("digits/mean-teacher")
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("method=3", "MeanTeacher is set field by field: "),
-        ("steps.value=3", "it is a plain value"),
-        ("steps=true", "expected int"),
-        ("views.teacher.augments.7.deviation=1", "no field '7'"),
-        ("method.buffers=new", "own, average, copy"),
-        ("method.consistency_on=labelled", "all, unlabelled"),
-        ("=3", "--set takes field=value"),
-        ("steps=0", "steps is at least 1"),
-    ],
-)
-def test_impossible_setting_is_explained(setting: str, words: str):
-    with pytest.raises(InputError, match=re.escape(words)):
-        override(find("digits/mean-teacher"), setting)
 
 
 def test_difference_of_two_recipes_reads_as_a_list():

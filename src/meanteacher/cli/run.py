@@ -26,17 +26,15 @@ def run_recipe(
 ) -> bool:
     """Run it to the end, or to an interruption. Returns whether it is complete."""
     console = Console()
-    recipe = find(name)
-    for setting in settings:
-        recipe = override(recipe, setting)
-    out = out or Path("runs") / name / f"seed-{seed}"
+    recipe = override(find(name), *settings)
+    out = out or Path("runs") / recipe.name / f"seed-{seed}"
     loaded = load_data(console, recipe, data)
 
     def announce() -> None:
         console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
 
     with (
-        RunProgress(console, name, steps=recipe.steps) as progress,
+        RunProgress(console, recipe.name, steps=recipe.steps) as progress,
         graceful_stop(announce) as should_stop,
     ):
         outcome = run_in_folder(
