@@ -102,10 +102,9 @@ def _plant(tree: _Tree, setting: str) -> None:
     if not equals or not path:
         raise InputError(f"--set takes field=value, for instance steps=300; got {setting!r}.")
     wanted = _Wanted(setting, text)
-    *above, last = path.split(".")
-    if path.split(".")[0] in _SAID:
-        field = path.split(".")[0]
-        raise wanted.refused(f"{field} {_SAID[field]}")
+    *above, last = names = path.split(".")
+    if names[0] in _SAID:
+        raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
     for name in above:
         inner = tree.setdefault(name, {})
         if isinstance(inner, _Wanted):
@@ -113,7 +112,7 @@ def _plant(tree: _Tree, setting: str) -> None:
         tree = inner
     there = tree.setdefault(last, wanted)
     if there is not wanted:
-        first = next(_all(there))
+        first = _all(there)[0]
         same = first.setting.partition("=")[0] == path
         raise wanted.refused(
             f"{path} is set {'twice' if same else 'and so is a field within it'}, see --set {first.setting}. "
@@ -121,12 +120,10 @@ def _plant(tree: _Tree, setting: str) -> None:
         )
 
 
-def _all(tree: "_Tree | _Wanted") -> Iterator[_Wanted]:
+def _all(tree: "_Tree | _Wanted") -> list[_Wanted]:
     if isinstance(tree, _Wanted):
-        yield tree
-    else:
-        for inner in tree.values():
-            yield from _all(inner)
+        return [tree]
+    return [wanted for inner in tree.values() for wanted in _all(inner)]
 
 
 def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[str, ...]) -> Any:
@@ -134,7 +131,7 @@ def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[st
         return _fitting(value, declared, tree, path)
     parts, new = _parts(value, declared), {}
     for name, inner in tree.items():
-        wanted = next(_all(inner))
+        wanted = _all(inner)[0]
         if not parts:
             raise wanted.refused(f"{'.'.join(path)} is {value!r}, which has no field {name!r}. It is set as a whole")
         if name not in parts:
@@ -148,9 +145,7 @@ def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[st
         return tuple(new.get(str(i), item) for i, item in enumerate(value))
     try:
         return replace(value, **new)
-    except InputError:
-        raise
-    except (TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError) as error:
         given = " ".join(f"--set {wanted.setting}" for wanted in _all(tree))
         raise InputError(f"{given}: {error}.") from error
 
@@ -185,7 +180,7 @@ def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...
     """What was given, as the field's type has it."""
     where = ".".join(path)
     if declared == Schedule:
-        if (number := _as(float, wanted)) is not _NOTHING:
+        if (number := _converted(float, wanted.value)) is not _NOTHING:
             assert isinstance(number, float)
             return Constant(number)
         raise wanted.refused(f"{where} is a schedule. Give a number, which makes it constant{_within(value, path)}")
@@ -195,7 +190,8 @@ def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...
         raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
     options = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     for option in options:
-        if (fitting := _as(type(value) if option is Any else option, wanted)) is not _NOTHING:
+        fitting = _converted(type(value) if option is Any else option, wanted.value, wanted.text)
+        if fitting is not _NOTHING:
             return fitting
     expected = " or ".join(_in_words(option, value) for option in options)
     raise wanted.refused(f"{where} is {expected}, such as {_text(value)}; got {wanted.text!r}")
@@ -233,12 +229,8 @@ _NOTHING = object()
 """Given is what does not fit; None is a value."""
 
 
-def _as(kind: Any, wanted: _Wanted) -> object:
-    """What was given as a value of that type, or `_NOTHING`."""
-    return _converted(kind, wanted.value, wanted.text)
-
-
 def _converted(kind: Any, value: object, text: str | None = None) -> object:
+    """What was given, parsed and as text, as a value of that type, or `_NOTHING`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         # Finite, asked so that an integer too large for a float is none either.
         fits = {float: abs(value) <= sys.float_info.max, int: value % 1 == 0}
@@ -271,11 +263,7 @@ def _in_words(kind: Any, value: object) -> str:
     if get_origin(kind) is tuple:
         items = [_in_words(item, value) for item in get_args(kind) if item is not Ellipsis]
         return f"a list, ({', '.join(items)}{', …' if Ellipsis in get_args(kind) else ''})"
-    return _KINDS.get(kind) or _article(type(value).__name__)
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    return _KINDS.get(kind) or _KINDS.get(type(value)) or type(value).__name__
 
 
 def _changes(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -307,6 +295,4 @@ def _short(changes: list[str]) -> str:
     safe = re.sub(r"[^A-Za-z0-9._=,()-]", "-", whole)
     if safe == whole and len(whole) <= _LONGEST:
         return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
-    kept = safe[: _LONGEST - len(digest) - 1]
-    return f"{kept}-{digest}"
+    return f"{safe[: _LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
