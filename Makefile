@@ -4,9 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side, so each keeps to one thread; two busy thread pools on two cores crawl.
-test mutants: export OMP_NUM_THREADS ?= 1
+test mutants golden: export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format check mutants clean
+.PHONY: demo test lint format check mutants golden clean
 
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
@@ -27,6 +27,9 @@ check: lint test
 
 mutants: $(VENV)/dev
 	PYTHONPATH=tests:tests/contracts $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
+
+golden: $(VENV)/dev
+	PYTHONPATH=tests $(BIN)/python tests/golden/test_golden.py > tests/golden/curves.json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from meanteacher.core import InputError
 from meanteacher.models.layers import WeightNormLinear
 from meanteacher.teacher import Buffers, Teacher, warmed_up
+from support import parameters_of
 
 POLICIES: tuple[Buffers, ...] = ("own", "average", "copy")
 every_policy = pytest.mark.parametrize("policy", POLICIES)
@@ -121,8 +122,8 @@ def test_the_warm_up_ends_where_the_decay_takes_over(decay: float, step: int, ex
     assert warmed_up(decay, step) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_average_is_float32_whatever_the_precision_of_the_student(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_average_of_a_student_in_half_precision_is_float32(dtype: torch.dtype) -> None:
     student = nn.Linear(4, 3).to(dtype)
     nn.init.ones_(student.weight)
     teacher = Teacher(student, buffers="average")
@@ -135,6 +136,22 @@ def test_the_average_is_float32_whatever_the_precision_of_the_student(dtype: tor
     torch.testing.assert_close(teacher.network.weight, torch.full((3, 4), expected), atol=1e-6, rtol=0)
     assert {p.dtype for p in student.parameters()} == {dtype}
     assert teacher(torch.randn(2, 4)).dtype == torch.float32
+
+
+@every_policy
+@every_network
+def test_the_teacher_of_a_float64_student_is_float64(make: Callable[[], nn.Module], policy: Buffers) -> None:
+    student = make().double()
+    teacher = Teacher(student, buffers=policy)
+    start = parameters_of(student)
+    moved(student)
+    teacher.update(student, decay=0.75)
+    tensors = [*teacher.network.parameters(), *teacher.network.buffers()]
+    assert {tensor.dtype for tensor in tensors if tensor.is_floating_point()} == {torch.float64}
+    # No update passes through float32, which would leave 1e-8.
+    expected = 0.75 * start + 0.25 * parameters_of(student)
+    torch.testing.assert_close(parameters_of(teacher.network), expected, atol=1e-14, rtol=0)
+    assert teacher(torch.randn(8, 4).double()).dtype == torch.float64
 
 
 @pytest.mark.parametrize("policy", ["average", "copy"])

@@ -23,11 +23,16 @@ def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     In float32 where the network computed in bfloat16: a cost compares differences that bfloat16 would round away.
     """
     first, second = output if isinstance(output, tuple) else (output, output)
-    return _at_least_float32(first), _at_least_float32(second)
+    return at_least_float32(first), at_least_float32(second)
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype is torch.bfloat16 else x
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half precision as float32; float64 and whole numbers as they are.
+
+    >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.ones(1).double()).dtype
+    (torch.float32, torch.float64)
+    """
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
 
 
 def class_output(output: Logits) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import check_choice
-from meanteacher.passes import Logits, untracked, without_dropout
+from meanteacher.passes import Logits, at_least_float32, untracked, without_dropout
 
 Buffers = Literal["own", "average", "copy"]
 """Where the teacher's buffers, such as batch-normalisation statistics, come from.
@@ -34,8 +34,8 @@ def warmed_up(decay: float, step: int) -> float:
 class Teacher(nn.Module):
     """A network whose weights are the exponential moving average of the student's (Sec. 2).
 
-    Always float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is rounded
-    away. No gradient ever reaches it.
+    At least float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is rounded
+    away. The teacher of a float64 student is float64. No gradient ever reaches it.
     """
 
     def __init__(self, student: nn.Module, *, buffers: Buffers, dropout: bool = True) -> None:
@@ -44,7 +44,7 @@ class Teacher(nn.Module):
         self.buffer_policy: Buffers = buffers
         self.dropout = dropout
         """Whether dropout is active while it teaches (Figure 4b)."""
-        self.network = copy.deepcopy(student).float().requires_grad_(requires_grad=False)
+        self.network: nn.Module = copy.deepcopy(student)._apply(at_least_float32).requires_grad_(requires_grad=False)
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Logits:
@@ -73,4 +73,5 @@ class Teacher(nn.Module):
 def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:
     """One fused update of all tensors; a Python loop costs more than the arithmetic."""
     if averages:
-        torch._foreach_lerp_(averages, [value.float() for value in values], 1 - decay)
+        values = [value.to(average.dtype) for average, value in zip(averages, values, strict=True)]
+        torch._foreach_lerp_(averages, values, 1 - decay)

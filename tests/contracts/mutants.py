@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from meanteacher import costs, evaluate, passes, schedules, seeding, teacher
 from meanteacher.core import UNLABELLED, Batch, StepOutput
@@ -201,7 +201,7 @@ def averaged_statistics_are_overwritten_by_the_teachers_own_pass(patch: Patch) -
 @mutant
 def teacher_keeps_the_students_precision(patch: Patch) -> None:
     """In bfloat16 a decay of 0.999 is rounded away."""
-    patch.setattr(nn.Module, "float", lambda self: self)
+    patch.setattr(teacher, "at_least_float32", lambda tensor: tensor)
 
 
 @mutant
