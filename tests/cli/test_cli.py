@@ -9,6 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
+
+from meanteacher.cli.app import app
 
 COMMAND = [sys.executable, "-c", "from meanteacher.cli import main; main()"]
 SHORT = ["--set", "steps=12", "--set", "evaluate_every=6"]
@@ -99,6 +103,9 @@ def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, n
         (["run", "digits/supervised", "--set", "steps"], "--set takes field=value"),
         (["run", "digits/supervised", "--set", "steps=many"], "steps is a whole number, such as 600; got 'many'"),
         (["run", "digits/supervised", "--sed", "3"], "--seed"),
+        (["run", "digits/supervised", "--seed", "0", "--seed", "1"], "--seed is given 2 times"),
+        (["fit", "no photos", "--minutes", "0.3"], "--minutes is a number of at least 1, got 0.3"),
+        (["fit", "no photos", "--minutes", "nan"], "--minutes is a number of at least 1, got nan"),
         (["run", "digits/supervised", "--compile", "maybe"], "'auto', 'yes', 'no'"),
         (["run", "digits/supervised", "--precision", "float16"], "'auto', 'float32', 'bfloat16'"),
         (["rum", "digits/supervised"], "run"),
@@ -114,6 +121,35 @@ def test_mistake_gets_one_sentence_that_says_what_to_do(arguments: list[str], wo
     assert words in " ".join(failed.stderr.split())
     assert "Traceback" not in failed.stderr
     assert not list(tmp_path.iterdir())
+
+
+def _options() -> list[tuple[str, list[str]]]:
+    """Every option of every command that takes one value, given twice."""
+    twice = []
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        for option in command.params:
+            if option.param_type_name == "option" and not option.multiple and option.name != "help":
+                if not option.is_flag:
+                    twice.append((name, [option.opts[0], "1", option.opts[0], "2"]))
+                elif option.secondary_opts:
+                    twice.append((name, [option.opts[0], option.secondary_opts[0]]))
+    return twice
+
+
+def test_option_given_twice_is_refused_in_every_command():
+    twice = _options()
+    assert {"--seed", "--minutes", "--out", "--labels", "--flip"} <= {given[0] for _, given in twice}
+    for command, given in twice:
+        failed = CliRunner().invoke(app, [command, "a", "b", *given])
+        assert failed.exit_code == 2, (command, given)
+        assert given[0] in failed.output
+        assert "is given 2 times" in failed.output
+
+
+def test_option_that_may_be_repeated_and_a_switch_are_not_refused():
+    repeated = ["--resume", "--resume", "--set", "steps=3", "--set", "evaluate_every=3"]
+    failed = CliRunner().invoke(app, ["run", "digits/no-such", *repeated])
+    assert "There is no recipe 'digits/no-such'" in failed.output
 
 
 def test_missing_data_says_where_to_put_them(tmp_path: Path):

@@ -120,6 +120,13 @@ def fitted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.parametrize("minutes", [0.3, 0.999, 0.0, -5.0, float("nan"), float("inf")])
+def test_too_few_minutes_are_refused_before_anything_is_read(minutes: float, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 1, got"):
+        wishes(tmp_path / "not there", tmp_path / "out", minutes=minutes)
+    assert wishes(tmp_path, tmp_path / "out", minutes=1).minutes == 1
+
+
 def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path) -> None:
     names = {
         "predictions.csv",

@@ -3,9 +3,10 @@
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from meanteacher.cli import photos
 from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
@@ -168,6 +169,28 @@ def bench(
 
 for _command in (photos.fit, photos.check, photos.predict, photos.evaluate, photos.export, photos.report, photos.label):
     app.command()(_command)
+
+
+class _Command(TyperCommand):
+    """Refuses an option that is given twice, of which the last would otherwise win in silence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            for option in given:
+                if given.count(option) > 1 and _takes_one_value(option):
+                    names = "/".join((*option.opts, *option.secondary_opts))
+                    ctx.fail(f"{names} is given {given.count(option)} times. Give it once a run.")
+        return super().parse_args(ctx, args)
+
+
+def _takes_one_value(option: Any) -> bool:
+    """A switch without a counterpart means the same however often it is given."""
+    return not option.multiple and (bool(option.secondary_opts) or not option.is_flag)
+
+
+for _info in app.registered_commands:
+    _info.cls = _Command
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what
 def fit(
     photos: PhotosArgument,
     labels: LabelsOption = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time that it may take; more gives a better model.")] = 30,
+    minutes: Annotated[float, typer.Option(help="Time that it may take, 1 or more; more gives a better model.")] = 30,
     out: Annotated[Path, typer.Option(help="Folder for the model, the predictions and the report.")] = Path("fit"),
     flip: Annotated[
         bool | None,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from meanteacher.fit.shapes import shapes_of
 from meanteacher.recipes.folder import write_json
 from meanteacher.train import Listener
 
+FEWEST_MINUTES = 1
 _PLAN = "plan.json"
 _ALL = np.empty(0, dtype=np.int64)
 """The part that is kept apart when nothing is: the last run on all labels."""
@@ -61,6 +63,13 @@ class Wishes:
     """The folder of an earlier fit to go on from."""
     resume: bool
     overwrite: bool
+
+    def __post_init__(self) -> None:
+        # Before anything is read: whoever grants too little should not wait to hear it.
+        if not FEWEST_MINUTES <= self.minutes < math.inf:
+            raise InputError(
+                f"--minutes is a number of at least {FEWEST_MINUTES}, got {self.minutes:g}. Less gives no useful model."
+            )
 
 
 def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
