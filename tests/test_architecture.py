@@ -12,23 +12,24 @@ import meanteacher
 SRC = Path(meanteacher.__file__).parent
 
 _TRAINING = {
-    *("core", "seeding", "data", "views", "models", "schedules"),
+    *("core", "devices", "seeding", "data", "views", "models", "schedules"),
     *("costs", "teacher", "methods", "evaluate", "train"),
 }
 # part -> the parts it may import besides itself
 MAY_IMPORT = {
     "core": set(),
+    "devices": {"core"},
     "seeding": set(),
     "passes": set(),
-    "data": {"core", "seeding", "passes"},
+    "data": {"core", "devices", "seeding", "passes"},
     "views": {"core", "seeding"},
     "models": {"core", "seeding", "passes"},
     "schedules": {"core", "seeding"},
-    "costs": {"core", "seeding"},
+    "costs": {"core", "devices", "seeding"},
     "teacher": {"core", "seeding", "passes"},
     "methods": {"core", "seeding", "passes", "schedules", "costs", "teacher"},
     "evaluate": {"core", "seeding", "passes", "data"},
-    "train": {"core", "seeding", "passes", "evaluate"},
+    "train": {"core", "devices", "seeding", "passes", "evaluate"},
     "recipes": _TRAINING,
     "report": set(),
     "fit": _TRAINING | {"passes", "recipes", "report"},

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +42,13 @@ def predict_logits(
     images: Tensor,
     *,
     normalise: Callable[[Tensor], Tensor],
-    device: torch.device | str = "cpu",
 ) -> Tensor:
-    """[N, n_classes] for N images, in their order."""
+    """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU."""
+    device = next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
     with evaluation_mode(network):
         inputs = (in_fast_layout(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
-        return torch.cat([class_output(network(x)).cpu() for x in inputs])
+        # All of them brought back at once: a GPU is waited for once.
+        return torch.cat([class_output(network(x)) for x in inputs]).cpu()
 
 
 def error_rate(
@@ -55,7 +57,6 @@ def error_rate(
     index: Tensor | None = None,
     *,
     normalise: Callable[[Tensor], Tensor],
-    device: torch.device | str = "cpu",
 ) -> float:
     """The share of images whose most probable class is not their label.
 
@@ -64,11 +65,10 @@ def error_rate(
         dataset: images and their true labels
         index: the positions to judge by; all of them without.
         normalise: what the network was trained behind.
-        device: where the network lives.
     """
     images = dataset.images if index is None else dataset.images[index]
     labels = dataset.labels if index is None else dataset.labels[index]
     if bool((labels == UNLABELLED).any()):
         raise InputError("An error rate needs a label for every image, but some are unlabelled.")
-    predicted = predict_logits(network, images, normalise=normalise, device=device).argmax(1)
+    predicted = predict_logits(network, images, normalise=normalise).argmax(1)
     return float((predicted != labels).double().mean())

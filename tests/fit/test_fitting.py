@@ -244,3 +244,21 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     # A model that every label has taught judges nothing: the folds start anew.
     first = json.loads((tmp_path / "more" / "runs" / onlooker.trained[0] / "run.json").read_text())
     assert first["recipe"]["model"]["is"].endswith("FastNet")
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_fit_is_not_resumed_on_another_kind_of_device(
+    device: str, fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    plan = json.loads((fitted / "plan.json").read_text())
+    assert plan["device"] == "cpu"
+    (tmp_path / "plan.json").write_text(json.dumps(plan | {"device": "mps"}))
+    with pytest.raises(InputError, match="was started on mps"):
+        fit(wishes(photos, tmp_path, resume=True, device=device), Quiet(), should_stop=never)
+
+
+def test_a_wrong_device_replaces_nothing(fitted: Path, photos: Path) -> None:
+    before = sorted(fitted.rglob("*"))
+    with pytest.raises(InputError, match="A device is auto, cpu"):
+        fit(wishes(photos, fitted, overwrite=True, device="tpu"), Quiet(), should_stop=never)
+    assert sorted(fitted.rglob("*")) == before

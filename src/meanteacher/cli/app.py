@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from meanteacher.cli import photos
 from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
 from meanteacher.cli.memory import keep_freed_memory
+from meanteacher.cli.options import DeviceOption
 
 app = typer.Typer(
     name="meanteacher",
@@ -52,6 +53,7 @@ def _options(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
     draws: Annotated[int, typer.Option(min=2, help="How many label draws each method is trained on.")] = 6,
+    device: DeviceOption = "auto",
 ) -> None:
     """See it work in a minute: supervised-only, Pi model and Mean Teacher on the digits with 40 labels.
 
@@ -62,7 +64,7 @@ def demo(
     with errors_explained():
         from meanteacher.cli.demo import run_demo
 
-        finished = run_demo(out, draws)
+        finished = run_demo(out, draws, device)
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -75,6 +77,7 @@ def gallery(
     page_only: Annotated[
         bool, typer.Option("--page-only", help="Write the page again from its numbers and pictures; train nothing.")
     ] = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """See every method decide: all of them on two moons with 6 labels, in a few minutes.
 
@@ -85,7 +88,10 @@ def gallery(
     with errors_explained():
         from meanteacher.cli.gallery import run_gallery, write_methods_page
 
-        finished = bool(write_methods_page(out)) if page_only else run_gallery(out=out, runs=runs, draws=draws)
+        if page_only:
+            finished = bool(write_methods_page(out))
+        else:
+            finished = run_gallery(out=out, runs=runs, draws=draws, device=device)
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -106,6 +112,7 @@ def run(
             help="Change a field of the recipe, e.g. steps=300 or method.weight.value=50. Repeatable.",
         ),
     ] = None,
+    device: DeviceOption = "auto",
     compiled: Annotated[
         Literal["auto", "yes", "no"],
         typer.Option("--compile", help="Compile the networks; auto: if that is measured to pay within this run."),
@@ -130,6 +137,7 @@ def run(
             seed=seed,
             out=out,
             resume=resume,
+            device=device,
             compiled=compiled,
             precision=precision,
             settings=settings or [],

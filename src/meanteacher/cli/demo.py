@@ -14,7 +14,7 @@ from meanteacher.report import answer, display_name, load_records, summarise, to
 _METHODS = ("supervised", "pi-model", "mean-teacher")
 
 
-def run_demo(out: Path, draws: int) -> bool:
+def run_demo(out: Path, draws: int, device: str = "auto") -> bool:
     """Train what is missing in `out`, then show everything there. Returns whether it is complete."""
     console = Console()
     recipes = {display_name(name): find(f"digits/{name}") for name in _METHODS}
@@ -27,9 +27,9 @@ def run_demo(out: Path, draws: int) -> bool:
     )
     began = time.monotonic()
     with graceful_stop(lambda: console.print("Saving, then stopping.")) as should_stop:
-        complete = train_all(console, recipes, draws=draws, out=out, data=data, should_stop=should_stop)
+        complete = train_all(console, recipes, draws=draws, out=out, data=data, device=device, should_stop=should_stop)
     if not complete:
-        say_how_to_go_on(console, "demo", "--out", str(out), "--draws", str(draws))
+        say_how_to_go_on(console, device, "demo", "--out", str(out), "--draws", str(draws))
         return False
     records = [record for record in load_records(out) if record.seed < draws]
     console.print()

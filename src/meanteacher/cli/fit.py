@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from meanteacher.cli.interrupt import graceful_stop
+from meanteacher.cli.options import said_device
 from meanteacher.cli.progress import RunProgress
 from meanteacher.fit.cache import decode_all
 from meanteacher.fit.finding import Finding
@@ -130,5 +131,6 @@ def _again(wishes: Wishes) -> str:
     words = ["meanteacher", "fit", str(wishes.photos), "--minutes", f"{wishes.minutes:g}", "--out", str(wishes.out)]
     words += ["--labels", str(wishes.labels)] if wishes.labels else []
     words += ["--from", str(wishes.start)] if wishes.start else []
+    words += said_device(wishes.device)
     words += [] if wishes.flip is None else ["--flip" if wishes.flip else "--no-flip"]
     return shlex.join([*words, "--resume"])

@@ -31,7 +31,7 @@ from meanteacher.report.methods_page import (
 from meanteacher.train import TrainState
 
 
-def run_gallery(*, out: Path, runs: Path, draws: int) -> bool:
+def run_gallery(*, out: Path, runs: Path, draws: int, device: str = "auto") -> bool:
     """Train what is missing in `runs`, then draw and write everything in `out`. Returns whether it is complete."""
     console = Console()
     began = time.monotonic()
@@ -40,9 +40,9 @@ def run_gallery(*, out: Path, runs: Path, draws: int) -> bool:
     _make_folder(out / FOLDER)
     console.print(f"Two moons: {len(recipes)} methods, {draws} draws of the labels each.", highlight=False)
     with graceful_stop(lambda: console.print("Saving, then stopping.")) as should_stop:
-        done = _train_and_draw(console, recipes, draws, runs, should_stop)
+        done = _train_and_draw(console, recipes, draws, runs, device, should_stop)
     if done is None:
-        say_how_to_go_on(console, "gallery", "--out", str(out), "--runs", str(runs), "--draws", str(draws))
+        say_how_to_go_on(console, device, "gallery", "--out", str(out), "--runs", str(runs), "--draws", str(draws))
         return False
     records, pictures = done
     # All at once at the end: a page never stands beside the pictures of other runs.
@@ -80,14 +80,19 @@ def _texts(recipes: Mapping[str, Recipe]) -> dict[str, MethodText]:
 
 
 def _train_and_draw(
-    console: Console, recipes: Mapping[str, Recipe], draws: int, runs: Path, should_stop: Callable[[], bool]
+    console: Console,
+    recipes: Mapping[str, Recipe],
+    draws: int,
+    runs: Path,
+    device: str,
+    should_stop: Callable[[], bool],
 ) -> tuple[list[Record], dict[str, str]] | None:
     """The records, and method -> its picture; None if a stop was asked for."""
     texts = _texts(recipes)
     titled = {texts[method].title: recipe for method, recipe in recipes.items()}
     data = next(iter(recipes.values())).data.source.load(runs)
     try:
-        if not train_all(console, titled, draws=draws, out=runs, data=data, should_stop=should_stop):
+        if not train_all(console, titled, draws=draws, out=runs, data=data, device=device, should_stop=should_stop):
             return None
     except InputError as error:
         # Other commands call the folder of a run --out.
@@ -102,9 +107,10 @@ def _train_and_draw(
         shown = median_run(its)
         folder = folders[shown.seed]
         labelled = Split.load(folder / "split.txt").labelled
+        state = restored(recipe, seed=shown.seed, out=folder, data=data, device=device)
         pictures[method] = draw_boundary(
             window,
-            probability(recipe, restored(recipe, seed=shown.seed, out=folder, data=data), window.grid()),
+            probability(recipe, state, window.grid()),
             _points(data.test),
             _points(Dataset(data.train.images[labelled], data.train.labels[labelled], data.train.class_names)),
             description(texts[method].title, shown),

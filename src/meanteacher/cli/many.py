@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from meanteacher.cli.options import said_device
 from meanteacher.data import TrainTest
 from meanteacher.recipes import Recipe, run
 
@@ -25,6 +26,7 @@ def train_all(
     draws: int,
     out: Path,
     data: TrainTest,
+    device: str,
     should_stop: Callable[[], bool],
 ) -> bool:
     """Train what is missing in `out`, draw by draw, so that what is there can always be compared.
@@ -35,6 +37,7 @@ def train_all(
         draws: of the labelled set, with the seeds 0, 1, …
         out: a folder for all of the runs
         data: what the recipes' source loads
+        device: where to compute
         should_stop: asked after every step; True saves and ends
 
     Returns:
@@ -50,7 +53,9 @@ def train_all(
                 bar.update(task, description=escape(f"draw {seed + 1}: {name}"))
                 folder = run_folder(out, recipe, seed)
                 resume = (folder / "run.json").exists()
-                outcome = run(recipe, seed=seed, out=folder, data=data, resume=resume, should_stop=should_stop)
+                outcome = run(
+                    recipe, seed=seed, out=folder, data=data, resume=resume, device=device, should_stop=should_stop
+                )
                 if outcome.record is None:
                     return False
                 errors.append(f"{name} {outcome.record['errors']['last']['teacher']['test']:.1%}")
@@ -59,9 +64,9 @@ def train_all(
     return True
 
 
-def say_how_to_go_on(console: Console, *command: str) -> None:
+def say_how_to_go_on(console: Console, device: str, *command: str) -> None:
     """After an interruption: the command that goes on, to be copied."""
-    words = escape(shlex.join(["meanteacher", *command]))
+    words = escape(shlex.join(["meanteacher", *command, *said_device(device)]))
     console.print(f"Interrupted; nothing is lost. Go on with: {words}", highlight=False, soft_wrap=True)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
+from meanteacher.cli.options import DeviceOption
 
 PhotosArgument = Annotated[
     Path,
@@ -39,6 +40,7 @@ def fit(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit, exactly.")] = False,
     overwrite: OverwriteOption = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """From a folder of photos and a few labels to a classifier, with an honest answer.
 
@@ -60,6 +62,7 @@ def fit(
             start=start,
             resume=resume,
             overwrite=overwrite,
+            device=device,
         )
         finished = run_fit(wishes)
     if not finished:
@@ -82,12 +85,13 @@ def predict(
     photos: Annotated[Path, typer.Argument(help="A folder of images, in folders or not.")],
     out: Annotated[Path, typer.Option(help="CSV file for the predictions.")] = Path("predictions.csv"),
     overwrite: OverwriteOption = False,
+    device: DeviceOption = "auto",
 ) -> None:
     """Predict the class of every image in a folder, however many there are."""
     with errors_explained():
         from meanteacher.cli.predict import run_predict
 
-        finished = run_predict(model, photos, out=out, overwrite=overwrite)
+        finished = run_predict(model, photos, out=out, overwrite=overwrite, device=device)
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -97,12 +101,13 @@ def evaluate(
     photos: PhotosArgument,
     labels: LabelsOption = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+    device: DeviceOption = "auto",
 ) -> None:
     """Compare a model's predictions with labels that it has not been trained on."""
     with errors_explained():
         from meanteacher.cli.predict import run_evaluate
 
-        run_evaluate(model, photos, labels=labels, out=out)
+        run_evaluate(model, photos, labels=labels, out=out, device=device)
 
 
 def export(

@@ -23,13 +23,15 @@ _MOST_CLASSES = 12
 """Whose confusions fit a terminal side by side."""
 
 
-def run_predict(model: Path, photos: Path, *, out: Path, overwrite: bool) -> bool:
+def run_predict(model: Path, photos: Path, *, out: Path, overwrite: bool, device: str = "auto") -> bool:
     """Write a label for every image. Returns whether it is complete."""
     console = Console()
     bundle = load_bundle(model)
     began = time.monotonic()
     with _bar(console, "Predicting") as progress, graceful_stop(lambda: console.print("Stopping.")) as should_stop:
-        summary = predict(bundle, photos, out, overwrite=overwrite, progress=progress, should_stop=should_stop)
+        summary = predict(
+            bundle, photos, out, overwrite=overwrite, device=device, progress=progress, should_stop=should_stop
+        )
     if not summary.complete:
         _say(
             console, f"Interrupted after {summary.n_images:,} images; nothing was written. Run it again to start over."
@@ -48,12 +50,12 @@ def run_predict(model: Path, photos: Path, *, out: Path, overwrite: bool) -> boo
     return True
 
 
-def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | None) -> None:
+def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | None, device: str = "auto") -> None:
     """Judge the model by images with labels, say how good it is, and write it as JSON if asked."""
     console = Console()
     bundle = load_bundle(model)
     with _bar(console, "Judging") as progress:
-        scores = evaluate(bundle, photos, labels, progress=progress)
+        scores = evaluate(bundle, photos, labels, device=device, progress=progress)
     console.print(_per_class(scores))
     if len(bundle.class_names) <= _MOST_CLASSES:
         console.print(_confusions(scores))

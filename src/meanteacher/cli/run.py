@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from meanteacher.cli.interrupt import graceful_stop
+from meanteacher.cli.options import said_device
 from meanteacher.cli.progress import RunProgress, load_data
 from meanteacher.recipes import find, override
 from meanteacher.recipes import run as run_in_folder
@@ -19,6 +20,7 @@ def run_recipe(
     seed: int,
     out: Path | None,
     resume: bool,
+    device: str,
     compiled: Literal["auto", "yes", "no"],
     precision: Literal["auto", "float32", "bfloat16"],
     settings: list[str],
@@ -43,6 +45,7 @@ def run_recipe(
             out=out,
             data=loaded,
             resume=resume,
+            device=device,
             compiled=compiled,
             precision=precision,
             announce=lambda line: console.print(escape(line), soft_wrap=True, highlight=False),
@@ -53,6 +56,7 @@ def run_recipe(
         options = ["--seed", str(seed), "--out", str(out), "--resume"]
         options += [word for setting in settings for word in ("--set", setting)]
         options += ["--data", str(data)] if data else []
+        options += said_device(device)
         command = shlex.join(["meanteacher", "run", name, *options])
         console.print(f"Interrupted after step {outcome.step}; nothing is lost. Resume with:", highlight=False)
         console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)

@@ -1,5 +1,6 @@
 """Any number of images through a model, in constant memory: read, decoded and judged a chunk at a time."""
 
+import copy
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.devices import CPU
 from meanteacher.fit.bundle import Bundle, ClassifierModule
 from meanteacher.fit.decode import UnreadableError, decode, squeeze
 from meanteacher.fit.folding import folded
@@ -55,15 +57,19 @@ def find_images(photos: Path) -> Photos:
     return Photos(photos, names, np.full(len(names), UNLABELLED), (), arrays, n_ignored)
 
 
-def classify(bundle: Bundle, photos: Photos, index: Sequence[int] | None = None) -> Generator[Classified, None, None]:
+def classify(
+    bundle: Bundle, photos: Photos, index: Sequence[int] | None = None, *, device: torch.device = CPU
+) -> Generator[Classified, None, None]:
     """Judge the images at these positions, or all, in their order.
 
     Each thread decodes a chunk and then takes it through the network alone. So no thread waits for another within a
-    layer, decoding and computing overlap, and two cores are twice as fast as one.
+    layer, decoding and computing overlap, and two cores are twice as fast as one. A GPU computes for all of them.
     """
     index = range(len(photos)) if index is None else index
     size = bundle.size
     classifier = ClassifierModule(bundle.normalise, folded(bundle.network), bundle.temperature).eval()
+    # A copy, because a module is moved in place, and the folded network has layers in common with the bundle's.
+    classifier = copy.deepcopy(classifier).to(device)
 
     def work(chunk: Sequence[int]) -> Classified:
         # The channels of a pixel stay side by side: the network is fastest with them last.
@@ -75,7 +81,8 @@ def classify(bundle: Bundle, photos: Photos, index: Sequence[int] | None = None)
             except UnreadableError as error:
                 unreadable[row] = str(error)
         with torch.inference_mode():
-            return Classified(chunk, classifier(torch.from_numpy(pixels).permute(0, 3, 1, 2)), unreadable)
+            images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
+            return Classified(chunk, classifier(images).cpu(), unreadable)
 
     length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
     with _threads() as (pool, n_threads):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.devices import choose_device
 from meanteacher.fit.bundle import Bundle
 from meanteacher.fit.classify import classify
 from meanteacher.fit.estimate import CONFIDENCE, calibration_error, error_interval, reliability
@@ -20,6 +21,7 @@ def evaluate(
     photos: Path,
     labels: Path | None = None,
     *,
+    device: str = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Errors in all and of each class with 95 % intervals, the confusions, and whether the confidence can be believed.
@@ -27,14 +29,15 @@ def evaluate(
     Images without a label are left out. So are those that cannot be read, which are named.
 
     Raises:
-        InputError: there are no labels, or the model does not know some of the classes.
+        InputError: there are no labels, there is no such device, or the model does not know some of the classes.
     """
+    chosen = choose_device(device)
     found = find_photos(photos, labels)
     truth = _known_to(bundle, found)
     judged = np.flatnonzero(truth != UNLABELLED).tolist()
     unreadable: dict[int, str] = {}
     parts = []
-    for chunk in classify(bundle, found, judged):
+    for chunk in classify(bundle, found, judged, device=chosen):
         unreadable |= {chunk.index[row]: reason for row, reason in chunk.unreadable.items()}
         parts.append(chunk.probabilities.numpy())
         progress(sum(map(len, parts)), len(judged))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.devices import choose_device, same_kind
 from meanteacher.fit.cache import Decoded, decode_all
 from meanteacher.fit.duplicates import duplicate_groups
 from meanteacher.fit.finding import Finding
@@ -63,6 +64,8 @@ class Wishes:
     """The folder of an earlier fit to go on from."""
     resume: bool
     overwrite: bool
+    device: str = "auto"
+    """Where to compute: a device's name, or "auto" for a GPU if there is one."""
 
     def __post_init__(self) -> None:
         # Before anything is read: whoever grants too little should not wait to hear it.
@@ -84,6 +87,7 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
     began = time.perf_counter()
     photos = find_photos(wishes.photos, wishes.labels)
     previous = read_previous(wishes.start) if wishes.start else None
+    device = _device(wishes)
     _claim(wishes)
     timing = Timing(began)
     shapes = None if photos.arrays is not None else shapes_of(photos)
@@ -121,8 +125,10 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
             data=data,
             split=split,
             width=previous.network.width if previous else None,
+            device=str(device),
         )
-        write_json(wishes.out / _PLAN, {"fingerprint": fingerprint, "plan": plan.to_json()})
+        about = {"fingerprint": fingerprint, "plan": plan.to_json(), "device": device.type}
+        write_json(wishes.out / _PLAN, about)
     onlooker.say(plan.sentence())
     timing.end("plan")
 
@@ -136,6 +142,7 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
         out=wishes.out / "runs",
         show=onlooker.show,
         should_stop=should_stop,
+        device=str(device),
     )
     # A model that was taught by every label cannot be judged by any of them, so folds start anew.
     going_on = previous.continued(photos.class_names) if previous else None
@@ -198,6 +205,14 @@ def _claim(wishes: Wishes) -> None:
         raise InputError(f"{out} holds {what} give another folder with --out.")
 
 
+def _device(wishes: Wishes) -> torch.device:
+    """Where to compute; a resumed fit on the same kind of device as before, for which its plan was made."""
+    if not (wishes.resume and (wishes.out / _PLAN).exists()):
+        return choose_device(wishes.device)
+    # A fit that does not say it was made before there was a choice.
+    return same_kind(wishes.device, _saved(wishes).get("device", "cpu"), wishes.out)
+
+
 def _check_usable(photos: Photos, usable: np.ndarray) -> None:
     known = photos.labels[usable][photos.labels[usable] != UNLABELLED]
     counts = np.bincount(known, minlength=len(photos.class_names))
@@ -231,20 +246,33 @@ def _fingerprint(photos: Photos, decoded: Decoded) -> str:
 
 
 def _read_plan(wishes: Wishes, fingerprint: str) -> Plan | None:
-    path = wishes.out / _PLAN
     if not wishes.resume:
         return None
+    saved = _saved(wishes)
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
         plan = Plan(**saved["plan"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}). Start again with --overwrite.") from error
-    if saved["fingerprint"] != fingerprint:
+    except (KeyError, TypeError) as error:
+        raise _damaged(wishes, error) from error
+    if saved.get("fingerprint") != fingerprint:
         raise InputError(
             f"The photos or their labels are not those that {wishes.out} was begun with. "
             "Put them back as they were to resume, or start again with --overwrite."
         )
     return plan
+
+
+def _saved(wishes: Wishes) -> dict[str, Any]:
+    try:
+        saved = json.loads((wishes.out / _PLAN).read_text(encoding="utf-8"))
+        if not isinstance(saved, dict):
+            raise ValueError("not a JSON object")
+    except (OSError, ValueError) as error:
+        raise _damaged(wishes, error) from error
+    return saved
+
+
+def _damaged(wishes: Wishes, error: Exception) -> InputError:
+    return InputError(f"{wishes.out / _PLAN} is damaged ({error}). Start again with --overwrite.")
 
 
 class Timing:

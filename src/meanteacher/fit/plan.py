@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -129,6 +130,7 @@ def make_plan(
     data: TrainTest,
     split: Split,
     width: float | None = None,
+    device: str = "auto",
     seconds_of: Callable[[Recipe, TrainTest, Split], float] | None = None,
 ) -> Plan:
     """Measure this machine on the network for a few seconds, and share out what is left of the time.
@@ -143,12 +145,13 @@ def make_plan(
         data: as the first run will have it
         split: likewise
         width: of the network, where it is given by an earlier model
+        device: where to compute
         seconds_of: measures the seconds a step of a recipe takes; another one for tests
 
     Raises:
         InputError: the minutes do not suffice for anything useful; says how many would.
     """
-    measure = seconds_of or seconds_per_step
+    measure = seconds_of or partial(seconds_per_step, device=device)
     began = time.perf_counter()
     widths = _WIDTHS if width is None else (width,)
     for tried in widths:
@@ -183,11 +186,11 @@ def make_plan(
     )
 
 
-def seconds_per_step(recipe: Recipe, data: TrainTest, split: Split) -> float:
+def seconds_per_step(recipe: Recipe, data: TrainTest, split: Split, *, device: str = "auto") -> float:
     """Of a few real steps, without the first ones, which are slower."""
     clock = _Clock()
     with tempfile.TemporaryDirectory() as folder:
-        run(recipe, seed=0, out=Path(folder) / "trial", data=data, split=split, listeners=(clock,))
+        run(recipe, seed=0, out=Path(folder) / "trial", data=data, split=split, device=device, listeners=(clock,))
     return median(clock.seconds[1:] or clock.seconds)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from meanteacher.core import InputError
+from meanteacher.devices import choose_device
 from meanteacher.fit.bundle import Bundle
 from meanteacher.fit.classify import classify, find_images
 from meanteacher.fit.photos import printable
@@ -66,14 +67,16 @@ def predict(
     out: Path,
     *,
     overwrite: bool = False,
+    device: str = "auto",
     progress: Progress = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Predict every image below `photos`, in the order of their names, and write `out`: whole or not at all.
 
     Raises:
-        InputError: there is no image, or `out` is there already or cannot be written.
+        InputError: there is no image or no such device, or `out` is there already or cannot be written.
     """
+    chosen = choose_device(device)
     if out.is_dir() or (out.exists() and not overwrite):
         raise InputError(f"{out} exists already. Replace it with --overwrite, or give another file with --out.")
     found = find_images(photos)
@@ -82,7 +85,7 @@ def predict(
     done = n_unreadable = 0
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with opened_whole(out) as file, closing(classify(bundle, found)) as chunks:
+        with opened_whole(out) as file, closing(classify(bundle, found, device=chosen)) as chunks:
             file.write(HEADER.encode("utf-8"))
             for chunk in chunks:
                 if should_stop():

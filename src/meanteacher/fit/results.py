@@ -86,11 +86,12 @@ def write_results(
     labelled = np.isin(np.arange(len(photos)), usable) & (photos.labels != UNLABELLED)
     n_unlabelled = len(usable) - int(labelled.sum())
     said = answer(judged, gain, n_unlabelled=n_unlabelled)
+    made_with = environment(next(shipped.network.parameters()).device)
     about = {
         "created": created,
         "method": fitted.method,
         "estimate": judged[fitted.method] | {"how": fitted.judging.how, "n": judged["n"]},
-        "environment": environment(),
+        "environment": made_with,
     }
     bundle = Bundle(shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, temperature, about)
     save_bundle(bundle, shipped.spec, PerChannel(), out / "model", overwrite=True)
@@ -131,7 +132,7 @@ def write_results(
         "plan": fitted.plan.to_json()
         | {"network": "FastNet", "n_parameters": shipped.record["n_parameters"], "sentence": fitted.plan.sentence()},
         "timing": seconds(),
-        "environment": environment(),
+        "environment": made_with,
     }
     write_json(out / "fit.json", content)
     write_pages(content, out)

@@ -66,10 +66,11 @@ class Rounds:
         out: Path,
         show: Show,
         should_stop: Callable[[], bool],
+        device: str = "auto",
     ) -> None:
         self.images, self.labels, self.usable, self.class_names = images, labels, usable, class_names
         self.plan, self.fingerprint, self.out = plan, fingerprint, out
-        self.show, self.should_stop = show, should_stop
+        self.show, self.should_stop, self.device = show, should_stop, device
         self.model: Continued | None = None
         """To go on from, instead of a new network."""
 
@@ -107,12 +108,13 @@ class Rounds:
                 data=data,
                 split=split,
                 resume=(folder / "run.json").exists(),
+                device=self.device,
                 listeners=(listener if len(part) else _Unjudged(listener),),
                 should_stop=self.should_stop,
             )
         if outcome.record is None:
             raise Interrupted
-        state = restored(recipe, seed=_SEED, out=folder, data=data, split=split)
+        state = restored(recipe, seed=_SEED, out=folder, data=data, split=split, device=self.device)
         spec = self.model.network if self.model else recipe.model
         return Trained(state.predictor(recipe.method), state.normalise, spec, outcome.record)
 

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import torch
 
+from meanteacher.devices import CPU, device_name
 
-def environment() -> dict[str, str | int | None]:
-    """What may explain why the same recipe gives another number elsewhere."""
+
+def environment(device: torch.device = CPU) -> dict[str, str | int | None]:
+    """What may explain why the same recipe gives another number elsewhere.
+
+    Args:
+        device: that computed
+    """
     return {
         "meanteacher": version("meanteacher"),
         "python": platform.python_version(),
@@ -17,7 +23,8 @@ def environment() -> dict[str, str | int | None]:
         "numpy": version("numpy"),
         "commit": _commit(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": "cpu",
+        "device": device.type,
+        "device_name": device_name(device),
         "threads": torch.get_num_threads(),
     }
 

@@ -11,6 +11,7 @@ from typing import IO, Any, Self
 import torch
 
 from meanteacher.core import InputError
+from meanteacher.devices import choose_device, same_kind
 from meanteacher.recipes.describe import differences
 from meanteacher.train.speed import Speed
 
@@ -18,14 +19,17 @@ from meanteacher.train.speed import Speed
 class RunFolder:
     """Claims a folder for a run, or for going on with the run that is there."""
 
-    def __init__(self, path: Path, identity: dict[str, str], described: dict[str, Any], *, resume: bool) -> None:
+    def __init__(
+        self, path: Path, identity: dict[str, str], described: dict[str, Any], *, resume: bool, device: str = "auto"
+    ) -> None:
         self.path = path
         self.identity, self.described = identity, described
-        self.resume = resume
+        self.resume, self._wanted = resume, device
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Self:
         self._check_kind()
+        kind = None if self.resume else choose_device(self._wanted).type
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w", encoding="utf-8")
@@ -43,7 +47,7 @@ class RunFolder:
                 self._check_same_run()
             else:
                 about = {"identity": self.identity, "recipe": self.described, "threads": torch.get_num_threads()}
-                write_json(self.path / "run.json", about)
+                write_json(self.path / "run.json", {**about, "device": kind})
         except BaseException:
             self._lock.close()
             raise
@@ -54,6 +58,15 @@ class RunFolder:
     ) -> None:
         assert self._lock is not None
         self._lock.close()
+
+    def device(self) -> torch.device:
+        """Where the run computes; a resumed one on the same kind of device as before.
+
+        Raises:
+            InputError: another kind is wanted, or there is none here.
+        """
+        # A run that does not say it was made before there was a choice.
+        return same_kind(self._wanted, _read_json(self.path / "run.json").get("device", "cpu"), self.path)
 
     def use_same_threads(self) -> None:
         """Sums are rounded differently by another number of threads: resuming exactly needs the same."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
+from meanteacher.devices import CPU, choose_device
 from meanteacher.evaluate import error_rate
 from meanteacher.methods import METHODS
 from meanteacher.recipes.describe import describe, fingerprint
@@ -52,6 +54,7 @@ def run(
     data: TrainTest,
     split: Split | None = None,
     resume: bool = False,
+    device: str = "auto",
     compiled: WantedCompile = "no",
     precision: WantedPrecision = "float32",
     announce: Callable[[str], None] = lambda line: None,
@@ -67,6 +70,8 @@ def run(
         data: what `recipe.data.source` loads
         split: who is labelled; drawn by the seed without
         resume: continue the run that `out` holds
+        device: where to compute: "auto" takes a GPU if there is one, and for a resumed run the kind it was started on;
+            otherwise "cpu", "cuda", "cuda:N" or "mps"
         compiled: whether the networks are compiled, "auto" where that is measured to pay; a resumed run stays as it is
         precision: what the networks compute in; a resumed run stays as it is
         announce: is told in one line what came of trying either
@@ -79,10 +84,11 @@ def run(
     """
     experiment = _Experiment(recipe, seed, data, split)
     identity = experiment.identity
-    with RunFolder(out, identity, describe(recipe), resume=resume) as folder:
+    with RunFolder(out, identity, describe(recipe), resume=resume, device=device) as folder:
         record = folder.record()
         if record is not None:
             return Outcome(complete=True, step=recipe.steps, record=record)
+        experiment.device = folder.device()
         folder.use_same_threads()
         experiment.split.save(out / "split.txt")
         checkpoints = Checkpoints(out / "checkpoints", identity)
@@ -133,14 +139,22 @@ def run(
 
 
 def restored(
-    recipe: Recipe, *, seed: int, out: Path, data: TrainTest, split: Split | None = None, name: str = "last"
+    recipe: Recipe,
+    *,
+    seed: int,
+    out: Path,
+    data: TrainTest,
+    split: Split | None = None,
+    name: str = "last",
+    device: str = "auto",
 ) -> TrainState:
-    """The state that the run in `out` ended with, or that of its best checkpoint.
+    """The state that the run in `out` ended with, or that of its best checkpoint, on any device.
 
     Raises:
         InputError: there is no such checkpoint, it is damaged, or it is another run's.
     """
     experiment = _Experiment(recipe, seed, data, split)
+    experiment.device = choose_device(device)
     state = experiment.start()
     Checkpoints(out / "checkpoints", experiment.identity).restore(state, name)
     return state
@@ -164,15 +178,26 @@ class _Experiment:
             "data": data.train.fingerprint(),
             "split": split.fingerprint(),
         }
-        kept = torch.cat([split.labelled, split.unlabelled]) if len(split.validation) else None
-        self.normalise: nn.Module = recipe.normalise.fit(data.train.images, kept)
         self.sampler = recipe.batch.sampler(split, seed)
-        self.stream = ImageStream(
-            data.train,
+        self.device = CPU
+        """To be set before anything below is asked for."""
+
+    @cached_property
+    def normalise(self) -> nn.Module:
+        split = self.split
+        kept = torch.cat([split.labelled, split.unlabelled]) if len(split.validation) else None
+        return self.recipe.normalise.fit(self.data.train.images, kept).to(self.device)
+
+    @cached_property
+    def stream(self) -> ImageStream:
+        roles = (*self.recipe.method.roles, "labelled")
+        return ImageStream(
+            self.data.train,
             self.sampler,
-            views={role: view for role, view in recipe.views.items() if role in (*recipe.method.roles, "labelled")},
+            views={role: view for role, view in self.recipe.views.items() if role in roles},
             normalise=self.normalise,
-            seed=seed,
+            seed=self.seed,
+            device=self.device,
         )
 
     def start(self) -> TrainState:
@@ -183,7 +208,7 @@ class _Experiment:
         )
         with isolated_global_randomness():
             seed_global(self.seed, "weights")
-            student = self.recipe.model.build(problem)
+            student = self.recipe.model.build(problem)  # on the CPU: the same first weights on every device
         return start(
             student,
             self.recipe.method,
@@ -192,6 +217,7 @@ class _Experiment:
             normalise=self.normalise,
             problem=problem,
             seed=self.seed,
+            device=self.device,
         )
 
     def declared(self) -> Declared:
@@ -237,7 +263,7 @@ class _Experiment:
                 "class_names": list(train_set.class_names),
             },
             "split": {"fingerprint": self.identity["split"]},
-            "environment": {**environment(), **speed.described()},
+            "environment": {**environment(self.device), **speed.described()},
             "n_parameters": sum(p.numel() for p in state.student.parameters()),
             "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
             "steps": state.step,

@@ -72,7 +72,7 @@ class Checkpoints:
         folder = self.path(name)
         self._verify(folder)
         try:
-            saved = torch.load(folder / "state.pt", weights_only=True)
+            saved = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
             for part, module in state.modules().items():
                 load_model(module, folder / f"{part}.safetensors")
             state.optimizer.load_state_dict(saved["optimizer"])

@@ -28,9 +28,10 @@ def start(
     normalise: nn.Module,
     problem: Problem,
     seed: int,
+    device: torch.device | str = "cpu",
 ) -> TrainState:
-    """The state before the first step."""
-    student.train()
+    """The state before the first step, student and memory on the device."""
+    student.to(device).train()
     for parameter in student.parameters():
         parameter.data = in_fast_layout(parameter.data)
     with isolated_global_randomness():
@@ -38,7 +39,7 @@ def start(
             seed_global(seed, "initialise")
             student.initialise_from(stream[0].views["student"])
         seed_global(seed, "memory")  # a method may have weights of its own, such as a generator's
-        memory = method.init(student, problem).train()
+        memory = method.init(student, problem).to(device).train()
     return TrainState(student, memory, normalise, optim.build(trained_parameters(student, memory)))
 
 

@@ -1,0 +1,129 @@
+"""Where a run computes: its device by name, what there is of them, and what some of them cannot do."""
+
+import os
+import platform
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from meanteacher.core import InputError
+
+VARIABLE = "MEANTEACHER_DEVICE"
+"""Of the environment: what "auto" means instead of a GPU if there is one."""
+CPU = torch.device("cpu")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device of that name.
+
+    Args:
+        name: "auto" takes a GPU if there is one; otherwise "cpu", "cuda", "cuda:N" or "mps".
+
+    Raises:
+        InputError: there is no such device, or no such name; says what there is.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    asked = name
+    if name == "auto":
+        name = os.environ.get(VARIABLE) or "auto"
+        asked = f"auto, which {VARIABLE}={name} stands for" if name != "auto" else name
+    n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    has_mps = torch.backends.mps.is_available()
+    if name == "auto":
+        name = "cuda" if n_cuda else "mps" if has_mps else "cpu"
+    if name == "cpu" or (name == "mps" and has_mps):
+        return torch.device(name)
+    if name == "cuda" and n_cuda:
+        return torch.device("cuda", torch.cuda.current_device())
+    number = re.fullmatch(r"cuda:(\d+)", name)
+    if number and int(number[1]) < n_cuda:
+        return torch.device("cuda", int(number[1]))
+    if number or name in ("cuda", "mps"):
+        hint = "" if n_cuda or has_mps else " A GPU needs a build of torch for it: see the README."
+        raise InputError(f"There is no device {asked} here. There is: {_what_there_is(n_cuda, has_mps)}.{hint}")
+    raise InputError(
+        f"A device is auto, cpu, cuda, cuda:N or mps; got {asked!r}. There is: {_what_there_is(n_cuda, has_mps)}."
+    )
+
+
+def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
+    """The device to go on with in `folder`: of the kind that its run was started on, since another rounds differently.
+
+    Args:
+        wanted: "auto" takes that kind
+        kind: "cpu", "cuda" or "mps"
+        folder: to name in an error
+
+    Raises:
+        InputError: another kind is wanted, or there is none of it here.
+    """
+    try:
+        device = choose_device(kind if wanted == "auto" else wanted)
+    except InputError as error:
+        raise InputError(
+            f"{folder} was started on {kind}. {error} Resume it on a machine like that one, or start again in another "
+            "folder."
+        ) from error
+    if device.type != kind:
+        raise InputError(
+            f"{folder} was started on {kind}, and {device.type} rounds differently, so it would not be the same run. "
+            f"Resume it with --device {kind}, or start again in another folder."
+        )
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What its maker calls it, for instance "NVIDIA A100-SXM4-40GB"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    # Apple's GPUs have no name of their own: they are part of the processor.
+    return _processor()
+
+
+def _what_there_is(n_cuda: int, has_mps: bool) -> str:
+    devices = [torch.device("cuda", number) for number in range(n_cuda)]
+    devices += [torch.device("mps")] if has_mps else []
+    return ", ".join(f"{device} ({device_name(device)})" for device in [*devices, CPU])
+
+
+@cache
+def _processor() -> str:
+    """From the system, each in its own way; at least the architecture."""
+    try:
+        if platform.system() == "Darwin":
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return platform.processor() or platform.machine()
+
+
+def free_bytes(device: torch.device) -> float:
+    """Memory of a GPU that is free; a CPU has what it has, so there it is infinite."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return float("inf")
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when everything that the device was asked for is computed: a clock would stop too early otherwise."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def in_double(x: Tensor) -> Tensor:
+    """The same in float64, on its device where that knows it. Apple's GPUs do not: there, on the CPU."""
+    return (x.cpu() if x.device.type == "mps" else x).double()
