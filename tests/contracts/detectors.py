@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import contract
+import run_detectors
 import torch
+from catalogue import named
 from torch import nn
 
 from meanteacher import costs, evaluate, schedules, teacher
@@ -18,7 +20,20 @@ from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.recipes import run
 from meanteacher.teacher import Teacher
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
-from support import DECAY, METHODS, N_CLASSES, PROBLEM, SHAPE, VIEWS, SmallNet, made_up, recipe, stream, train_steps
+from support import (
+    DECAY,
+    METHODS,
+    N_CLASSES,
+    PROBLEM,
+    SHAPE,
+    VIEWS,
+    SmallNet,
+    made_up,
+    parameters_of,
+    recipe,
+    stream,
+    train_steps,
+)
 
 
 def hidden_labels_stay_hidden() -> None:
@@ -213,12 +228,13 @@ def resumed_run_equals_uninterrupted_run() -> None:
         data = whole.data.source.load(Path(folder))
         steps = iter(range(5))
         run(whole, seed=0, out=Path(folder) / "a", data=data, should_stop=lambda: next(steps, None) is None)
-        run(whole, seed=0, out=Path(folder) / "a", data=data, resume=True)
-        run(whole, seed=0, out=Path(folder) / "b", data=data)
+        records = [run(whole, seed=0, out=Path(folder) / name, data=data, resume=name == "a").record for name in "ab"]
         final = [Path(folder) / name / "checkpoints" / "step_00000008" / "memory.safetensors" for name in "ab"]
         assert final[0].read_bytes() == final[1].read_bytes(), (
             "where the run was interrupted can be seen in its weights"
         )
+    resumed, uninterrupted = (record["curve"] for record in records if record is not None)
+    assert resumed == uninterrupted, "points of the curve are lost, or others"
 
 
 def own_loop_and_ours_agree() -> None:
@@ -261,6 +277,36 @@ def training_learns() -> None:
     assert error < 0.2, "the teacher has learnt nothing"
 
 
+def the_decay_follows_its_schedule() -> None:
+    decay = schedules.StepChange(first=0.3, then=0.95, at=6)
+    for name in ("supervised", "mean-teacher", "vat"):
+        method = dataclasses.replace(METHODS[name], decay=decay)
+        torch.manual_seed(0)
+        student = SmallNet().train()
+        memory = method.init(student, PROBLEM).train()
+        students: list[torch.Tensor] = []
+        train_steps(
+            method, student, memory, steps=12, each=lambda _, s=student, all_=students: all_.append(parameters_of(s))
+        )
+        expected = students[0]
+        for step, past in enumerate(students):
+            alpha = min(step / (step + 1), 0.3 if step < 6 else 0.95)
+            expected = alpha * expected + (1 - alpha) * past
+        found = parameters_of(contract.teacher_in(memory))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=f"{name}: another decay than declared")
+
+
+def a_target_must_be_certain_before_it_is_sharpened() -> None:
+    """Sharpened at a temperature of 0.1, a probability of 0.6 is one of 0.98."""
+    cost = costs.Confident(threshold=0.8, temperature=0.1)
+    for probability, is_certain in ((0.6, False), (0.79, False), (0.81, True)):
+        target = torch.tensor([[probability, 1 - probability]]).log()
+        assert (cost(torch.zeros(1, 2), target).item() > 0) == is_certain, (
+            f"a target of {probability} is learnt, or not"
+        )
+        assert bool(cost.acts(target)) == is_certain, "the weight is said to act where the cost does not"
+
+
 def _each_method(check: Callable[..., None], *arguments: object) -> Callable[[], None]:
     def check_all() -> None:
         for method in METHODS.values():
@@ -270,14 +316,8 @@ def _each_method(check: Callable[..., None], *arguments: object) -> Callable[[],
 
 
 DETECTORS: dict[str, Callable[[], None]] = {
-    "every cost moves the student": _each_method(contract.every_cost_moves_the_student),
-    "nothing but the average moves the teacher": _each_method(contract.nothing_but_the_average_moves_the_teacher),
-    "teacher is the average of past students": _each_method(contract.teacher_is_the_average_of_past_students, DECAY),
-    "forward writes no memory": _each_method(contract.forward_writes_no_memory),
-    "statistics count one pass a step": _each_method(contract.statistics_count_one_pass_a_step),
-    **{
-        check.__name__.replace("_", " "): check
-        for check in (
+    **named(
+        (
             hidden_labels_stay_hidden,
             images_belong_to_their_index,
             every_pass_has_another_order,
@@ -301,8 +341,16 @@ DETECTORS: dict[str, Callable[[], None]] = {
             warm_up_forgets_the_start,
             a_method_needs_no_labels_in_a_batch,
             training_learns,
+            the_decay_follows_its_schedule,
+            a_target_must_be_certain_before_it_is_sharpened,
         )
-    },
+    ),
+    # These take longest: a test of a mutant ends with the first that notices it.
+    "every cost moves the student": _each_method(contract.every_cost_moves_the_student),
+    "nothing but the average moves the teacher": _each_method(contract.nothing_but_the_average_moves_the_teacher),
+    "teacher is the average of past students": _each_method(contract.teacher_is_the_average_of_past_students, DECAY),
+    "forward writes no memory": _each_method(contract.forward_writes_no_memory),
+    "statistics count one pass a step": _each_method(contract.statistics_count_one_pass_a_step),
 }
 
 
@@ -318,16 +366,21 @@ def alarms_of_a_live_run() -> list[str]:
     return sorted(found)
 
 
-def caught_by() -> list[str]:
-    """Everything that notices something wrong with the code as it is now."""
-    found = []
-    for name, check in DETECTORS.items():
+AREAS: dict[str, dict[str, Callable[[], None]]] = {"training": DETECTORS, "runs": named(run_detectors.DETECTORS)}
+"""What is looked at for a mutant of each area."""
+
+
+def caught_by(area: str = "training") -> Iterator[str]:
+    """Everything that notices something wrong with the code as it is now, one after the other."""
+    for name, check in AREAS[area].items():
         try:
             check()
         except Exception as error:
-            found.append(name if isinstance(error, AssertionError) else f"{name} ({type(error).__name__})")
-    try:
-        found += [f"alarm: {kind}" for kind in alarms_of_a_live_run()]
-    except Exception as error:
-        found.append(f"live run ({type(error).__name__})")
-    return found
+            if isinstance(error, NameError):
+                raise  # a slip in the mutant itself
+            yield name if isinstance(error, AssertionError) else f"{name} ({type(error).__name__})"
+    if area == "training":
+        try:
+            yield from (f"alarm: {kind}" for kind in alarms_of_a_live_run())
+        except Exception as error:
+            yield f"live run ({type(error).__name__})"

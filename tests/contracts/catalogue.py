@@ -1,0 +1,76 @@
+"""What a mutant is, how one is made from a line of the real code, and who looks for it."""
+
+import dataclasses
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One silent mistake."""
+
+    name: str
+    apply: Callable[[Patch], None]
+    area: str
+    """The detectors that are asked, a key of `detectors.AREAS`: those of a fit cannot notice a wrong cost in time."""
+
+
+class Catalogue(list[Mutant]):
+    """Mutants in the order in which they are declared."""
+
+    def of(self, area: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+        """A decorator: the function's name is the mutant's."""
+
+        def add(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+            self.append(Mutant(apply.__name__.replace("_", " "), apply, area))
+            return apply
+
+        return add
+
+
+def rewrite(patch: Patch, function: Callable[..., Any], old: str, new: str) -> None:
+    """Replace one piece of a function's source, wherever in the package the function is known.
+
+    Args:
+        patch: takes it back
+        function: of a module, or of a class; a property's is its `fget`
+        old: stands in its source once
+        new: stands there instead
+
+    Raises:
+        LookupError: the source is not what the mutant was written for. Adapt the mutant.
+    """
+    plain = inspect.unwrap(function)
+    source = textwrap.dedent(inspect.getsource(plain))
+    if source.count(old) != 1:
+        raise LookupError(f"{plain.__qualname__} holds {old!r} {source.count(old)} times instead of once.")
+    module = sys.modules[plain.__module__]
+    made: dict[str, Any] = {}
+    exec(compile(source.replace(old, new), str(module.__file__), "exec"), vars(module), made)
+    owner, _, name = plain.__qualname__.rpartition(".")
+    if owner:
+        patch.setattr(getattr(module, owner), name, made[name])
+    else:
+        replace(patch, function, made[name])
+
+
+def replace(patch: Patch, function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Put another function in the place of one, in every module of the package that has it by its name."""
+    name = inspect.unwrap(function).__name__
+    known = [m for key, m in sys.modules.items() if key.startswith("meanteacher.") and vars(m).get(name) is function]
+    if not known:
+        raise LookupError(f"No module of the package has {name}.")
+    for module in known:
+        patch.setattr(module, name, other)
+
+
+def named(checks: Iterable[Callable[[], None]]) -> dict[str, Callable[[], None]]:
+    """Each check by its name in words."""
+    return {check.__name__.replace("_", " "): check for check in checks}
