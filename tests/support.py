@@ -2,7 +2,10 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,20 @@ def child_environment(**more: str) -> dict[str, str]:
     """For a Python process that imports the tests and the very package under test, installed or not."""
     folders = (Path(meanteacher.__file__).parents[1], Path(__file__).parent)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **more}
+
+
+@contextmanager
+def held_by_another_process(lock: Path) -> Iterator[None]:
+    """A second process has this lock for a `with` block, and is killed at its end: it cannot tidy up."""
+    script = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(flush=True); input()"
+    command = [sys.executable, "-c", script, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == os.linesep.encode(), "the other process did not get the lock"
+            yield
+        finally:
+            child.kill()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,14 @@ import meanteacher
 SRC = Path(meanteacher.__file__).parent
 
 _TRAINING = {
-    *("core", "devices", "seeding", "data", "views", "models", "schedules"),
+    *("core", "devices", "files", "seeding", "data", "views", "models", "schedules"),
     *("costs", "teacher", "methods", "evaluate", "train"),
 }
 # part -> the parts it may import besides itself
 MAY_IMPORT = {
     "core": set(),
     "devices": {"core"},
+    "files": set(),
     "seeding": set(),
     "passes": set(),
     "data": {"core", "devices", "seeding", "passes"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "recipes": _TRAINING,
     "report": set(),
     "fit": _TRAINING | {"passes", "recipes", "report"},
-    "label": {"core", "fit"},
+    "label": {"core", "files", "fit"},
     "bench": _TRAINING - {"costs"} | {"fit"},
     "cli": {"bench", "core", "data", "evaluate", "fit", "label", "models", "methods", "recipes", "train", "report"},
 }

@@ -1,6 +1,7 @@
 """The bench measures what it says, on networks small enough for a test."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ def test_peak_memory_is_that_of_the_child_however_much_its_parent_holds():
     held = b"x" * 2**30
     found = memory.peak({"tiny": TINY}, announce=_silent)
     assert 100 < found["import"] < found["tiny"] < len(held) / 2**20
+
+
+def test_where_memory_cannot_be_measured_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    monkeypatch.setitem(sys.modules, "resource", None)
+    bench.run_bench(tmp_path / "bench.json", quick=True, only="memory/peak")
+    assert "memory/peak-mb: cannot be measured on this system" in capsys.readouterr().out
 
 
 def test_the_table_of_temporal_ensembling_grows_with_the_images():

@@ -1,7 +1,6 @@
 """A wrong folder, a diverging run, a second process: one clear error, nothing lost."""
 
 import dataclasses
-import fcntl
 import re
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from meanteacher.data import Dataset, Fixed
 from meanteacher.recipes import DataSpec, run
 from meanteacher.schedules import Constant, StepChange
 from meanteacher.train import Adam
-from support import MadeUp, made_up, recipe
+from support import MadeUp, held_by_another_process, made_up, recipe
 
 
 def _run(out: Path, *, resume: bool = False, **changes: object) -> None:
@@ -48,12 +47,12 @@ def test_nothing_to_resume_is_said(tmp_path: Path):
         _run(tmp_path / "run", resume=True)
 
 
-def test_second_process_in_one_folder_is_refused(tmp_path: Path):
+def test_second_process_in_one_folder_is_refused_until_the_first_has_ended(tmp_path: Path):
     (tmp_path / "run").mkdir()
-    with (tmp_path / "run" / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="Another process is training in"):
+    with held_by_another_process(tmp_path / "run" / ".lock"):
+        with pytest.raises(InputError, match=r"Another process is training in .*run\. Wait for it, or give another"):
             _run(tmp_path / "run")
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
     _run(tmp_path / "run", steps=1)
 
 

@@ -1,7 +1,7 @@
 """Pixels are decoded once, and never taken for those of another file."""
 
 import errno
-import fcntl
+import io
 import json
 import os
 import threading
@@ -17,6 +17,7 @@ from meanteacher.fit.cache import Decoded, decode_all
 from meanteacher.fit.decode import decode
 from meanteacher.fit.photos import Photos, find_photos
 from photo_support import folder_of, picture, save
+from support import held_by_another_process
 
 NAMES = ("cat/1.png", "cat/2.jpg", "dog/1.png", "dog/2.gif", "unlabeled/1.png")
 
@@ -305,28 +306,28 @@ def test_too_little_room_is_said_before_anything_is_written(
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing(
     root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    class Full(io.FileIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("meanteacher.fit.cache.os.pwrite", full)
+    really_open = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, mode="r", **how: (Full if mode == "r+b" else really_open)(path, mode, **how)
+    )
     with pytest.raises(InputError, match=r"Cannot keep decoded images in .*cache \(No space left on device\)"):
         decode_all(find_photos(root), 6, folder)
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
-def test_a_write_that_takes_only_a_part_goes_on(root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.pwrite
-    monkeypatch.setattr("meanteacher.fit.cache.os.pwrite", lambda out, data, at: write(out, data[:7], at))
-    photos = find_photos(root)
-    check(photos, decode_all(photos, 6, folder))
-
-
 def test_two_processes_do_not_write_one_folder(root: Path, folder: Path) -> None:
     folder.mkdir()
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match=r"Another process is decoding images into .*cache: wait for it"):
-            decode_all(find_photos(root), 6, folder)
+    photos = find_photos(root)
+    with (
+        held_by_another_process(folder / ".lock"),
+        pytest.raises(InputError, match=r"Another process is decoding images into .*cache: wait for it"),
+    ):
+        decode_all(photos, 6, folder)
+    check(photos, decode_all(photos, 6, folder))
 
 
 def test_a_folder_that_cannot_be_made_is_named(root: Path, folder: Path) -> None:

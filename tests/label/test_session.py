@@ -1,5 +1,7 @@
 """Every answer is in the file at once, nothing that stood there is lost, and a sitting goes on where one stopped."""
 
+import errno
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from meanteacher.core import InputError
 from meanteacher.fit.label_file import read_labels, write_labels
 from meanteacher.label import session as session_module
 from meanteacher.label.session import next_folder, open_session
+from support import held_by_another_process
 
 ONE, TWO, THREE = ASKED
 
@@ -203,6 +206,28 @@ def test_rows_that_others_write_meanwhile_are_kept(example: Example):
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
     first.undo()
     assert example.labels() == {**KNOWN, TWO: "dog"}
+
+
+def test_an_answer_waits_for_another_sitting_to_write_its_own(example: Example, monkeypatch: pytest.MonkeyPatch):
+    session = example.session()
+    monkeypatch.setattr(session_module, "_SECONDS", 0.1)
+    with (
+        held_by_another_process(example.run / ".labels.csv.lock"),
+        pytest.raises(InputError, match=r"Another program has been writing .*labels\.csv .*: answer again"),
+    ):
+        session.answer(0, "owl")
+    assert session.state()["question"]["name"] == ONE
+    session.answer(0, "owl")
+    assert example.labels() == {**KNOWN, ONE: "owl"}
+
+
+def test_a_file_system_without_locks_can_be_labelled_on(example: Example, monkeypatch: pytest.MonkeyPatch):
+    def no_locks(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(session_module, "locked", no_locks)
+    example.session().answer(0, "owl")
+    assert example.labels() == {**KNOWN, ONE: "owl"}
 
 
 def test_a_labels_file_that_is_deleted_meanwhile_is_written_anew(example: Example):

@@ -1,9 +1,9 @@
 """Peak memory of training each network, and what grows with the data."""
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from meanteacher.core import Problem
 from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.models import ModelSpec
 
+_STATUS = Path("/proc/self/status")
 _CHILD = (
     "from meanteacher.bench.memory import one_step, peak_of_this_process\n"
     "from meanteacher.models import *\n"
@@ -22,8 +23,13 @@ _CHILD = (
 )
 
 
-def peak(models: Mapping[str, ModelSpec], *, announce: Callable[[str], None]) -> dict[str, Any]:
-    """Megabytes at the peak of a few steps, each network in a process of its own; the first is that of no network."""
+def peak(models: Mapping[str, ModelSpec], *, announce: Callable[[str], None]) -> dict[str, Any] | None:
+    """Megabytes at the peak of a few steps, each network in a process of its own; the first is that of no network.
+
+    None on Windows, which has neither of the two ways to ask.
+    """
+    if not _STATUS.exists() and find_spec("resource") is None:
+        return None
     found: dict[str, Any] = {"import": _megabytes("None")}
     for name, model in models.items():
         announce(name)
@@ -47,11 +53,12 @@ def one_step(model: ModelSpec | None) -> None:
 
 def peak_of_this_process() -> float:
     """Megabytes. Not what getrusage says on Linux: there a child begins with the peak of the process it came from."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    if _STATUS.exists():
+        fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
         return int(fields["VmHWM"].removesuffix("kB")) / 1024
     # Elsewhere, which in practice is macOS, getrusage counts bytes and a new program starts from nothing.
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

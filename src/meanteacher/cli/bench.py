@@ -34,7 +34,12 @@ def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
         with console.status(name) as status:
             result = measure(partial(_update, status, name))
         if result is None:
-            console.print(f"{name}: needs the source tree (benchmarks/plain.py)", highlight=False)
+            missing = (
+                "cannot be measured on this system"
+                if "memory" in name
+                else "needs the source tree (benchmarks/plain.py)"
+            )
+            console.print(f"{name}: {missing}", highlight=False)
             continue
         results[name] = result
         write_json(out, results)

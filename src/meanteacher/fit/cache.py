@@ -1,12 +1,10 @@
 """Decoded once: the pixels of every image in one file, mapped into memory, and good for as long as the images stay."""
 
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from meanteacher.core import InputError
+from meanteacher.files import HeldError, locked
 from meanteacher.fit.decode import UnreadableError, decode, squeeze
 from meanteacher.fit.photos import Photos
 from meanteacher.fit.whole import write_whole
@@ -60,7 +59,7 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
     file = folder / f"images-{size}.npy"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone_in(folder):
+        with locked(folder / ".lock"):
             stamps = _stamps(photos)
             kept = _kept(file, photos.root, size)
             if kept is not None and kept.names == photos.names and kept.stamps == stamps:
@@ -70,19 +69,11 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
                 _write(file, photos, size, stamps, kept, progress)
                 kept = _kept(file, photos.root, size)
                 assert kept is not None
+    except HeldError as error:
+        raise InputError(f"Another process is decoding images into {folder}: wait for it.") from error
     except OSError as error:
         raise InputError(f"Cannot keep decoded images in {folder} ({error.strerror}): give another folder.") from error
     return Decoded(kept.images, kept.unreadable)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"Another process is decoding images into {folder}: wait for it.") from error
-        yield
 
 
 def _stamps(photos: Photos) -> tuple[Stamp, ...]:
@@ -136,7 +127,7 @@ def _write(
             shape = (len(photos), 3, size, size)
             np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
             out.flush()
-            failed = _fill(out.fileno(), photos, size, stamps, kept, progress)
+            failed = _fill(part, out.tell(), photos, size, stamps, kept, progress)
             os.fsync(out.fileno())
         # The list is the sign that the pixels are whole: it goes first and comes last.
         about.unlink(missing_ok=True)
@@ -153,10 +144,10 @@ def _write(
 
 
 def _fill(
-    out: int, photos: Photos, size: int, stamps: tuple[Stamp, ...], kept: _Kept | None, progress: Progress
+    out: Path, start: int, photos: Photos, size: int, stamps: tuple[Stamp, ...], kept: _Kept | None, progress: Progress
 ) -> dict[int, tuple[str, bool]]:
     """Write all pixels behind the header, several chunks at a time; what failed, why, and whether for good."""
-    start, n, n_bytes = os.lseek(out, 0, os.SEEK_CUR), len(photos), 3 * size * size
+    n, n_bytes = len(photos), 3 * size * size
     rows = {} if kept is None else {name: k for k, name in enumerate(kept.names) if k not in kept.unreadable}
 
     def copy_or_decode(k: int, image: NDArray[np.uint8]) -> None:
@@ -176,9 +167,10 @@ def _fill(
                 copy_or_decode(k, image)
             except UnreadableError as error:
                 failed[k] = (str(error), error.lasting)
-        left = block.data.cast("B")
-        while left:
-            left = left[os.pwrite(out, left, start + chunk.stop * n_bytes - len(left)) :]
+        # Opened for each chunk: threads that share a file would share its position, and Windows has no pwrite.
+        with out.open("r+b") as file:
+            file.seek(start + chunk.start * n_bytes)
+            file.write(block.data)
         return failed
 
     # Small, for progress to show and memory to stay free; not tiny, since handing one out has its price.

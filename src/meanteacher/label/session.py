@@ -1,24 +1,26 @@
 """One sitting of labelling: what is asked, what was answered, and the file that holds it after every answer."""
 
-import fcntl
 import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files import HeldError, locked
 from meanteacher.fit.label_file import read_labels, write_labels
 from meanteacher.fit.photos import Photos, find_photos, printable
 from meanteacher.label.keys import class_keys
 from meanteacher.label.questions import Question, read_fitted, read_questions
 
 MAX_NAME = 100
+_SECONDS = 10.0
+"""How long one answer waits for another sitting to write its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Session:
 
         With `instead_of`, only where the row still says that.
         """
-        with _alone_in(self.file.parent):
+        with _alone(self.file):
             rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
             before = rows.get(name)
             if instead_of not in (None, before):
@@ -223,17 +225,16 @@ def _labels_in(file: Path) -> dict[str, str]:
     return labels
 
 
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def _alone(file: Path) -> ExitStack:
     """Let two sittings that share a file take turns, so that neither overwrites a row of the other."""
+    held = ExitStack()
     try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise InputError(f"Cannot open the folder {folder} any more ({error.strerror}): put it back.") from error
-    try:
-        # Not every file system can lock a folder, and labelling does not depend on it.
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+        held.enter_context(locked(file.with_name(f".{file.name}.lock"), wait=_SECONDS))
+    except HeldError as error:
+        raise InputError(f"Another program has been writing {file} for {_SECONDS:.0f} s: answer again.") from error
+    except FileNotFoundError as error:
+        raise InputError(f"Cannot open the folder {file.parent} any more ({error.strerror}): put it back.") from error
+    except OSError:
+        # Not every file system has locks, and labelling does not depend on it.
+        pass
+    return held

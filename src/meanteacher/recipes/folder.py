@@ -1,17 +1,18 @@
 """The folder of one run: its identity, its lock, its record. One run a folder, one process at a time."""
 
-import fcntl
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import torch
 
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
+from meanteacher.files import HeldError, locked
 from meanteacher.recipes.describe import differences
 from meanteacher.train.speed import Speed
 
@@ -25,23 +26,20 @@ class RunFolder:
         self.path = path
         self.identity, self.described = identity, described
         self.resume, self._wanted = resume, device
-        self._lock: IO[str] | None = None
+        self._lock = ExitStack()
 
     def __enter__(self) -> Self:
         self._check_kind()
         kind = None if self.resume else choose_device(self._wanted).type
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
+            self._lock.enter_context(locked(self.path / ".lock"))
+        except HeldError as error:
             raise InputError(
                 f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
             ) from error
+        except OSError as error:
+            raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
         try:
             if self.resume:
                 self._check_same_run()
@@ -56,7 +54,6 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._lock is not None
         self._lock.close()
 
     def device(self) -> torch.device:

@@ -180,7 +180,14 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    is_folder = path.is_dir()
+    try:
+        # Windows writes nothing out through a file that was opened for reading, and opens no folder.
+        descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+    except PermissionError:
+        if is_folder:
+            return
+        raise
     try:
         os.fsync(descriptor)
     finally:
