@@ -1,4 +1,5 @@
 # Everything on a fresh machine with python3, make and git:  make demo  |  make test
+# On Linux pip's torch is built for CUDA and brings gigabytes along; TORCH=cpu takes PyTorch's build for the CPU.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -34,10 +35,18 @@ golden: $(VENV)/dev
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
 
-$(VENV)/core: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg $(if $(TORCH),$(VENV)/torch-$(TORCH))
 	$(PIP) -e .
 	@touch $@
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -m venv $(VENV)
+
+# One request to PyTorch's own index. Without it the install goes on with the torch that pip finds, and the next
+# `make` asks again.
+$(VENV)/torch-%: | $(VENV)/pyvenv.cfg
+	@$(PIP) --no-deps --upgrade --retries 1 --timeout 20 --index-url https://download.pytorch.org/whl/$* torch \
+		&& touch $@ || echo "No torch for '$*' from download.pytorch.org; going on with the torch that pip finds." >&2
 
 # The pages are tested in a real browser; without root, install chromium and chromium-driver by other means first.
 $(VENV)/browser: $(VENV)/dev
