@@ -11,13 +11,12 @@ from typer.core import TyperCommand
 from meanteacher.cli import photos
 from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
 from meanteacher.cli.memory import keep_freed_memory
-from meanteacher.cli.options import DeviceOption
+from meanteacher.cli.options import DeviceOption, recipe_names
 
 app = typer.Typer(
     name="meanteacher",
     help="Learn from few labels and many unlabelled images, with Mean Teacher and the methods it is compared to.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     suggest_commands=True,
@@ -98,7 +97,10 @@ def gallery(
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, for instance small/svhn-500/mean-teacher.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A recipe's name, for instance small/svhn-500/mean-teacher.", autocompletion=recipe_names),
+    ],
     seed: Annotated[
         int, typer.Option(min=0, help="Draws the labelled set, the batches, the noise and the first weights.")
     ] = 0,
@@ -203,4 +205,5 @@ for _info in app.registered_commands:
 
 def main() -> None:
     keep_freed_memory()
-    sys.exit(app())
+    # The name is part of what the shell's completion asks by, and on Windows the file is called meanteacher.exe.
+    sys.exit(app(prog_name="meanteacher"))

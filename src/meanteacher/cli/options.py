@@ -1,8 +1,15 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what the shell proposes for them."""
 
+from importlib.resources import files
 from typing import Annotated
 
 import typer
+
+
+def recipe_names() -> list[str]:
+    """Every recipe's name, for the shell: from a list, because the recipes themselves import torch."""
+    return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
+
 
 DeviceOption = Annotated[
     str,
@@ -10,6 +17,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="auto|cpu|cuda|cuda:N|mps",
         help="Where to compute; auto: on a GPU if there is one. Resuming takes the kind it was started on.",
+        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
     ),
 ]
 
