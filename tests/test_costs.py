@@ -69,12 +69,44 @@ def test_unlabelled_rows_neither_dilute_the_classification_cost_nor_get_a_gradie
     assert torch.equal(logits.grad.abs().sum(1) > 0, shown)
 
 
-def test_without_a_labelled_row_the_classification_cost_and_its_gradient_are_zero() -> None:
+@pytest.mark.parametrize("share", [None, 0.02])
+def test_without_a_labelled_row_the_classification_cost_and_its_gradient_are_zero(share: float | None) -> None:
     logits, _ = pair()
-    cost = classification_cost(logits, torch.full((6,), UNLABELLED))
+    cost = classification_cost(logits, torch.full((6,), UNLABELLED), share)
     cost.backward()
     assert cost.item() == 0
     assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_with_a_labelled_share_the_sum_is_divided_by_the_expected_number_of_labelled_rows() -> None:
+    logits, _ = pair()
+    labels = torch.tensor([2, UNLABELLED, 0, UNLABELLED, UNLABELLED, 3])
+    (q,) = probabilities(logits)
+    total = -(np.log(q[0, 2]) + np.log(q[2, 0]) + np.log(q[5, 3]))
+    assert classification_cost(logits, labels, 0.25).item() == pytest.approx(total / 1.5, rel=1e-12)  # 0.25 of 6 rows
+    assert classification_cost(logits, labels, 0.5).item() == pytest.approx(total / 3, rel=1e-12)
+
+
+def test_with_a_labelled_share_a_labelled_row_weighs_the_same_in_every_batch() -> None:
+    """Its gradient does not depend on how many other rows show their label; with the plain mean it does."""
+    few, many = torch.tensor([2, -1, -1, -1, -1, -1]), torch.tensor([2, 1, 0, 3, -1, -1])
+
+    def gradient_of_row_0(labels: Tensor, share: float | None) -> Tensor:
+        logits, _ = pair()
+        classification_cost(logits, labels, share).backward()
+        assert logits.grad is not None
+        return logits.grad[0]
+
+    torch.testing.assert_close(gradient_of_row_0(few, 0.25), gradient_of_row_0(many, 0.25))
+    torch.testing.assert_close(gradient_of_row_0(few, None), 4 * gradient_of_row_0(many, None))
+
+
+def test_with_a_labelled_share_the_cost_of_a_batch_is_the_mean_of_its_parts() -> None:
+    """So processes that each hold a part of the batch need not tell each other how many labels they have."""
+    logits, _ = pair()
+    labels = torch.tensor([2, UNLABELLED, 0, UNLABELLED, UNLABELLED, UNLABELLED])
+    parts = [classification_cost(x, y, 0.25).item() for x, y in zip(logits.split(3), labels.split(3), strict=True)]
+    assert classification_cost(logits, labels, 0.25).item() == pytest.approx(np.mean(parts), rel=1e-12)
 
 
 # --- consistency, by hand -------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ UNLABELLED = -1
 Schedule = Callable[[int], float]
 """step -> value"""
 
+ADDED_LATER: Mapping[str, bool] = {"added later": True}
+"""Metadata of a dataclass field that recipes did not always have: at its default it is left out of a recipe's
+description, so that older records and runs keep their fingerprint."""
+
 Augment = Callable[["Tensor", "torch.Generator"], "Tensor"]
 """A whole batch of images and a source of randomness -> the batch as one role sees it."""
 

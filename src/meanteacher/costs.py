@@ -1,7 +1,7 @@
 """The costs: pure maths. None detaches anything; stopping a gradient is the method's decision.
 
-One convention for all: classification is averaged over the labelled rows, consistency over the rows it
-applies to, and weights stand outside, explicit.
+One convention for all: classification is averaged over the labelled rows (those there are, or those to be expected),
+consistency over the rows it applies to, and weights stand outside, explicit.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,33 @@ ConsistencyCost = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(student logits, target logits, rows it applies to) -> cost."""
 
 
-def classification_cost(logits: Tensor, labels: Tensor) -> Tensor:
+def classification_cost(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
     """Cross-entropy, averaged over the labelled rows (App. B.1).
 
     The authors divide by the size of the whole batch instead, which hides a factor of 100 on SVHN; their
     weights are converted. Without any labelled row the cost is zero, and so is its gradient.
 
+    Where the number of labelled rows varies from batch to batch, the mean over those there are gives a row of a batch
+    with few labels more weight than one of a batch with many. `labelled_share` divides by the expected number instead,
+    the same for every batch, so that all labelled rows weigh alike as in the authors' code. Parts of a batch then need
+    not know of each other: the mean of their costs is the cost of the whole.
+
+    Args:
+        logits: [B, C]
+        labels: [B], `UNLABELLED` where hidden
+        labelled_share: of the rows of an average batch; without it the labelled rows of this batch are counted
+
     >>> classification_cost(torch.zeros(3, 2), torch.tensor([0, -1, 1]))
     tensor(0.6931)
     >>> classification_cost(torch.zeros(1, 2), torch.tensor([-1]))
     tensor(0.)
+    >>> classification_cost(torch.zeros(4, 2), torch.tensor([0, -1, -1, 1]), labelled_share=0.25)
+    tensor(1.3863)
     """
-    n_labelled = (labels != UNLABELLED).sum()
     total = F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum")
-    return total / n_labelled.clamp_min(1)
+    if labelled_share is not None:
+        return total / (labelled_share * len(labels))
+    return total / (labels != UNLABELLED).sum().clamp_min(1)
 
 
 def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -243,16 +243,16 @@ def labels_are_those_of_other_images(patch: Patch) -> None:
 def unlabelled_rows_count_as_class_zero(patch: Patch) -> None:
     real = costs.classification_cost
 
-    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
-        return real(logits, labels.clamp_min(0))
+    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
+        return real(logits, labels.clamp_min(0), labelled_share)
 
-    for module in (costs, supervised, consistency, vat, fixmatch):
+    for module in (costs, supervised, fixmatch):
         patch.setattr(module, "classification_cost", wrong)
 
 
 @mutant
 def classification_is_divided_by_the_whole_batch(patch: Patch) -> None:
-    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
         return F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum") / len(labels)
 
     patch.setattr(costs, "classification_cost", wrong)
@@ -260,10 +260,10 @@ def classification_is_divided_by_the_whole_batch(patch: Patch) -> None:
 
 @mutant
 def batch_without_labels_gives_nan(patch: Patch) -> None:
-    def wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
         return F.cross_entropy(logits, labels, ignore_index=UNLABELLED)
 
-    for module in (costs, supervised, consistency, vat, fixmatch):
+    for module in (costs, supervised, fixmatch):
         patch.setattr(module, "classification_cost", wrong)
 
 

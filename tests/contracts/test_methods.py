@@ -76,6 +76,31 @@ def test_reported_weight_is_the_factor_inside_the_cost(name: str):
         assert costs[3.0][part] == (pytest.approx(3 * cost, rel=1e-5), pytest.approx(3 * factor))
 
 
+@every_method
+def test_labelled_share_divides_the_classification_cost_by_the_expected_count_and_nothing_else(method: Method):
+    student, memory = contract.begin(method)
+    batch = stream()[3]
+    n_labelled, n = int((batch.labels != UNLABELLED).sum()), len(batch.labels)
+    assert 0 < n_labelled < n
+    seen = []
+    for share in (None, 0.125):
+        torch.manual_seed(0)
+        output = dataclasses.replace(method, labelled_share=share).forward(student, memory, batch, 3)
+        seen.append({name: cost.item() for name, cost in output.costs.items()})
+    counted, expected = seen
+    assert expected.pop("classification") == pytest.approx(
+        counted.pop("classification") * n_labelled / (0.125 * n), rel=1e-5
+    )
+    assert expected == pytest.approx(counted, rel=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
+@every_method
+def test_impossible_labelled_share_is_refused(method: Method, share: float):
+    with pytest.raises(InputError, match=r"labelled_share is above 0 and at most 1"):
+        dataclasses.replace(method, labelled_share=share)
+
+
 @semi_supervised
 def test_unlabelled_rows_train_the_student(name: str):
     """Without a single label, the student still learns."""

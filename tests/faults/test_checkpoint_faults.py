@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meanteacher.core import InputError
-from meanteacher.recipes import run
+from meanteacher.recipes import Claim, run
 from support import child_environment, recipe
 
 
@@ -118,6 +118,14 @@ def test_checkpoint_of_another_recipe_is_refused(interrupted: Path, tmp_path: Pa
 def test_resuming_with_another_recipe_lists_what_differs(interrupted: Path):
     with pytest.raises(InputError, match=r"holds another run.*evaluate_every: 5 -> 10; steps: 20 -> 30"):
         _resume(interrupted, steps=30, evaluate_every=10)
+
+
+def test_other_words_about_a_run_do_not_make_it_another(interrupted: Path):
+    """A release that names one deviation more must not lock out the runs that its predecessor began."""
+    _resume(
+        interrupted, deviations=("One more that was not known of.",), claim=Claim(error=1.0, spread=None, where="-")
+    )
+    assert (interrupted / "record.json").exists()
 
 
 def test_format_of_a_later_version_is_named(interrupted: Path):

@@ -9,7 +9,7 @@ import torch
 
 from meanteacher.core import DivergedError, InputError
 from meanteacher.data import Dataset, Fixed
-from meanteacher.recipes import DataSpec, run
+from meanteacher.recipes import DataSpec, override, run
 from meanteacher.schedules import Constant, StepChange
 from meanteacher.train import Adam
 from support import MadeUp, held_by_another_process, made_up, recipe
@@ -82,6 +82,16 @@ def test_impossible_label_count_is_refused_before_anything_is_written(tmp_path: 
     with pytest.raises(InputError, match=words):
         _run(tmp_path / "run", data=DataSpec(source=MadeUp(), n_labelled=n_labelled))
     assert not (tmp_path / "run").exists()
+
+
+def test_labelled_share_that_the_batches_do_not_have_is_refused_before_anything_is_written(tmp_path: Path):
+    """--set data.n_labelled leaves the method's divisor as it was: 9 of 54 images are labelled, then 18."""
+    whole = override(recipe(batch="mixed", steps=1), f"method.labelled_share={9 / 54}")
+    data = whole.data.source.load(tmp_path)
+    run(whole, seed=0, out=tmp_path / "right", data=data)
+    with pytest.raises(InputError, match=re.escape("Set method.labelled_share=0.3333")):
+        run(override(whole, "data.n_labelled=18"), seed=0, out=tmp_path / "wrong", data=data)
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_nan_in_images_is_named_by_position():

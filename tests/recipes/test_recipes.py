@@ -73,6 +73,16 @@ def test_fingerprint_changes_with_what_is_computed_and_not_with_what_is_said():
     assert len({fingerprint(other) for other in (whole, *changed)}) == 5
 
 
+def test_field_that_was_added_later_is_described_only_where_it_is_used():
+    """Records and runs from before there was the field keep their fingerprint."""
+    before = recipe()
+    after = dataclasses.replace(before, method=dataclasses.replace(before.method, labelled_share=0.25))
+    assert "labelled_share" not in describe(before)["method"]
+    assert describe(after)["method"]["labelled_share"] == 0.25
+    assert fingerprint(after) != fingerprint(before)
+    assert differences(describe(before), describe(after)) == ["method.labelled_share: null -> 0.25"]
+
+
 def test_difference_of_two_recipes_reads_as_a_list():
     old, new = describe(recipe()), describe(recipe("supervised", steps=9))
     lines = differences(old, new)

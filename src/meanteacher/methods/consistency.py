@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Batch, InputError, Schedule, StepOutput, check_choice
-from meanteacher.costs import Confident, ConsistencyCost, Mse, classification_cost, logit_distance
+from meanteacher.costs import Confident, ConsistencyCost, Mse, logit_distance
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import Logits, both_outputs
 
@@ -54,7 +54,7 @@ class ConsistencyMethod(Supervised):
         """
         weight = self.weight(step)
         costs = {
-            "classification": classification_cost(logits, batch.labels),
+            "classification": self.classification(logits, batch.labels),
             "consistency": weight * self.cost(matched, target, self.consistency_rows(batch, rows)),
         }
         weights: dict[str, float | Tensor] = {

@@ -44,7 +44,7 @@ class FixMatch(Supervised):
         weight = self.weight(step)
         return StepOutput(
             {
-                "classification": classification_cost(weak, batch.labels),
+                "classification": self.classification(weak, batch.labels),
                 "pseudo-label": weight * share * classification_cost(strong, guess.where(certain, UNLABELLED)),
             },
             weak,

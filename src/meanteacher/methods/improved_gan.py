@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput
-from meanteacher.costs import classification_cost
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import class_output, untracked
 from meanteacher.teacher import Buffers, Teacher
@@ -61,7 +60,7 @@ class ImprovedGan(Supervised):
         weight = self.weight(step)
         return StepOutput(
             {
-                "classification": classification_cost(logits, batch.labels),
+                "classification": self.classification(logits, batch.labels),
                 "real": weight * 0.5 * F.softplus(-logits.logsumexp(1)).mean(),
                 "made up": weight * 0.5 * F.softplus(fake_logits.logsumexp(1)).mean(),
                 "feature matching": weight * (real_features - made_up_features).abs().mean(),

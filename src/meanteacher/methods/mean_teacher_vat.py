@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import nn
 
 from meanteacher.core import Batch, StepOutput
-from meanteacher.costs import classification_cost, kl_divergence
+from meanteacher.costs import kl_divergence
 from meanteacher.methods.vat import Vat
 from meanteacher.passes import SameNoise, class_output
 
@@ -33,7 +33,7 @@ class MeanTeacherVat(Vat):
         weight = self.weight(step)
         consistency = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
         return StepOutput(
-            {"classification": classification_cost(logits, batch.labels), "consistency": weight * consistency},
+            {"classification": self.classification(logits, batch.labels), "consistency": weight * consistency},
             logits,
             {"consistency": weight},
         )

@@ -25,7 +25,7 @@ class PseudoLabel(Supervised):
         weight = self.weight(step)
         return StepOutput(
             {
-                "classification": classification_cost(logits, batch.labels),
+                "classification": self.classification(logits, batch.labels),
                 "pseudo-label": weight * classification_cost(logits, guesses),
             },
             logits,

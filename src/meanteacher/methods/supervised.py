@@ -1,11 +1,11 @@
 """Supervised-only: the classification cost, nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
-from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput, check_choice
+from meanteacher.core import ADDED_LATER, Batch, InputError, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
 from meanteacher.passes import class_output
 from meanteacher.teacher import Buffers, Teacher, warmed_up
@@ -21,6 +21,9 @@ class Supervised:
 
     decay: Schedule
     buffers: Buffers
+    labelled_share: float | None = field(default=None, metadata=ADDED_LATER)
+    """Where the number of labelled rows varies: their share of the average batch. The classification cost is then
+    divided by their expected number instead of the number there is, and all labelled rows weigh alike."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def __post_init__(self) -> None:
@@ -29,6 +32,11 @@ class Supervised:
             raise InputError(
                 f"{type(self).__name__} never runs its teacher in training, so buffers='own' would leave its "
                 "statistics at their start. Use buffers='average' or 'copy'."
+            )
+        if self.labelled_share is not None and not 0 < self.labelled_share <= 1:
+            raise InputError(
+                f"{type(self).__name__}: labelled_share is above 0 and at most 1, got {self.labelled_share}. It is the "
+                "number of labelled images over the number of training images, or None to count each batch's."
             )
 
     @property
@@ -41,7 +49,11 @@ class Supervised:
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))
-        return StepOutput({"classification": classification_cost(logits, batch.labels)}, logits)
+        return StepOutput({"classification": self.classification(logits, batch.labels)}, logits)
+
+    def classification(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The cost of the rows that show their label."""
+        return classification_cost(logits, labels, self.labelled_share)
 
     def after_step(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, Schedule, StepOutput
-from meanteacher.costs import classification_cost, kl_divergence
+from meanteacher.costs import kl_divergence
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
 
@@ -68,7 +68,7 @@ class Vat(Supervised):
         weight = self.weight(step)
         smoothness = kl_divergence(self.perturbed(student, x, logits.detach(), noise), logits.detach())
         return StepOutput(
-            {"classification": classification_cost(logits, batch.labels), "smoothness": weight * smoothness},
+            {"classification": self.classification(logits, batch.labels), "smoothness": weight * smoothness},
             logits,
             {"smoothness": weight},
         )

@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
+from meanteacher.core import ADDED_LATER
 from meanteacher.recipes.recipe import Recipe
 
 _NOT_COMPUTED = {"claim", "deviations", "seeds"}
@@ -15,12 +16,15 @@ _NOT_COMPUTED = {"claim", "deviations", "seeds"}
 def describe(value: object) -> Any:
     """The value in JSON's types, every frozen object as its class and its fields.
 
+    A field marked `ADDED_LATER` is left out while it has its default, which is what it was before it was added.
+
     >>> from meanteacher.schedules import Constant
     >>> describe(Constant(0.5))
     {'is': 'meanteacher.schedules.Constant', 'value': 0.5}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        named = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        held = {field.name: getattr(value, field.name) for field in fields(value) if not _as_before(value, field)}
+        named = {name: describe(item) for name, item in held.items()}
         return {"is": _qualified(type(value)), **named}
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
@@ -38,8 +42,12 @@ def describe(value: object) -> Any:
 
 def fingerprint(recipe: Recipe) -> str:
     """Sixteen hex digits of all that a run computes with."""
-    described = {key: item for key, item in describe(recipe).items() if key not in _NOT_COMPUTED}
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(computed(describe(recipe)), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def computed(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's description without what is only said about the run."""
+    return {key: item for key, item in described.items() if key not in _NOT_COMPUTED}
 
 
 def differences(old: object, new: object, path: str = "") -> list[str]:
@@ -54,6 +62,10 @@ def differences(old: object, new: object, path: str = "") -> list[str]:
             line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         ]
     return [] if old == new else [f"{path}: {json.dumps(old)} -> {json.dumps(new)}"]
+
+
+def _as_before(value: object, field: "Field[Any]") -> bool:
+    return field.metadata == ADDED_LATER and bool(getattr(value, field.name) == field.default)
 
 
 def _qualified(named: Any) -> str:

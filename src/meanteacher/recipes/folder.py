@@ -13,7 +13,7 @@ import torch
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.files import HeldError, locked
-from meanteacher.recipes.describe import differences
+from meanteacher.recipes.describe import computed, differences
 from meanteacher.train.speed import Speed
 
 
@@ -110,7 +110,9 @@ class RunFolder:
 
     def _check_same_run(self) -> None:
         saved = _read_json(self.path / "run.json")
-        changed = differences(saved.get("recipe"), self.described)
+        # Other words about the same computation, such as another deviation named, make no other run.
+        recipe = saved.get("recipe")
+        changed = differences(computed(recipe) if isinstance(recipe, dict) else None, computed(self.described))
         changed += differences(saved.get("identity"), self.identity)
         changed = [line for line in changed if not line.startswith("recipe:")]  # said field by field already
         if changed:

@@ -1,5 +1,6 @@
 """A recipe: one complete, typed value that says everything about a run but its seed."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -64,3 +65,16 @@ class Recipe:
         for field in ("steps", "evaluate_every"):
             if getattr(self, field) < 1:
                 raise InputError(f"{self.name}: {field} is at least 1, got {getattr(self, field)}.")
+
+    def check_labelled_share(self, drawn: float) -> None:
+        """Hold the method's `labelled_share`, where it states one, to what the batches show on average.
+
+        Raises:
+            InputError: another number of labels or of images needs another share.
+        """
+        stated = getattr(self.method, "labelled_share", None)
+        if stated is not None and not math.isclose(stated, drawn, rel_tol=0.01):
+            raise InputError(
+                f"{self.name}: the classification cost is divided as if {stated:.4g} of the rows were labelled, but in "
+                f"an average batch {drawn:.4g} of them are. Set method.labelled_share={drawn:.4g}."
+            )

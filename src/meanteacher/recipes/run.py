@@ -179,6 +179,7 @@ class _Experiment:
             "split": split.fingerprint(),
         }
         self.sampler = recipe.batch.sampler(split, seed)
+        recipe.check_labelled_share(self.sampler.labelled_share)
         self.device = CPU
         """To be set before anything below is asked for."""
 
