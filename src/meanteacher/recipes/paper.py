@@ -2,7 +2,8 @@
 
 from meanteacher.core import Schedule
 from meanteacher.models import Conv13
-from meanteacher.schedules import SigmoidRampUp
+from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
+from meanteacher.train import Adam
 
 RAMP_UP = 40_000
 LEARNING_RATE = 0.003
@@ -11,10 +12,15 @@ MODEL = Conv13()
 SEEDS = tuple(range(10))
 SEEDS_ALL_LABELS = tuple(range(4))
 
-DEVIATIONS = (
+AS_CODED = "as-coded"
+"""The last part of a recipe's name where steps and ramp-downs are those of the authors' scripts, not the paper's."""
+
+MEAN_OVER_LABELLED = (
     "The classification cost is the mean over a batch's labelled rows and weights are converted to that; the "
     "authors' code divides by the whole batch and multiplies the sum of all costs by a constant, which Adam "
     "does not see.",
+)
+DEVIATIONS = (
     "The teacher's average starts as the plain mean of the students so far; the authors' TensorFlow code "
     "starts it at the random first weights and averages the weights before the step, one step late.",
     "Running means for evaluation start as a plain mean instead of at zero; the same after some thousand steps.",
@@ -22,7 +28,28 @@ DEVIATIONS = (
 AVERAGED_STATISTICS = (
     "The evaluated average runs on averaged running means; the authors run it once a step to collect its own.",
 )
+RAMP_DOWN_FORMULA = (
+    "A ramp-down multiplies by exp(-12.5 x²), as in the authors' code; the paper prints one minus that.",
+)
+
+
+def reading(steps: int, of: int, *, as_coded: bool) -> str:
+    """The deviation of a number that the paper took from the middle of a run."""
+    end = "compare it with this run's evaluation at that step" if as_coded else "this run ends there"
+    return f"The paper's number is the reading after {steps} of the {of} steps of the authors' script; {end}."
 
 
 def ramped_weight(value: float) -> Schedule:
     return SigmoidRampUp(value=value, steps=RAMP_UP)
+
+
+def adam(*, beta2: Schedule, ramp_down: int = 0, end: int = 0) -> Adam:
+    """The learning rate ramps up, and down again with beta1 over the last `ramp_down` steps before `end`."""
+    ramp_up = SigmoidRampUp(value=LEARNING_RATE, steps=RAMP_UP)
+    if not ramp_down:
+        return Adam(learning_rate=ramp_up, beta1=Constant(0.9), beta2=beta2)
+    return Adam(
+        learning_rate=Product((ramp_up, SigmoidRampDown(value=1.0, steps=ramp_down, total=end))),
+        beta1=SigmoidRampDown(value=0.9, final=0.5, steps=ramp_down, total=end),
+        beta2=beta2,
+    )
