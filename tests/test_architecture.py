@@ -95,4 +95,4 @@ def test_every_module_says_what_it_is_for():
 
 def test_a_file_is_one_idea():
     for path in SRC.rglob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, path

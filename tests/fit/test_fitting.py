@@ -2,6 +2,7 @@
 
 import csv
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,29 +18,30 @@ from meanteacher.fit import fitting
 from meanteacher.fit.bundle import load_bundle
 from meanteacher.fit.finding import Finding
 from meanteacher.fit.fitting import Wishes, fit
-from meanteacher.fit.plan import Plan
+from meanteacher.fit.plan import Machine, Plan
 from meanteacher.train import Alarm, Evaluation, LogEntry
 
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 
 
+def short_plan(machine: Machine, **given: Any) -> Plan:
+    """Four steps, however much time there is."""
+    given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
+    (width,) = machine.seconds_per_step
+    cost = machine.seconds_per_step[width]
+    return Plan(**given, width=width, steps=4, gentle=False, threads=1, seconds_per_step=cost, seconds=1.0)
+
+
+def no_measuring(width: float | None, **given: Any) -> Machine:
+    return Machine(threads=1, seconds_per_step={width or 0.125: {"supervised": 0.1, "mean-teacher": 0.1}})
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _short_plan() -> Iterator[None]:
-    def plan(**given: Any) -> Plan:
-        return Plan(
-            minutes=given["minutes"],
-            size=given["size"],
-            width=given["width"] or 0.125,
-            steps=4,
-            flip=given["flip"],
-            gentle=False,
-            seconds_per_step={"supervised": 0.1, "mean-teacher": 0.1},
-            seconds=1.0,
-            n_rounds=given["n_rounds"],
-        )
-
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(fitting, "make_plan", plan)
+        monkeypatch.setattr(fitting, "measure_machine", no_measuring)
+        monkeypatch.setattr(fitting, "make_plan", short_plan)
+        monkeypatch.setattr(fitting, "FEWEST_STEPS", 4)
         yield
 
 
@@ -96,7 +98,7 @@ class Quiet:
 def wishes(photos: Path, out: Path, **changes: Any) -> Wishes:
     given: dict[str, Any] = {
         "labels": None,
-        "minutes": 1.0,
+        "minutes": 600.0,
         "flip": None,
         "start": None,
         "resume": False,
@@ -262,3 +264,63 @@ def test_a_wrong_device_replaces_nothing(fitted: Path, photos: Path) -> None:
     with pytest.raises(InputError, match="A device is auto, cpu"):
         fit(wishes(photos, fitted, overwrite=True, device="tpu"), Quiet(), should_stop=never)
     assert sorted(fitted.rglob("*")) == before
+
+
+def test_a_fit_without_time_left_ends_with_a_model_and_says_what_it_left_out(photos: Path, tmp_path: Path) -> None:
+    """The plan is of 4 steps a run; the minutes are over before the first of them."""
+    onlooker = Quiet()
+    out = tmp_path / "fit"
+    content = fit(wishes(photos, out, minutes=1.0), onlooker, should_stop=never, began=time.perf_counter() - 70)
+    assert content is not None
+    for run in (out / "runs").iterdir():
+        record = json.loads((run / "record.json").read_text())
+        assert record["skipped_steps"] == 3
+        assert record["steps"] == 4
+    assert load_bundle(out).class_names == tuple(COLOURS)
+    assert "25 % of supervised-fold-1" in onlooker.said[-1]
+    assert onlooker.said[-1] in content["plan"]["sentence"]
+
+
+def test_a_fit_in_time_leaves_nothing_out(fitted: Path) -> None:
+    records = [json.loads(path.read_text()) for path in (fitted / "runs").glob("*/record.json")]
+    assert len(records) == 7
+    assert {record["skipped_steps"] for record in records} == {0}
+
+
+def test_time_spent_before_an_interruption_counts_when_the_fit_is_resumed(photos: Path, tmp_path: Path) -> None:
+    out, calls = tmp_path / "fit", iter(range(10_000))
+    assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 2) is None
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["spent"] > 0
+    plan["spent"] = 60 * plan["plan"]["minutes"]
+    (out / "plan.json").write_text(json.dumps(plan))
+    assert fit(wishes(photos, out, resume=True), Quiet(), should_stop=never) is not None
+    last = json.loads((out / "runs" / "mean-teacher-fold-1" / "record.json").read_text())
+    assert last["skipped_steps"] == 3
+
+
+def test_where_folds_would_be_too_short_a_part_is_held_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5 labels a class one or two judge, and each method is trained once; resuming keeps to that."""
+    monkeypatch.setattr(fitting, "FEWEST_STEPS", 5)
+    out, calls, onlooker = tmp_path / "fit", iter(range(10_000)), Quiet()
+    assert fit(wishes(photos, out), onlooker, should_stop=lambda: next(calls) >= 2) is None
+    content = fit(wishes(photos, out, resume=True), onlooker, should_stop=never)
+    assert content is not None
+    assert content["estimate"]["how"] == "held-out"
+    assert onlooker.trained == ["supervised", "supervised", "mean-teacher"]
+
+
+def test_images_that_take_too_long_to_read_are_refused_at_once_and_later_no_more(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(fitting.Timing, "total", lambda self: float(next(clock)))
+    (tmp_path / "a" / "runs").mkdir(parents=True)
+    (tmp_path / "a" / "plan.json").write_text("of an earlier fit")
+    with pytest.raises(InputError, match=r"Reading the 36 images would take .* Give at least \d+ with --minutes"):
+        fit(wishes(photos, tmp_path / "a", minutes=1, overwrite=True), Quiet(), should_stop=never)
+    assert (tmp_path / "a" / "plan.json").read_text() == "of an earlier fit"  # nothing is lost by a refusal
+    clock = iter(range(20, 10_000))
+    assert fit(wishes(photos, tmp_path / "b", minutes=1), Quiet(), should_stop=never) is not None

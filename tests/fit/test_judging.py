@@ -53,3 +53,13 @@ def test_another_seed_draws_another_part_and_the_same_seed_the_same() -> None:
     labels = labels_of(40, 40, 40)
     assert judging(labels).judged.tolist() == judging(labels).judged.tolist()
     assert judging(labels).judged.tolist() != judging(labels, seed=1).judged.tolist()
+
+
+@pytest.mark.parametrize(("counts", "how"), [((5, 5), "held-out"), ((3, 60), "held-out"), ((2, 60), "folds")])
+def test_in_a_hurry_a_part_is_held_out_where_every_class_has_labels_to_spare(counts: tuple[int, ...], how: str) -> None:
+    labels = labels_of(*counts)
+    chosen = choose_judging(labels, np.arange(len(labels)), seed=0, hurried=True)
+    assert chosen.how == how
+    taught = np.setdiff1d(np.arange(sum(counts)), chosen.parts[0])
+    assert set(labels[taught]) == set(range(len(counts)))
+    assert set(labels[chosen.judged]) == set(range(len(counts)))

@@ -63,15 +63,15 @@ class _Terminal:
             self._bar = None
 
 
-def run_fit(wishes: Wishes) -> bool:
-    """Fit, and say what came of it. Returns whether it is complete."""
+def run_fit(wishes: Wishes, began: float) -> bool:
+    """Fit, in minutes that count from `began`, and say what came of it. Returns whether it is complete."""
     console = Console()
 
     def announce() -> None:
         console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
 
     with graceful_stop(announce) as should_stop:
-        fitted = fit(wishes, _Terminal(console), should_stop=should_stop)
+        fitted = fit(wishes, _Terminal(console), should_stop=should_stop, began=began)
     if fitted is None:
         console.print("Interrupted; nothing is lost. Resume with:", highlight=False)
         console.print(f"  {escape(_again(wishes))}", soft_wrap=True, highlight=False)

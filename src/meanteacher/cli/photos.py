@@ -1,5 +1,6 @@
 """The commands for one's own photos, each a thin layer over a function of the package."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +50,7 @@ def fit(
     helped; the better model is kept. Leaves the model, a prediction for every image, the 20 images whose labels would
     help most, and report.html. Ctrl-C saves, and the exit code is 75.
     """
+    began = time.perf_counter()  # importing torch is part of the minutes
     with errors_explained():
         from meanteacher.cli.fit import run_fit
         from meanteacher.fit.fitting import Wishes
@@ -64,7 +66,7 @@ def fit(
             overwrite=overwrite,
             device=device,
         )
-        finished = run_fit(wishes)
+        finished = run_fit(wishes, began)
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
 

@@ -1,7 +1,6 @@
 """From a folder of photos and a few labels to a classifier, predictions and an honest answer."""
 
 import hashlib
-import json
 import math
 import shutil
 import time
@@ -17,6 +16,7 @@ import torch
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device, same_kind
+from meanteacher.fit.budget import TOO_LATE_TO_REFUSE, Reading, Timing, limited_threads, measure_machine
 from meanteacher.fit.cache import Decoded, decode_all
 from meanteacher.fit.duplicates import duplicate_groups
 from meanteacher.fit.finding import Finding
@@ -24,16 +24,24 @@ from meanteacher.fit.findings import check
 from meanteacher.fit.flipping import flip_is_safe
 from meanteacher.fit.judging import Judging, choose_judging
 from meanteacher.fit.photos import Photos, find_photos
-from meanteacher.fit.plan import Plan, image_size, make_plan
+from meanteacher.fit.plan import (
+    FEWEST_STEPS,
+    METHODS,
+    Machine,
+    Plan,
+    PlanFile,
+    check_enough,
+    image_size,
+    make_plan,
+    prediction_seconds,
+)
 from meanteacher.fit.previous import Previous, read_previous
 from meanteacher.fit.results import Fitted, write_results
-from meanteacher.fit.rounds import Interrupted, Rounds, Trained, round_data
+from meanteacher.fit.rounds import Interrupted, Judged, Rounds, Trained
 from meanteacher.fit.shapes import shapes_of
-from meanteacher.recipes.folder import write_json
 from meanteacher.train import Listener
 
 FEWEST_MINUTES = 1
-_PLAN = "plan.json"
 _ALL = np.empty(0, dtype=np.int64)
 """The part that is kept apart when nothing is: the last run on all labels."""
 
@@ -75,8 +83,19 @@ class Wishes:
             )
 
 
-def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) -> dict[str, Any] | None:
+def fit(
+    wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool], began: float | None = None
+) -> dict[str, Any] | None:
     """Do all of it, and leave the results in `wishes.out`.
+
+    Ends within 1.2 times the minutes with a model, whatever else the machine does, or refuses in the first seconds: the
+    machine is measured before any image is read, and a run that turns out slower than planned leaves steps out.
+
+    Args:
+        wishes: what the person asks for
+        onlooker: who is told what happens
+        should_stop: asked after every step; True saves and ends it, to be resumed
+        began: when the person started it, by `time.perf_counter`; now without
 
     Returns:
         What fit.json holds; None when `should_stop` ended it, to be resumed.
@@ -84,21 +103,20 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
     Raises:
         InputError: something given is wrong; nothing that was there is lost.
     """
-    began = time.perf_counter()
+    timing = Timing(time.perf_counter() if began is None else began)
     photos = find_photos(wishes.photos, wishes.labels)
     previous = read_previous(wishes.start) if wishes.start else None
     device = _device(wishes)
     _claim(wishes)
-    timing = Timing(began)
     shapes = None if photos.arrays is not None else shapes_of(photos)
-    if previous:
-        size = previous.size
-    elif photos.arrays is not None:
-        size = image_size(None, min(photos.arrays.shape[1:3]))
-    else:
-        size = image_size(shapes)
+    size = previous.size if previous else image_size(shapes, None if shapes is not None else _native(photos))
+    machine = None if wishes.resume else _measured(wishes, photos, previous, size, onlooker, timing, str(device))
+    timing.end("measure")
     decoded = decode_all(
-        photos, size, wishes.out / "cache", progress=lambda done, n: onlooker.progress("Reading images", done, n)
+        photos,
+        size,
+        wishes.out / "cache",
+        progress=Reading(lambda done, n: onlooker.progress("Reading images", done, n), timing, wishes.minutes),
     )
     timing.end("decode")
     findings = check(photos, decoded, shapes)
@@ -106,62 +124,50 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
     usable = np.setdiff1d(np.arange(len(photos)), np.array(sorted(decoded.unreadable), dtype=np.int64))
     _check_usable(photos, usable)
     groups = duplicate_groups(decoded.images)
-    judging = _judging(photos, usable, groups, previous)
-    images = torch.from_numpy(decoded.images)
     timing.end("check")
-
     fingerprint = _fingerprint(photos, decoded)
-    data, split = round_data(images, photos.labels, usable, photos.class_names, judging.parts[0])
-    plan = _read_plan(wishes, fingerprint)
-    if plan is None:
-        onlooker.say("Measuring this machine …")
-        plan = make_plan(
-            minutes=wishes.minutes,
-            spent=time.perf_counter() - began,
-            size=size,
-            flip=flip_is_safe(photos.class_names) if wishes.flip is None else wishes.flip,
-            n_rounds=1 if judging.how == "held-out" else len(judging.parts) + 1,
-            n_images=len(usable),
-            data=data,
-            split=split,
-            width=previous.network.width if previous else None,
-            device=str(device),
-        )
-        about = {"fingerprint": fingerprint, "plan": plan.to_json(), "device": device.type}
-        write_json(wishes.out / _PLAN, about)
+    # A run reads all pixels about four times, for fingerprint and normaliser, as it begins and as it ends.
+    overhead = 0.5 + 4 * timing.end("fingerprint")
+
+    def judged_by(*, hurried: bool) -> Judging:
+        return _judging(photos, usable, groups, previous, hurried=hurried)
+
+    plan_file = PlanFile(wishes.out)
+    if machine is None:
+        plan, spent = plan_file.read(fingerprint)
+        judging = judged_by(hurried=plan.n_rounds == 1)
+    else:
+        spent = timing.total()
+        judging, plan = _planned(wishes, machine, photos, usable, judged_by, spent=spent, overhead=overhead, size=size)
+        _clear(wishes)
+        plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
     onlooker.say(plan.sentence())
     timing.end("plan")
 
+    training = time.perf_counter()
     rounds = Rounds(
-        images,
+        torch.from_numpy(decoded.images),
         photos.labels,
         usable,
         photos.class_names,
         plan=plan,
         fingerprint=fingerprint,
         out=wishes.out / "runs",
+        ends=training + 60 * plan.minutes - spent - prediction_seconds(plan.seconds_per_step, len(usable)),
+        overhead=overhead,
         show=onlooker.show,
         should_stop=should_stop,
         device=str(device),
     )
-    # A model that was taught by every label cannot be judged by any of them, so folds start anew.
-    going_on = previous.continued(photos.class_names) if previous else None
-    rounds.model = going_on if judging.how == "held-out" else None
     try:
-        judged = {}
-        for method in ("supervised", "mean-teacher"):
-            judged[method] = rounds.judge(method, judging)
-            timing.end(method)
-        better = (
-            "mean-teacher" if judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum() else "supervised"
-        )
-        shipped: Trained = judged[better].first
-        if judging.how == "folds":
-            rounds.model = going_on
-            shipped = rounds.train(better, _ALL, f"{better}-on-all-labels")
-            timing.end("on all labels")
+        with limited_threads(plan.threads):
+            judged, better, shipped = _trained(rounds, judging, photos, previous, timing)
     except Interrupted:
+        spent += time.perf_counter() - training
+        plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
         return None
+    if shortage := rounds.shortage():
+        onlooker.say(shortage)
     fitted = Fitted(
         title=wishes.photos.resolve().name,
         labels_file=wishes.labels.resolve() if wishes.labels else None,
@@ -175,42 +181,126 @@ def fit(wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool]) 
         judged=judged,
         shipped=shipped,
         method=better,
+        shortage=shortage,
     )
-    return write_results(
-        fitted,
-        wishes.out,
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        seconds=lambda: timing.after("predict"),
-        progress=lambda done, n: onlooker.progress("Predicting", done, n),
+    with limited_threads(plan.threads):
+        return write_results(
+            fitted,
+            wishes.out,
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            seconds=lambda: timing.after("predict"),
+            progress=lambda done, n: onlooker.progress("Predicting", done, n),
+        )
+
+
+def _trained(
+    rounds: Rounds, judging: Judging, photos: Photos, previous: Previous | None, timing: Timing
+) -> tuple[dict[str, Judged], str, Trained]:
+    """Both methods judged, the better of them, and the model to ship."""
+    # A model that was taught by every label cannot be judged by any of them, so folds start anew.
+    going_on = previous.continued(photos.class_names) if previous else None
+    rounds.model = going_on if judging.how == "held-out" else None
+    judged = {}
+    for method in METHODS:
+        judged[method] = rounds.judge(method, judging)
+        timing.end(method)
+    better = "mean-teacher" if judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum() else "supervised"
+    shipped = judged[better].first
+    if judging.how == "folds":
+        rounds.model = going_on
+        shipped = rounds.train(better, _ALL, f"{better}-on-all-labels")
+        timing.end("on all labels")
+    return judged, better, shipped
+
+
+def _native(photos: Photos) -> int:
+    """The shorter side of an array's images."""
+    assert photos.arrays is not None
+    return int(min(photos.arrays.shape[1:3]))
+
+
+def _measured(
+    wishes: Wishes,
+    photos: Photos,
+    previous: Previous | None,
+    size: int,
+    onlooker: Onlooker,
+    timing: Timing,
+    device: str,
+) -> Machine:
+    """How fast this machine is; refuses here, before any image is read, what cannot be done in the time."""
+    onlooker.say("Measuring this machine …")
+    machine = measure_machine(
+        minutes=wishes.minutes,
+        size=size,
+        n_classes=len(photos.class_names),
+        width=previous.network.width if previous else None,
+        device=device,
     )
+    if timing.total() < TOO_LATE_TO_REFUSE:
+        check_enough(machine, minutes=wishes.minutes, spent=timing.total(), n_images=len(photos))
+    return machine
+
+
+def _planned(
+    wishes: Wishes,
+    machine: Machine,
+    photos: Photos,
+    usable: np.ndarray,
+    judged_by: Callable[..., Judging],
+    *,
+    spent: float,
+    overhead: float,
+    size: int,
+) -> tuple[Judging, Plan]:
+    """Who judges, and the plan. Folds are many runs: where each would be too short, a held-out part has to do."""
+
+    def planned(judging: Judging) -> tuple[Judging, Plan]:
+        return judging, make_plan(
+            machine,
+            minutes=wishes.minutes,
+            spent=spent,
+            overhead=overhead,
+            size=size,
+            flip=flip_is_safe(photos.class_names) if wishes.flip is None else wishes.flip,
+            n_rounds=1 if judging.how == "held-out" else len(judging.parts) + 1,
+            n_images=len(usable),
+            n_labelled=int((photos.labels[usable] != UNLABELLED).sum()),
+        )
+
+    judging, plan = planned(judged_by(hurried=False))
+    return (judging, plan) if plan.steps >= FEWEST_STEPS else planned(judged_by(hurried=True))
 
 
 def _claim(wishes: Wishes) -> None:
-    """See that the folder is free, or is to be resumed or overwritten, before anything is written."""
+    """See that the folder is free, or is to be resumed or overwritten."""
     out = wishes.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file. Give a folder with --out.")
-    holds_fit = (out / _PLAN).exists()
+    holds_fit = PlanFile(out).exists()
     if wishes.resume:
         if not holds_fit:
             raise InputError(f"{out} holds no fit to resume. Start it without --resume.")
-    elif holds_fit and wishes.overwrite:
-        for name in ("runs", "model"):
-            shutil.rmtree(out / name, ignore_errors=True)
-        (out / _PLAN).unlink()
-    elif out.exists() and any(path.name != "cache" for path in out.iterdir()):
+    elif not (holds_fit and wishes.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
         what = (
             "a fit already. Continue it with --resume, replace it with --overwrite, or" if holds_fit else "other files:"
         )
         raise InputError(f"{out} holds {what} give another folder with --out.")
 
 
+def _clear(wishes: Wishes) -> None:
+    """Remove the fit that is to be overwritten, once nothing can be refused any more."""
+    for name in ("runs", "model"):
+        shutil.rmtree(wishes.out / name, ignore_errors=True)
+    PlanFile(wishes.out).path.unlink(missing_ok=True)
+
+
 def _device(wishes: Wishes) -> torch.device:
     """Where to compute; a resumed fit on the same kind of device as before, for which its plan was made."""
-    if not (wishes.resume and (wishes.out / _PLAN).exists()):
+    if not (wishes.resume and PlanFile(wishes.out).exists()):
         return choose_device(wishes.device)
     # A fit that does not say it was made before there was a choice.
-    return same_kind(wishes.device, _saved(wishes).get("device", "cpu"), wishes.out)
+    return same_kind(wishes.device, PlanFile(wishes.out).device(), wishes.out)
 
 
 def _check_usable(photos: Photos, usable: np.ndarray) -> None:
@@ -221,7 +311,9 @@ def _check_usable(photos: Photos, usable: np.ndarray) -> None:
         raise InputError(f"No labelled image of {lost} can be read: label another, or leave the class out.")
 
 
-def _judging(photos: Photos, usable: np.ndarray, groups: np.ndarray, previous: Previous | None) -> Judging:
+def _judging(
+    photos: Photos, usable: np.ndarray, groups: np.ndarray, previous: Previous | None, *, hurried: bool
+) -> Judging:
     labels = np.full(len(photos), UNLABELLED, dtype=np.int64)
     labels[usable] = photos.labels[usable]
     if previous and previous.held_out:
@@ -229,7 +321,7 @@ def _judging(photos: Photos, usable: np.ndarray, groups: np.ndarray, previous: P
         held = [i for i, name in enumerate(photos.names) if name in previous.held_out and labels[i] != UNLABELLED]
         if held:
             return Judging("held-out", (np.array(held, dtype=np.int64),))
-    judging = choose_judging(labels, groups, seed=0)
+    judging = choose_judging(labels, groups, seed=0, hurried=hurried)
     if previous and judging.how == "held-out":
         # The earlier model was taught by every label: a part of them held out now would have taught it.
         return choose_judging(labels, groups, seed=0, folds=True)
@@ -243,51 +335,3 @@ def _fingerprint(photos: Photos, decoded: Decoded) -> str:
     for start in range(0, len(photos), 4096):
         digest.update(np.ascontiguousarray(decoded.images[start : start + 4096]).tobytes())
     return digest.hexdigest()[:16]
-
-
-def _read_plan(wishes: Wishes, fingerprint: str) -> Plan | None:
-    if not wishes.resume:
-        return None
-    saved = _saved(wishes)
-    try:
-        plan = Plan(**saved["plan"])
-    except (KeyError, TypeError) as error:
-        raise _damaged(wishes, error) from error
-    if saved.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"The photos or their labels are not those that {wishes.out} was begun with. "
-            "Put them back as they were to resume, or start again with --overwrite."
-        )
-    return plan
-
-
-def _saved(wishes: Wishes) -> dict[str, Any]:
-    try:
-        saved = json.loads((wishes.out / _PLAN).read_text(encoding="utf-8"))
-        if not isinstance(saved, dict):
-            raise ValueError("not a JSON object")
-    except (OSError, ValueError) as error:
-        raise _damaged(wishes, error) from error
-    return saved
-
-
-def _damaged(wishes: Wishes, error: Exception) -> InputError:
-    return InputError(f"{wishes.out / _PLAN} is damaged ({error}). Start again with --overwrite.")
-
-
-class Timing:
-    """How long each part of the work took."""
-
-    def __init__(self, began: float) -> None:
-        self.began = self.last = began
-        self.parts: dict[str, float] = {}
-
-    def end(self, name: str) -> None:
-        now = time.perf_counter()
-        self.parts[name] = round(now - self.last, 1)
-        self.last = now
-
-    def after(self, name: str) -> dict[str, Any]:
-        """All of it, once the last part is done."""
-        self.end(name)
-        return {"total_seconds": round(self.last - self.began, 1), "parts": self.parts}

@@ -28,7 +28,9 @@ class Judging:
         return np.concatenate(self.parts)
 
 
-def choose_judging(labels: np.ndarray, groups: np.ndarray, *, seed: int, folds: bool = False) -> Judging:
+def choose_judging(
+    labels: np.ndarray, groups: np.ndarray, *, seed: int, folds: bool = False, hurried: bool = False
+) -> Judging:
     """A held-out quarter where there are labels enough, else folds that take turns.
 
     With folds every label judges one model, and the shipped model is trained on all of them; its error is
@@ -41,10 +43,12 @@ def choose_judging(labels: np.ndarray, groups: np.ndarray, *, seed: int, folds: 
         groups: [N], equal for images that look the same
         seed: of the draw
         folds: whatever the number of labels
+        hurried: hold a part out of few labels too, where every class has some to spare: folds take too many runs
     """
     known = np.flatnonzero(labels != UNLABELLED)
     fewest = int(np.unique(labels[known], return_counts=True)[1].min())
-    if len(known) >= _HOLD_OUT_FROM and fewest >= 4 and not folds:
+    enough = fewest >= 3 if hurried else fewest >= 4 and len(known) >= _HOLD_OUT_FROM
+    if enough and not folds:
         n_parts = max(round(1 / _SHARE), -(-len(known) // _MOST))
         return Judging("held-out", _dealt(known, labels, groups, n_parts, seed)[:1])
     return Judging("folds", _dealt(known, labels, groups, 3 if fewest >= 3 else 2, seed))

@@ -1,36 +1,34 @@
-"""A plan that fits the time: how large the images and the network, and how many steps."""
+"""A plan that fits the time: how large the network, how many steps, on how many threads; and how to keep to it."""
 
+import json
 import math
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from meanteacher.core import InputError
 from meanteacher.costs import Confident
-from meanteacher.data import Fixed, Split, TrainTest
+from meanteacher.data import Fixed, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.models import FastNet, ModelSpec
-from meanteacher.recipes import DataSpec, Recipe, run
+from meanteacher.recipes import DataSpec, Recipe
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views
-from meanteacher.train import Alarm, Evaluation, LogEntry
+from meanteacher.recipes.folder import write_json
 from meanteacher.views import PerChannel
 
 METHODS = ("supervised", "mean-teacher")
-_WIDTHS = (1.0, 0.5, 0.25)
-_FEW_STEPS = 1500
+FEWEST_STEPS = 60
+"""Below this a run learns next to nothing."""
+WIDTHS = (0.25, 0.5, 1.0)
+FEW_STEPS = 1500
 """Below this a narrower network, which makes more of them in the same time, ends with the lower error."""
-_FEWEST_STEPS = 60
 _RESERVE = 0.08
 """Of the time, for what cannot be foreseen: a machine that is busier later than while it was measured."""
-_TRIAL_STEPS = 20
-_LABELLED_ROWS, _ROWS = 96, 192
+_READINGS = 6
+"""Steps of a short run whose time the vitals double, since they read the gradients of each cost."""
+_LABELLED_ROWS, ROWS = 96, 192
 """Of a batch. In a short run it is the labelled ones that limit the first half: with a quarter of the rows labelled it
 ends no better than without any unlabelled ones."""
 _MANY_LABELS = 1000
@@ -49,6 +47,7 @@ class Plan:
     flip: bool
     gentle: bool
     """Whether images that show their label are changed less."""
+    threads: int
     seconds_per_step: dict[str, float]
     """By method."""
     seconds: float
@@ -56,11 +55,19 @@ class Plan:
     n_rounds: int
     """Runs of each method: one with a held-out part, one a fold and a last one on all labels otherwise."""
 
+    def runs(self) -> list[str]:
+        """The method of each run, in order; the last of several rounds, on all labels, may be of the cheaper one."""
+        if self.n_rounds == 1:
+            return list(METHODS)
+        folds = self.n_rounds - 1
+        return [method for method in METHODS for _ in range(folds)] + [METHODS[-1]]
+
     def sentence(self) -> str:
         rounds = "" if self.n_rounds == 1 else f" in each of {self.n_rounds} rounds"
         return (
             f"Images of {self.size}x{self.size} pixels, FastNet at width {self.width:g}, {self.steps} steps of "
-            f"Mean Teacher and of supervised-only{rounds}: about {max(1, round(self.seconds / 60))} min of training."
+            f"Mean Teacher and of supervised-only{rounds}, on {self.threads} "
+            f"{'thread' if self.threads == 1 else 'threads'}: about {max(1, round(self.seconds / 60))} min of training."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
         normalise=PerChannel(),
         views=fast_views(plan.size, flip=plan.flip, gentle=plan.gentle),
         batch=Fixed(
-            size=_LABELLED_ROWS if method == "supervised" else _ROWS,
+            size=_LABELLED_ROWS if method == "supervised" else ROWS,
             labelled=_LABELLED_ROWS,
             unlabelled_pool="all",
         ),
@@ -119,88 +126,127 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """How fast this machine trains at the moment, with whatever else it is doing."""
+
+    threads: int
+    """That gave the shortest step: beside a busy neighbour one thread can be faster than two."""
+    seconds_per_step: dict[float, dict[str, float]]
+    """width -> method -> seconds, of the widths that there was time to measure, the narrowest first."""
+
+
 def make_plan(
+    machine: Machine,
     *,
     minutes: float,
     spent: float,
+    overhead: float,
     size: int,
     flip: bool,
     n_rounds: int,
     n_images: int,
-    data: TrainTest,
-    split: Split,
-    width: float | None = None,
-    device: str = "auto",
-    seconds_of: Callable[[Recipe, TrainTest, Split], float] | None = None,
+    n_labelled: int,
 ) -> Plan:
-    """Measure this machine on the network for a few seconds, and share out what is left of the time.
+    """Share out what is left of the time, to the widest network that can make enough steps of it.
 
     Args:
+        machine: what it can do
         minutes: that the person grants
-        spent: seconds used already, for reading the images
+        spent: seconds used already, for measuring and for reading the images
+        overhead: seconds that each run takes beside its steps
         size: of the images
         flip: whether they may be mirrored
         n_rounds: runs of each method
         n_images: to be predicted at the end
-        data: as the first run will have it
-        split: likewise
-        width: of the network, where it is given by an earlier model
-        device: where to compute
-        seconds_of: measures the seconds a step of a recipe takes; another one for tests
-
-    Raises:
-        InputError: the minutes do not suffice for anything useful; says how many would.
+        n_labelled: images that teach
     """
-    measure = seconds_of or partial(seconds_per_step, device=device)
-    began = time.perf_counter()
-    widths = _WIDTHS if width is None else (width,)
-    for tried in widths:
+    plans: list[Plan] = []
+    for width, cost in machine.seconds_per_step.items():
         plan = Plan(
             minutes=minutes,
             size=size,
-            width=tried,
-            steps=_TRIAL_STEPS,
+            width=width,
+            steps=1,
             flip=flip,
-            gentle=len(split.labelled) >= _MANY_LABELS,
-            seconds_per_step={},
+            gentle=n_labelled >= _MANY_LABELS,
+            threads=machine.threads,
+            seconds_per_step=cost,
             seconds=0.0,
             n_rounds=n_rounds,
         )
-        is_last = tried == widths[-1]
-        least = _FEWEST_STEPS if is_last else _FEW_STEPS
-        cost: dict[str, float] = {}
-        for name in METHODS:
-            cost[name] = measure(photo_recipe(plan, name, fingerprint="trial"), data, split)
-            # Predicting an image takes about a quarter of what training on it does.
-            others = spent + time.perf_counter() - began + n_images * cost[name] / _ROWS / 4
-            per_step = n_rounds * sum(cost.values())
-            steps = int((60 * minutes * (1 - _RESERVE) - others) / per_step)
-            if steps < least and not is_last:
-                break  # too slow without a teacher already: measuring it with one would only cost time
-        if steps >= least:
-            return replace(plan, steps=steps, seconds_per_step=cost, seconds=steps * per_step)
-    needed = (_FEWEST_STEPS * per_step + others) / (1 - _RESERVE) / 60
-    raise InputError(
-        f"{minutes:g} minutes are too few for {n_images} images on this machine. "
-        f"Give at least {math.ceil(needed)} with --minutes."
-    )
+        runs = plan.runs()
+        per_step = sum(cost[method] for method in runs)
+        left = 60 * minutes * (1 - _RESERVE) - spent - len(runs) * overhead - prediction_seconds(cost, n_images)
+        steps = max(1, int(left / per_step) - _READINGS)
+        if not plans or steps >= FEW_STEPS:
+            plans.append(replace(plan, steps=steps, seconds=steps * per_step))
+    return plans[-1]
 
 
-def seconds_per_step(recipe: Recipe, data: TrainTest, split: Split, *, device: str = "auto") -> float:
-    """Of a few real steps, without the first ones, which are slower."""
-    clock = _Clock()
-    with tempfile.TemporaryDirectory() as folder:
-        run(recipe, seed=0, out=Path(folder) / "trial", data=data, split=split, device=device, listeners=(clock,))
-    return median(clock.seconds[1:] or clock.seconds)
+def check_enough(machine: Machine, *, minutes: float, spent: float, n_images: int) -> None:
+    """Refuse minutes in which even the narrowest network learns next to nothing, before any image is read.
+
+    Raises:
+        InputError: says how many would do.
+    """
+    cost = next(iter(machine.seconds_per_step.values()))
+    needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent
+    if needed > 60 * minutes:
+        raise InputError(
+            f"{minutes:g} minutes are too few for {n_images:,} images on this machine, as busy as it is now. "
+            f"Give at least {math.ceil(2 * needed / 60)} with --minutes."
+        )
 
 
-class _Clock:
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
+def prediction_seconds(cost: dict[str, float], n_images: int) -> float:
+    """For predicting all images at the end: an image takes about a quarter of what training on it does."""
+    return n_images * cost["mean-teacher"] / ROWS / 4
 
-    def on_log(self, entry: LogEntry) -> None:
-        self.seconds.append(entry.seconds_per_step)
 
-    def on_evaluation(self, evaluation: Evaluation) -> None: ...
+class PlanFile:
+    """plan.json of a fit: the plan, the seconds of its minutes that are gone, and what resuming needs unchanged."""
 
-    def on_alarm(self, alarm: Alarm) -> None: ...
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "plan.json"
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def write(self, plan: Plan, *, fingerprint: str, spent: float, device: str) -> None:
+        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "plan": plan.to_json()}
+        write_json(self.path, about)
+
+    def device(self) -> str:
+        """The kind of device that the fit was started on."""
+        return str(self._saved().get("device", "cpu"))
+
+    def read(self, fingerprint: str) -> tuple[Plan, float]:
+        """The plan, and the seconds that are gone.
+
+        Raises:
+            InputError: it is damaged, or of other photos.
+        """
+        saved = self._saved()
+        try:
+            plan, spent = Plan(**saved["plan"]), float(saved["spent"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(error) from error
+        if saved.get("fingerprint") != fingerprint:
+            raise InputError(
+                f"The photos or their labels are not those that {self.folder} was begun with. "
+                "Put them back as they were to resume, or start again with --overwrite."
+            )
+        return plan, spent
+
+    def _saved(self) -> dict[str, Any]:
+        try:
+            saved = json.loads(self.path.read_text(encoding="utf-8"))
+            if not isinstance(saved, dict):
+                raise ValueError("not a JSON object")
+        except (OSError, ValueError) as error:
+            raise self._damaged(error) from error
+        return saved
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(f"{self.path} is damaged ({error}). Start again with --overwrite.")

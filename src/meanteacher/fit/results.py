@@ -57,6 +57,8 @@ class Fitted:
     judged: dict[str, Judged]
     shipped: Trained
     method: str
+    shortage: str
+    """That runs left steps out, in a sentence; empty where none did."""
 
 
 def write_results(
@@ -130,7 +132,11 @@ def write_results(
         "gallery": _gallery(photos, probabilities, candidates, suggestions),
         "held_out": [photos.names[i] for i in fitted.judging.judged] if fitted.judging.how == "held-out" else [],
         "plan": fitted.plan.to_json()
-        | {"network": "FastNet", "n_parameters": shipped.record["n_parameters"], "sentence": fitted.plan.sentence()},
+        | {
+            "network": "FastNet",
+            "n_parameters": shipped.record["n_parameters"],
+            "sentence": " ".join(filter(None, (fitted.plan.sentence(), fitted.shortage))),
+        },
         "timing": seconds(),
         "environment": made_with,
     }

@@ -1,5 +1,6 @@
 """The training runs of a fit: both methods, judged on images that did not teach them."""
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.evaluate import predict_logits
+from meanteacher.fit.budget import Pace
 from meanteacher.fit.continued import Continued
 from meanteacher.fit.judging import Judging
 from meanteacher.fit.plan import Plan, photo_recipe
@@ -64,13 +66,20 @@ class Rounds:
         plan: Plan,
         fingerprint: str,
         out: Path,
+        ends: float,
+        overhead: float,
         show: Show,
         should_stop: Callable[[], bool],
         device: str = "auto",
     ) -> None:
         self.images, self.labels, self.usable, self.class_names = images, labels, usable, class_names
         self.plan, self.fingerprint, self.out = plan, fingerprint, out
+        self._ends, self._overhead = ends, overhead
+        """When all of them have to be done, by `time.perf_counter`; the seconds that a run takes after its steps."""
         self.show, self.should_stop, self.device = show, should_stop, device
+        self._to_come = plan.runs()
+        self._shortened: dict[str, float] = {}
+        """run -> the share of its steps that there was time for, where that is not all of them"""
         self.model: Continued | None = None
         """To go on from, instead of a new network."""
 
@@ -98,6 +107,7 @@ class Rounds:
         if not len(part):
             note = "Trained on every label: its errors are on images it was taught by, and estimate nothing."
             recipe = replace(recipe, deviations=(note,))
+        pace = Pace(steps=recipe.steps, seconds_per_step=self.plan.seconds_per_step[method], ends=self._end_of_next())
         data, split = round_data(self.images, self.labels, self.usable, self.class_names, part)
         folder = self.out / name
         with self.show(name, recipe.steps) as listener:
@@ -111,12 +121,35 @@ class Rounds:
                 device=self.device,
                 listeners=(listener if len(part) else _Unjudged(listener),),
                 should_stop=self.should_stop,
+                skip_to=pace,
             )
         if outcome.record is None:
             raise Interrupted
         state = restored(recipe, seed=_SEED, out=folder, data=data, split=split, device=self.device)
+        if skipped := outcome.record["skipped_steps"]:
+            self._shortened[name] = 1 - skipped / recipe.steps
+        if pace.last_step_began is not None:
+            self._overhead = time.perf_counter() - pace.last_step_began
         spec = self.model.network if self.model else recipe.model
         return Trained(state.predictor(recipe.method), state.normalise, spec, outcome.record)
+
+    def shortage(self) -> str:
+        """What a person has to know of runs that left steps out, in a sentence; empty where none did."""
+        if not self._shortened:
+            return ""
+        shares = ", ".join(f"{100 * share:.0f} % of {name}" for name, share in self._shortened.items())
+        return (
+            "The machine was slower than when it was measured, so some of the planned steps were left out to end in "
+            f"time. Made were {shares}. On a less busy machine, or with more minutes, the model may become better and "
+            "the comparison fairer."
+        )
+
+    def _end_of_next(self) -> float:
+        """When the next run's steps have to be done: each run has the share of what is left that was planned for it."""
+        costs = [self.plan.seconds_per_step[method] for method in self._to_come]
+        del self._to_come[0]
+        now = time.perf_counter()
+        return now + max(0.0, self._ends - now) * costs[0] / sum(costs) - self._overhead
 
 
 class _Unjudged:

@@ -6,7 +6,7 @@ from meanteacher.core import InputError
 from meanteacher.recipes import digits, fast, moons, small, table1, table2
 from meanteacher.recipes.override import override
 from meanteacher.recipes.recipe import Claim, DataSpec, Recipe
-from meanteacher.recipes.run import Outcome, restored, run
+from meanteacher.recipes.run import Outcome, restored, run, step_seconds
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -27,4 +27,4 @@ def find(name: str) -> Recipe:
     return RECIPES[name]
 
 
-__all__ = ["RECIPES", "Claim", "DataSpec", "Outcome", "Recipe", "find", "override", "restored", "run"]
+__all__ = ["RECIPES", "Claim", "DataSpec", "Outcome", "Recipe", "find", "override", "restored", "run", "step_seconds"]

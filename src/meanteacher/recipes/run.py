@@ -1,8 +1,10 @@
 """Run a recipe into a folder: build its parts, train or resume, evaluate, write the record."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ from meanteacher.train.precision import WantedPrecision
 from meanteacher.train.speed import Speed, WantedCompile, check_speed, choose_speed, compile_networks
 
 RECORD_SCHEMA = 1
+_WITHOUT_VITALS = 1001
+"""The vitals read the gradients of the first steps often, and from here on every thousandth: what most steps cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ def run(
     announce: Callable[[str], None] = lambda line: None,
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
+    skip_to: Callable[[int], int] = lambda step: step,
 ) -> Outcome:
     """Train `recipe` with `seed` and leave everything about it in `out`.
 
@@ -77,6 +82,7 @@ def run(
         announce: is told in one line what came of trying either
         listeners: who is told how it goes
         should_stop: asked after every step; True saves a checkpoint and ends the run
+        skip_to: given the step that is due, the step to take; a later one leaves those between out, to save time
 
     Raises:
         InputError: something given is wrong; nothing in `out` is lost.
@@ -130,12 +136,51 @@ def run(
             listeners=(metrics, *listeners),
             checkpoints=checkpoints,
             should_stop=should_stop,
+            skip_to=skip_to,
         )
         if not complete:
             return Outcome(complete=False, step=state.step, record=None)
         record = experiment.record(state, vitals, checkpoints, speed)
         folder.write_record(record)
         return Outcome(complete=True, step=state.step, record=record)
+
+
+def step_seconds(
+    recipe: Recipe, *, data: TrainTest, split: Split, seconds: float, most: int, device: str = "auto"
+) -> list[float]:
+    """How long each of the first few steps of a recipe takes. Leaves nothing behind.
+
+    Args:
+        recipe: of many more steps than are timed
+        data: to train on
+        split: who is labelled
+        seconds: no step is begun after these
+        most: steps to time; at least one is
+        device: where to compute
+    """
+    experiment = _Experiment(recipe, 0, data, split)
+    experiment.device = choose_device(device)
+    state = experiment.start()
+    state.step = _WITHOUT_VITALS
+    times = [time.perf_counter()]
+
+    def is_over() -> bool:
+        times.append(time.perf_counter())
+        return times[-1] - times[0] >= seconds or len(times) > most
+
+    train(
+        state,
+        recipe.method,
+        recipe.optim,
+        experiment.stream,
+        steps=recipe.steps,
+        seed=0,
+        vitals=Vitals(experiment.declared()),
+        evaluate=experiment.evaluate,
+        evaluate_every=recipe.steps,
+        should_stop=is_over,
+    )
+    return [end - begin for begin, end in pairwise(times)]
 
 
 def restored(
@@ -268,9 +313,12 @@ class _Experiment:
             "n_parameters": sum(p.numel() for p in state.student.parameters()),
             "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
             "steps": state.step,
+            "skipped_steps": state.skipped,
             "seconds": round(state.seconds, 3),
             "cpu_seconds": round(state.cpu_seconds, 3),
-            "images_per_second": round(state.step * self.recipe.batch.size / max(state.seconds, 1e-9), 1),
+            "images_per_second": round(
+                (state.step - state.skipped) * self.recipe.batch.size / max(state.seconds, 1e-9), 1
+            ),
             "curve": [asdict(point) for point in state.curve],
             "errors": {"last": last, "best_validation": best_errors},
             "vitals": vitals.readings,

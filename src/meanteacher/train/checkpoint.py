@@ -77,6 +77,7 @@ class Checkpoints:
                 load_model(module, folder / f"{part}.safetensors")
             state.optimizer.load_state_dict(saved["optimizer"])
             state.step = saved["step"]
+            state.skipped = saved.get("skipped", 0)  # a state of version 0.1 has none
             state.seconds = saved["seconds"]
             state.cpu_seconds = saved["cpu_seconds"]
             state.curve = [Evaluation(**point) for point in saved["curve"]]
@@ -112,6 +113,7 @@ class Checkpoints:
             {
                 "optimizer": state.optimizer.state_dict(),
                 "step": state.step,
+                "skipped": state.skipped,
                 "seconds": state.seconds,
                 "cpu_seconds": state.cpu_seconds,
                 "curve": [asdict(point) for point in state.curve],

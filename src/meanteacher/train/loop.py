@@ -60,12 +60,16 @@ def train(
     listeners: Sequence[Listener] = (),
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    skip_to: Callable[[int], int] = lambda step: step,
 ) -> bool:
     """Train from `state.step` to `steps`, in place.
 
     Step t is a function of the state and t alone, so where a run was interrupted cannot be seen in its
     weights. Evaluates, and saves a checkpoint, every `evaluate_every` steps and at the end; where that is
     far apart, `save_seconds` bounds what a crash can cost.
+
+    A run that is short of time leaves steps out: `skip_to` is given the step that is due and returns it, or a later
+    one. Every schedule then still reaches its end, in fewer steps, and the last step is always taken.
 
     Returns:
         Whether the run is complete; False when `should_stop` ended it, with a checkpoint of where it was.
@@ -81,7 +85,10 @@ def train(
     window = _Window()
     with isolated_global_randomness():
         while state.step < steps:
-            logs = (state.step + 1) % log_every == 0
+            due = state.step
+            state.step = max(due, min(skip_to(due), steps - 1))
+            state.skipped += state.step - due
+            logs = _passes(due, state.step + 1, log_every)
             output, alarms = _step(
                 state, method, optim, stream, seed=seed, precision=precision, vitals=vitals, reads=logs
             )
@@ -90,7 +97,7 @@ def train(
                 for listener in listeners:
                     listener.on_alarm(alarm)
             complete = state.step == steps
-            evaluates = complete or state.step % evaluate_every == 0
+            evaluates = complete or _passes(due, state.step, evaluate_every)
             stops = not complete and should_stop()
             if logs or evaluates or stops:
                 entry = window.close(state.step, state.optimizer.param_groups[0]["lr"])
@@ -112,6 +119,11 @@ def train(
             if stops:
                 return False
     return True
+
+
+def _passes(due: int, step: int, every: int) -> bool:
+    """Whether a multiple of `every` lies above `due` and not above `step`."""
+    return step // every > due // every
 
 
 def _step(

@@ -37,6 +37,8 @@ class TrainState:
     normalise: nn.Module
     optimizer: torch.optim.Optimizer
     step: int = 0
+    skipped: int = 0
+    """Steps of the schedule that were left out because the time was short."""
     seconds: float = 0.0
     """Spent training and evaluating, over all interruptions."""
     cpu_seconds: float = 0.0
