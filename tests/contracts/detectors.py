@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import contract
+import recipe_detectors
 import run_detectors
 import torch
 from catalogue import named
@@ -366,7 +367,11 @@ def alarms_of_a_live_run() -> list[str]:
     return sorted(found)
 
 
-AREAS: dict[str, dict[str, Callable[[], None]]] = {"training": DETECTORS, "runs": named(run_detectors.DETECTORS)}
+AREAS: dict[str, dict[str, Callable[[], None]]] = {
+    "training": DETECTORS,
+    "runs": named(run_detectors.DETECTORS),
+    "recipes": named(recipe_detectors.DETECTORS),
+}
 """What is looked at for a mutant of each area."""
 
 

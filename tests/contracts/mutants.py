@@ -7,6 +7,7 @@ catches which with: make mutants
 from contextlib import nullcontext
 
 import pytest
+import recipe_mutants
 import torch
 import torch.nn.functional as F
 from catalogue import Catalogue, Patch, rewrite
@@ -465,6 +466,9 @@ def validation_error_is_that_of_all_training_images(patch: Patch) -> None:
 def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
     real = PerChannel.fit
     patch.setattr(PerChannel, "fit", lambda self, images, index=None: real(self, images))
+
+
+MUTANTS.extend(recipe_mutants.MUTANTS)
 
 
 def table() -> str:

@@ -1,0 +1,254 @@
+"""Slips in the recipes of the paper: each trains, and its numbers would be compared with the paper's all the same."""
+
+import dataclasses
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from catalogue import Catalogue, Patch, rewrite
+
+from meanteacher import costs
+from meanteacher.costs import Kl
+from meanteacher.data import Fixed
+from meanteacher.models import Conv13
+from meanteacher.recipes import RECIPES, Recipe, paper, table1, table2
+from meanteacher.schedules import Constant, SigmoidRampUp, StepChange
+from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
+
+MUTANTS = Catalogue()
+mutant = MUTANTS.of("recipes")
+
+
+def _constant(patch: Patch, module: ModuleType, name: str, value: object) -> None:
+    """Change one constant of a module of recipes and make them anew, as importing them would."""
+    patch.setattr(module, name, value)
+    _made_anew(patch)
+
+
+def _source(patch: Patch, function: Callable[..., Any], old: str, new: str) -> None:
+    rewrite(patch, function, old, new)
+    _made_anew(patch)
+
+
+def _made_anew(patch: Patch) -> None:
+    for recipe in (*table1.recipes(), *table2.recipes()):
+        patch.setitem(RECIPES, recipe.name, recipe)
+
+
+def _each(patch: Patch, table: str, change: Callable[[Recipe], Recipe]) -> None:
+    for name, recipe in list(RECIPES.items()):
+        if name.startswith(table):
+            patch.setitem(RECIPES, name, change(recipe))
+
+
+def _with_method(recipe: Recipe, **changes: object) -> Recipe:
+    fields = {field.name for field in dataclasses.fields(recipe.method)}  # type: ignore[arg-type]
+    known = {name: value for name, value in changes.items() if name in fields}
+    return dataclasses.replace(recipe, method=dataclasses.replace(recipe.method, **known))  # type: ignore[type-var]
+
+
+# --- what the network sees --------------------------------------------------------------------------------------------
+
+
+@mutant
+def noise_on_svhn_is_twice_as_strong(patch: Patch) -> None:
+    _constant(patch, table1, "_VIEW", Chain((Translate(2), Noise(0.3))))
+
+
+@mutant
+def house_numbers_are_mirrored(patch: Patch) -> None:
+    _constant(patch, table1, "_VIEW", Chain((Flip(), Translate(2), Noise(0.15))))
+
+
+@mutant
+def cifar10_is_shifted_by_four_pixels(patch: Patch) -> None:
+    """As in the residual network's recipe."""
+    _constant(patch, table2, "_VIEW", Chain((Flip(), Translate(4), Noise(0.15))))
+
+
+@mutant
+def zca_is_dropped(patch: Patch) -> None:
+    _each(patch, "table2", lambda recipe: dataclasses.replace(recipe, normalise=PerChannel()))
+
+
+@mutant
+def zca_is_that_of_temporal_ensembling(patch: Patch) -> None:
+    _source(patch, table2._recipe, "Zca(contrast=True, epsilon=0.1)", "Zca(contrast=False, epsilon=1e-5)")
+
+
+@mutant
+def house_numbers_are_standardised_by_channel(patch: Patch) -> None:
+    _each(patch, "table1", lambda recipe: dataclasses.replace(recipe, normalise=PerChannel()))
+
+
+@mutant
+def teacher_sees_images_without_noise(patch: Patch) -> None:
+    clean = Chain((Translate(2),))
+    _each(patch, "table1", lambda recipe: dataclasses.replace(recipe, views={**recipe.views, "teacher": clean}))
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def half_of_each_svhn_batch_is_labelled(patch: Patch) -> None:
+    _source(patch, table1._recipe, "labelled=1 if semi_supervised", "labelled=50 if semi_supervised")
+
+
+@mutant
+def batches_are_of_128(patch: Patch) -> None:
+    _constant(patch, paper, "BATCH", 128)
+
+
+@mutant
+def cifar10_has_as_many_labels_in_every_batch(patch: Patch) -> None:
+    fixed = Fixed(size=100, labelled=2, unlabelled_pool="all")
+    patch.setitem(
+        RECIPES,
+        "table2/cifar10-1000/mean-teacher",
+        dataclasses.replace(RECIPES["table2/cifar10-1000/mean-teacher"], batch=fixed),
+    )
+
+
+@mutant
+def validation_images_are_kept_apart_in_the_final_runs(patch: Patch) -> None:
+    _source(patch, table1._recipe, "n_labelled=n_labelled)", "n_labelled=n_labelled, validation=0.1)")
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def consistency_weighs_as_the_authors_code_says_without_their_divisor(patch: Patch) -> None:
+    """A weight of 1, which in their normalisation is 99 of ours."""
+    _source(patch, table1._method, "else 99.0", "else 1.0")
+
+
+@mutant
+def consistency_weight_of_the_residual_network_is_taken_over(patch: Patch) -> None:
+    """413 is what its 100 comes to with 124 of 512 rows labelled."""
+    _source(patch, table2._method, "ramped_weight(100.0)", "ramped_weight(413.0)")
+
+
+@mutant
+def consistency_weight_is_not_ramped_up(patch: Patch) -> None:
+    _each(patch, "table1", lambda recipe: _with_method(recipe, weight=Constant(99.0)))
+
+
+@mutant
+def consistency_weight_ramps_up_over_80_steps(patch: Patch) -> None:
+    """The paper's text counts 80 epochs."""
+    _each(patch, "table2", lambda recipe: _with_method(recipe, weight=SigmoidRampUp(value=100.0, steps=80)))
+
+
+@mutant
+def consistency_is_the_kl_divergence(patch: Patch) -> None:
+    _each(patch, "table1", lambda recipe: _with_method(recipe, cost=Kl()))
+
+
+@mutant
+def labelled_rows_of_svhn_are_drawn_to_the_teacher_too(patch: Patch) -> None:
+    _source(patch, table1._method, '"all" if n_labelled is None else "unlabelled"', '"all"')
+
+
+@mutant
+def expected_count_is_counted_in_other_images(patch: Patch) -> None:
+    """As if there were as many images as SVHN has."""
+    _constant(patch, table2, "_N_IMAGES", 73_257)
+
+
+@mutant
+def expected_count_is_left_out_of_table_2(patch: Patch) -> None:
+    """13 % of the batches then have no classification cost, and consistency weighs 1.153 times as much."""
+    _each(patch, "table2", lambda recipe: _with_method(recipe, labelled_share=None))
+
+
+@mutant
+def expected_count_is_that_of_the_rows_there_are(patch: Patch) -> None:
+    rewrite(
+        patch,
+        costs.classification_cost,
+        "total / (labelled_share * len(labels))",
+        "total / (labels != UNLABELLED).sum().clamp_min(1)",
+    )
+
+
+# --- the average and the optimiser ------------------------------------------------------------------------------------
+
+
+@mutant
+def decays_of_svhn_are_swapped(patch: Patch) -> None:
+    _constant(patch, table1, "_SHORT_THEN_LONG", StepChange(first=0.999, then=0.99, at=40_000))
+
+
+@mutant
+def decay_of_cifar10_is_that_of_the_residual_network(patch: Patch) -> None:
+    _constant(patch, table2, "_DECAY", Constant(0.97))
+
+
+@mutant
+def average_of_mean_teacher_takes_the_students_statistics(patch: Patch) -> None:
+    _source(
+        patch,
+        table1._method,
+        'MeanTeacher(decay=_SHORT_THEN_LONG, buffers="own"',
+        'MeanTeacher(decay=_SHORT_THEN_LONG, buffers="copy"',
+    )
+
+
+@mutant
+def learning_rate_is_ten_times_as_high(patch: Patch) -> None:
+    _constant(patch, paper, "LEARNING_RATE", 0.03)
+
+
+@mutant
+def ramp_up_takes_80_epochs_of_svhn(patch: Patch) -> None:
+    """58,606 steps, not the 40,000 of the appendix."""
+    _constant(patch, paper, "RAMP_UP", 80 * 73_257 // 100)
+
+
+@mutant
+def beta1_is_ramped_down_to_nothing(patch: Patch) -> None:
+    _source(patch, paper.adam, "final=0.5", "final=0.0")
+
+
+@mutant
+def ramp_down_of_the_scripts_enters_the_recipes_of_the_paper(patch: Patch) -> None:
+    _source(patch, table1._recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=ramp_down")
+
+
+@mutant
+def ramp_down_is_missing_where_the_scripts_have_it(patch: Patch) -> None:
+    _source(patch, table1._recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=0")
+
+
+# --- network, length and claim ----------------------------------------------------------------------------------------
+
+
+@mutant
+def network_is_half_as_wide(patch: Patch) -> None:
+    _constant(patch, paper, "MODEL", Conv13(width=0.5))
+
+
+@mutant
+def supervised_svhn_trains_as_long_as_mean_teacher(patch: Patch) -> None:
+    """It then overfits, and Mean Teacher looks the better."""
+    _constant(patch, table1, "_STEPS", {**table1._STEPS, "supervised": table1._STEPS["mean-teacher"]})
+
+
+@mutant
+def claim_is_that_of_the_next_column(patch: Patch) -> None:
+    claims = table1._CLAIMS["mean-teacher"]
+    swapped = {**claims, 250: claims[500], 500: claims[250]}
+    _constant(patch, table1, "_CLAIMS", {**table1._CLAIMS, "mean-teacher": swapped})
+
+
+@mutant
+def as_coded_keeps_the_name_of_the_papers_recipe(patch: Patch) -> None:
+    """The later one replaces the earlier under one name."""
+    _source(patch, table1._recipe, 'f"/{paper.AS_CODED}" if as_coded else ""', '""')
+
+
+@mutant
+def deviation_is_no_longer_named(patch: Patch) -> None:
+    _constant(patch, paper, "DEVIATIONS", paper.DEVIATIONS[:1])
