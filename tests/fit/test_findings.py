@@ -8,6 +8,7 @@ from PIL import Image
 from meanteacher.fit.cache import Decoded
 from meanteacher.fit.decode import UnreadableError
 from meanteacher.fit.findings import Finding, check, shapes_of
+from meanteacher.fit.flipping import flip_is_safe
 from meanteacher.fit.photos import Photos
 
 SIZE = 16
@@ -317,13 +318,46 @@ def test_files_that_are_passed_over_are_counted():
     assert found(photos(GOOD, n_ignored=3))["ignored"].sentence.startswith("3 files are passed over, being no images")
 
 
-def test_mirroring_is_told_with_the_way_to_change_it():
-    safe, unsafe = found(photos(GOOD))["flip"], found(photos(GOOD, ["b", "d"]))["flip"]
-    assert "add --no-flip" in safe.sentence
-    assert safe.names == ()
-    assert 'left and right: "b" and "d".' in unsafe.sentence
-    assert "add --flip" in unsafe.sentence
-    assert unsafe.names == ("b", "d")
+ANIMALS = ("cat", "dog", "fish", "hen")
+SHOWN, NOT_SHOWN = "Images are also shown mirrored during training", "Images are not mirrored during training"
+
+
+@pytest.mark.parametrize(
+    ("class_names", "wish", "beginning", "words"),
+    [
+        (ANIMALS, None, SHOWN, ["no name of a class speaks against it", "add --no-flip"]),
+        (
+            (*ANIMALS, "stop_sign"),
+            None,
+            SHOWN,
+            ["the name of 1 of 5 classes speaks of writing", '"stop_sign"', "--no-flip"],
+        ),
+        (
+            ("stop sign", "text", "cat"),
+            None,
+            NOT_SHOWN,
+            ["2 of 3 classes speak of writing", '"stop sign" and "text"', "add --flip"],
+        ),
+        ((*ANIMALS, "hand_L", "hand_R"), None, NOT_SHOWN, ['a mirror turns "hand_L" into "hand_R"', "add --flip"]),
+        (
+            ("b", "d", "p", "q"),
+            None,
+            NOT_SHOWN,
+            ['a mirror turns "b" into "d", and likewise 1 more pair', "add --flip"],
+        ),
+        (ANIMALS, False, NOT_SHOWN, ["as --no-flip asks"]),
+        (ANIMALS, True, SHOWN, ["as --flip asks"]),
+        (("b", "d"), True, SHOWN, ["as --flip asks", "Note that the names of 2 of 2 classes speak"]),
+    ],
+)
+def test_mirroring_is_told_with_its_reason_and_the_way_to_change_it(
+    class_names: tuple[str, ...], wish: bool | None, beginning: str, words: list[str]
+):
+    told = photos(GOOD, class_names)
+    (finding,) = [f for f in check(told, Decoded(pictures(len(GOOD)), {}), flip=wish) if f.kind == "flip"]
+    assert finding.sentence.startswith(beginning)
+    assert all(word in finding.sentence for word in words), finding.sentence
+    assert (beginning == SHOWN) is (flip_is_safe(class_names) if wish is None else wish)
 
 
 def test_problems_come_first_and_notes_last():

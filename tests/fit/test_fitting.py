@@ -179,6 +179,22 @@ def test_the_shipped_model_gives_the_predictions(fitted: Path, photos: Path) -> 
     assert np.allclose(p.max(1).values, [float(rows[i]["confidence"]) for i in readable], atol=1e-3)
 
 
+def _mirroring(out: Path) -> tuple[bool, bool, str]:
+    """Whether it was planned, whether it was done, and what is said about it."""
+    content = json.loads((out / "fit.json").read_text())
+    (run,) = (out / "runs").glob("mean-teacher-fold-1")
+    views = json.dumps(json.loads((run / "run.json").read_text())["recipe"]["views"])
+    (sentence,) = [finding["sentence"] for finding in content["findings"] if finding["kind"] == "flip"]
+    return content["plan"]["flip"], "Flip" in views, sentence
+
+
+def test_what_is_said_about_mirroring_is_what_is_done(fitted: Path) -> None:
+    planned, done, sentence = _mirroring(fitted)
+    assert planned
+    assert done
+    assert sentence.startswith("Images are also shown mirrored during training, since no name")
+
+
 def test_no_image_judges_a_model_that_it_taught(fitted: Path) -> None:
     for run in (fitted / "runs").glob("*fold*"):
         lines = (run / "split.txt").read_text().splitlines()
@@ -234,10 +250,16 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     labels = tmp_path / "labels.csv"
     labels.write_text("path,label\nunlabelled/00.png,navy\nunlabelled/03.png,navy\n")
     onlooker = Quiet()
-    content = fit(wishes(photos, tmp_path / "more", labels=labels, start=fitted), onlooker, should_stop=never)
+    more = wishes(photos, tmp_path / "more", labels=labels, start=fitted, flip=False)
+    content = fit(more, onlooker, should_stop=never)
     assert content is not None
     assert content["data"]["class_names"] == ["blue", "green", "navy", "red"]
     assert content["data"]["labels_file"] == str(labels)
+    assert _mirroring(tmp_path / "more") == (
+        False,
+        False,
+        "Images are not mirrored during training, as --no-flip asks.",
+    )
     last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
     # No error is told of the last training, which every label taught.

@@ -1,8 +1,12 @@
 import pytest
 
-from meanteacher.fit.flipping import against_flipping, flip_is_safe
+from meanteacher.fit.flipping import flip_is_safe, mirroring
 
 ANIMALS = ["cat", "dog", "horse", "fish"]
+
+
+def against_flipping(names: list[str]) -> tuple[str, ...]:
+    return mirroring(names).against
 
 
 UNSAFE = """
@@ -40,9 +44,48 @@ def test_all_that_speaks_against_it_is_named():
     assert against_flipping(["1", "cat", "left", "2"]) == ("1", "left", "2")
 
 
-@pytest.mark.parametrize("name", ["left", "digit 4", "sign"])
-def test_one_class_about_sides_or_writing_is_enough(name: str):
-    assert against_flipping([*ANIMALS, name]) == (name,)
+@pytest.mark.parametrize("name", ["left", "digit 4", "stop_sign"])
+def test_one_class_of_many_does_not_decide_for_the_others(name: str):
+    many = [f"{animal} {habitat}" for animal in ANIMALS for habitat in ("indoors", "outdoors", "asleep")]
+    assert flip_is_safe([*many, name])
+    assert against_flipping([*many, name]) == (name,)
+
+
+@pytest.mark.parametrize(("n_others", "safe"), [(0, False), (2, False), (3, False), (4, True), (100, True)])
+def test_a_quarter_of_the_classes_about_writing_is_enough(n_others: int, safe: bool):
+    assert flip_is_safe(["stop sign", *(f"animal {'abc'[i % 3]} {i}" for i in range(n_others))]) is safe
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("hand_L", "hand_R"),
+        ("left shoe", "right shoe"),
+        ("turnLeft", "turnRight"),
+        ("clockwise", "counterclockwise"),
+        ("clockwise", "anticlockwise"),
+        ("nach links", "nach rechts"),
+        ("b", "d"),
+        ("p", "q"),
+        ("lower_b", "lower_d"),
+        ("<", ">"),
+        ("(", ")"),
+        ("←", "→"),
+    ],
+)
+def test_one_pair_that_a_mirror_exchanges_is_enough_however_many_others_there_are(one: str, other: str):
+    others = [f"plant of bed {word}" for word in ("oak", "elm", "fir", "ash", "yew", "bay", "box", "fig")]
+    told = mirroring([*others, one, other])
+    assert told.pairs == ((one, other),)
+    assert not told.is_safe
+    assert flip_is_safe([*others, one])
+
+
+@pytest.mark.parametrize(
+    "pair", [("vitamin b", "vitamin d"), ("type p", "type q"), ("bright", "blight"), ("left", "l")]
+)
+def test_names_that_only_resemble_a_pair_are_none(pair: tuple[str, str]):
+    assert mirroring([*ANIMALS, *pair]).pairs == ()
 
 
 @pytest.mark.parametrize("name", ["7", "six", "B"])

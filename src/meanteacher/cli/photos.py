@@ -33,7 +33,7 @@ def fit(
         typer.Option(
             "--flip/--no-flip",
             help="Whether a mirrored image is still of its class.",
-            show_default="by the names of the classes: off for digits and text",
+            show_default="by the names of the classes: off for digits, text, left and right",
         ),
     ] = None,
     start: Annotated[

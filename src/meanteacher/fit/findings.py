@@ -9,7 +9,7 @@ from meanteacher.core import UNLABELLED
 from meanteacher.fit.cache import Decoded
 from meanteacher.fit.copies import copy_findings
 from meanteacher.fit.finding import SEVERITIES, Finding, Severity, counted, listed, named
-from meanteacher.fit.flipping import against_flipping
+from meanteacher.fit.flipping import mirroring
 from meanteacher.fit.photos import Photos, printable
 from meanteacher.fit.shapes import shape_findings, shapes_of
 
@@ -22,13 +22,16 @@ _ENOUGH = 5
 _UNEQUAL = 10
 
 
-def check(photos: Photos, decoded: Decoded, shapes: NDArray[np.int64] | None = None) -> tuple[Finding, ...]:
+def check(
+    photos: Photos, decoded: Decoded, shapes: NDArray[np.int64] | None = None, *, flip: bool | None = None
+) -> tuple[Finding, ...]:
     """All findings, problems first.
 
     Args:
         photos: names and labels
         decoded: pixels, or why there are none
         shapes: [N, 2] of `shapes_of`; None where all images are of one shape
+        flip: whether images are mirrored during training; None to decide by the names of the classes
     """
     readable = np.setdiff1d(np.arange(len(photos)), np.fromiter(decoded.unreadable, np.int64))
     is_plain, is_grey = _looks(decoded.images)
@@ -40,7 +43,7 @@ def check(photos: Photos, decoded: Decoded, shapes: NDArray[np.int64] | None = N
         *(shape_findings(photos, readable, shapes, decoded.images.shape[-1]) if shapes is not None else []),
         *_colours(photos, readable[~is_plain[readable]], is_grey),
         *_amounts(photos, readable),
-        *_flip(photos.class_names),
+        *_flip(photos.class_names, flip),
     ]
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
@@ -165,20 +168,36 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
     return findings
 
 
-def _flip(class_names: tuple[str, ...]) -> list[Finding]:
-    against = tuple(map(printable, against_flipping(class_names)))
-    if against:
-        sentence = (
-            f"Images are not mirrored during training, since the names of the classes speak of writing or of left and "
-            f"right: {listed([_quoted(name) for name in against])}. If a mirrored image is still of the same class, "
-            "add --flip: that helps to learn."
-        )
+def _flip(class_names: tuple[str, ...], wish: bool | None) -> list[Finding]:
+    """What is decided about mirroring, why, and how to decide otherwise."""
+    told = mirroring(class_names)
+    against = tuple(map(printable, told.against))
+    name, speak = ("name", "speaks") if len(against) == 1 else ("names", "speak")
+    said = (
+        f"the {name} of {len(against):,} of {told.n_classes:,} classes {speak} of writing or of left and right: "
+        f"{listed([_quoted(each) for each in against])}"
+    )
+    is_shown = told.is_safe if wish is None else wish
+    advice = (
+        " If left and right matter, as in writing, add --no-flip."
+        if is_shown
+        else " If a mirrored image is still of the same class, add --flip: that helps to learn."
+    )
+    if wish is not None:
+        reason = f"as --{'' if wish else 'no-'}flip asks"
+        advice = f" Note that {said}." if wish and not told.is_safe else ""
+    elif told.pairs:
+        one, other = (_quoted(printable(each)) for each in told.pairs[0])
+        more = f", and likewise {counted(len(told.pairs) - 1, 'more pair')}" if len(told.pairs) > 1 else ""
+        reason = f"since a mirror turns {one} into {other}{more}"
+    elif not is_shown:
+        reason = f"since {said}"
+    elif against:
+        reason = f"although {said}. The other classes gain from it"
     else:
-        sentence = (
-            "Images are also shown mirrored during training, since no name of a class speaks against it. If left and "
-            "right matter, as in writing, add --no-flip."
-        )
-    return [Finding("flip", "note", sentence, against)]
+        reason = "since no name of a class speaks against it"
+    decision = "are also shown mirrored" if is_shown else "are not mirrored"
+    return [Finding("flip", "note", f"Images {decision} during training, {reason}.{advice}", against)]
 
 
 def _quoted(name: str) -> str:

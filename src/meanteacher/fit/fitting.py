@@ -119,7 +119,7 @@ def fit(
         progress=Reading(lambda done, n: onlooker.progress("Reading images", done, n), timing, wishes.minutes),
     )
     timing.end("decode")
-    findings = check(photos, decoded, shapes)
+    findings = check(photos, decoded, shapes, flip=wishes.flip)
     onlooker.found(findings)
     usable = np.setdiff1d(np.arange(len(photos)), np.array(sorted(decoded.unreadable), dtype=np.int64))
     _check_usable(photos, usable)
