@@ -1,19 +1,32 @@
 """Each example runs, and does what it says."""
 
 import ast
+import csv
 import dataclasses
 import importlib.util
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+import onnxruntime
+import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from meanteacher.models import Mlp
+from meanteacher.core import Problem
+from meanteacher.fit.bundle import Bundle, load_bundle, save_bundle
+from meanteacher.fit.decode import decode
+from meanteacher.fit.export import export_onnx
+from meanteacher.fit.prediction import predict
+from meanteacher.models import FastNet, Mlp
 from meanteacher.recipes import run
 from meanteacher.schedules import Constant
+from meanteacher.views import PerChannel
 from support import DECAY, recipe
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +74,106 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
     gradients = outcome.record["vitals"][-1]["gradients"]
     assert set(gradients) == {"classification", "consistency"}
     assert all(norm > 0 for norm in gradients.values())
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model as `fit` leaves it, and as `export` writes it."""
+    folder = tmp_path_factory.mktemp("shipped")
+    images = torch.stack([torch.from_numpy(decode(path, 16).copy()).permute(2, 0, 1) for path in _pictures(folder)])
+    spec = FastNet(width=0.125)
+    torch.manual_seed(0)
+    network = spec.build(Problem(3, 1, (3, 16, 16)))
+    normalise = PerChannel().fit(images)
+    network.initialise_from(normalise(images))
+    for _ in range(50):  # until the running statistics are those of the images
+        network(normalise(images))
+    with torch.no_grad():
+        network.head.weight.mul_(5)
+    save_bundle(Bundle(network.eval(), normalise, ("cat", "dog", "owl"), 16, 1.3, {}), spec, PerChannel(), folder / "m")
+    return folder / "m", export_onnx(load_bundle(folder / "m"), folder / "model.onnx")
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Of every kind that is read in its own way: scaled while it is decoded, lying, transparent, with a palette."""
+    draws = np.random.default_rng(0)
+    kinds = [("RGB", "jpg", (300, 200)), ("RGB", "jpg", (67, 131)), ("L", "jpg", (90, 70)), ("RGB", "png", (61, 40))]
+    kinds += [("RGBA", "png", (50, 50)), ("P", "png", (45, 80)), ("RGB", "png", (9, 7)), ("RGB", "webp", (80, 60))]
+    paths = []
+    for n in range(3 * len(kinds)):
+        mode, suffix, size = kinds[n % len(kinds)]
+        # Coarse patches over fine noise: both survive the resizing to some extent.
+        patches = Image.fromarray(draws.integers(0, 256, (5, 5, 4), dtype=np.uint8), "RGBA").resize(size)
+        noise = Image.fromarray(draws.integers(0, 256, (*size[::-1], 4), dtype=np.uint8), "RGBA")
+        picture = Image.blend(patches, noise, 0.4).convert(mode)
+        exif = Image.Exif()
+        exif[0x0112] = 1 + n % 8
+        paths.append(folder / f"{n:02d}.{suffix}")
+        picture.save(paths[-1], **({"exif": exif} if suffix == "jpg" else {}))
+    return paths
+
+
+def _labels(model: Path, paths: list[Path]) -> list[str]:
+    """What the example prints, in a process that has neither meanteacher nor torch."""
+    script = (
+        "import runpy, sys\nsys.modules['torch'] = sys.modules['meanteacher'] = None\n"
+        "del sys.argv[0]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    command = [sys.executable, "-c", script, ROOT / "examples" / "predict_with_onnx.py", model, *paths]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [path for path, *_ in rows] == [str(path) for path in paths]
+    return [f"{label} {float(probability):.2f}" for _, label, probability in rows]
+
+
+def _renamed(model: Path, out: Path, **changes: object) -> Path:
+    """The same file with other metadata."""
+    import onnx
+
+    proto = onnx.load(model)
+    about = {entry.key: entry.value for entry in proto.metadata_props}
+    onnx.helper.set_model_props(proto, about | {key: json.dumps(value) for key, value in changes.items()})
+    onnx.save(proto, out)
+    return out
+
+
+def test_predict_with_onnx_gives_the_labels_of_predict(shipped: tuple[Path, Path], tmp_path: Path):
+    model, exported = shipped
+    (tmp_path / "photos").mkdir()
+    paths = _pictures(tmp_path / "photos")
+    predict(load_bundle(model), tmp_path / "photos", tmp_path / "predictions.csv")
+    with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Clear enough for two programs that add in another order to agree on every one.
+    assert min(float(row["confidence"]) - float(row["second_confidence"]) for row in rows) > 0.002
+    assert len({row["label"] for row in rows}) > 1
+    got = _labels(exported, paths)
+    assert [label.split()[0] for label in got] == [row["label"] for row in rows]
+    confidences = [float(row["confidence"]) for row in rows]
+    assert [float(label.split()[1]) for label in got] == pytest.approx(confidences, abs=0.011)
+    # It goes by what the file says: with another filter or background the images are others.
+    nearest = _renamed(exported, tmp_path / "nearest.onnx", resize_filter="nearest")
+    assert _labels(nearest, paths) != got
+    assert _labels(_renamed(exported, tmp_path / "black.onnx", background="black"), paths) != got
+    names = _renamed(exported, tmp_path / "names.onnx", class_names=["one", "two", "three"])
+    assert {label.split()[0] for label in _labels(names, paths)} <= {"one", "two", "three"}
+
+
+def test_predict_with_onnx_sees_the_very_pixels(shipped: tuple[Path, Path], tmp_path: Path, monkeypatch):
+    """Not nearly the same: bytes that differ by one are another image."""
+    example = _load("predict_with_onnx")
+    seen: list[np.ndarray] = []
+
+    class Session(onnxruntime.InferenceSession):
+        def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
+            seen.append(given["images"][0])
+            return super().run(names, given)
+
+    monkeypatch.setattr(example.onnxruntime, "InferenceSession", Session)
+    paths = _pictures(tmp_path)
+    example.main(str(shipped[1]), *map(str, paths))
+    for path, pixels in zip(paths, seen, strict=True):
+        assert np.array_equal(pixels.transpose(1, 2, 0), decode(path, 16)), path.name
 
 
 def test_every_example_has_a_test():

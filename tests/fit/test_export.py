@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.fit import export
+from meanteacher.fit import decode, export
 from meanteacher.fit.bundle import Bundle
 from meanteacher.fit.export import export_onnx
 from meanteacher.models import FastNet
@@ -85,10 +86,33 @@ def test_file_takes_bytes_and_says_what_they_mean(session: Any):
     assert (result.name, result.type, result.shape[1:]) == ("probabilities", "tensor(float)", [3])
     assert isinstance(given.shape[0], str)
     about = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
-    assert tuple(about["class_names"]) == NAMES
-    assert about["size"] == SIZE
-    assert "squeezed" in about["resize"]
-    assert about["version"].startswith("meanteacher 0.")
+    assert "squeezed" in about.pop("resize")
+    assert about.pop("version").startswith("meanteacher 0.")
+    assert tuple(about.pop("class_names")) == NAMES
+    assert about == {
+        "size": SIZE,
+        "resize_filter": "bilinear",
+        "resize_reducing_gap": 2.0,
+        "background": "white",
+        "colour_order": "RGB",
+        "layout": "NCHW",
+        "value_range": [0, 255],
+        "normalisation": "inside",
+        "temperature": 1.7,
+    }
+
+
+def test_the_filter_that_is_named_is_the_one_that_images_are_resized_with(tmp_path: Path, monkeypatch):
+    """One value for both: a model whose file named another filter would be given other pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    for name in ("bilinear", "lanczos"):
+        monkeypatch.setattr(decode, "FILTER", Image.Resampling[name.upper()])
+        with Image.open(tmp_path / "image.png") as image:
+            expected = np.asarray(image.resize((SIZE, SIZE), Image.Resampling[name.upper()], reducing_gap=2.0))
+        assert np.array_equal(decode.decode(tmp_path / "image.png", SIZE), expected)
+    monkeypatch.undo()
+    assert export.FILTER is decode.FILTER
 
 
 def test_one_file_stands_alone_and_names_no_place_of_this_machine(exported: Path):

@@ -89,7 +89,8 @@ def run_export(model: Path, *, out: Path, overwrite: bool) -> None:
     _say(
         console,
         f"Written: {out}. It takes `images`, bytes [N, 3, {bundle.size}, {bundle.size}], and gives `probabilities` "
-        f"[N, {len(bundle.class_names)}], the same as here on trial images; the classes are in its metadata.",
+        f"[N, {len(bundle.class_names)}], the same as here on trial images. Its metadata name the classes and "
+        "how an image is made into those bytes; examples/predict_with_onnx.py goes by them.",
     )
 
 

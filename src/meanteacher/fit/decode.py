@@ -25,6 +25,13 @@ from meanteacher.fit import jpeg
 MAX_PIXELS = 100_000_000
 """An image with more is refused by its header: a file of some kilobytes can hold pixels that fill the memory."""
 
+FILTER = Image.Resampling.BILINEAR
+"""Of Pillow, which widens it where an image becomes smaller: each pixel is an average of what it covers."""
+REDUCING_GAP = 2.0
+"""How many times the size an image may be reduced to by cheaper means before the filter does the rest."""
+BACKGROUND = "white"
+"""Seen through an image where it is transparent."""
+
 _MAX_BYTES = 1 << 30
 _HEAD_BYTES = 1 << 16
 
@@ -71,7 +78,7 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
         else:
             image, orientation = _decode_other(data, size)
         if image.mode == "RGBA":
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            image = Image.alpha_composite(Image.new("RGBA", image.size, BACKGROUND), image)
         if image.mode != "RGB":
             image = image.convert("RGB")
         # On the small square: a turn and a squeeze may change places.
@@ -118,7 +125,7 @@ def squeeze(image: Image.Image, size: int, box: jpeg.Box | None = None) -> Image
     """The whole image (or the box of it) in a square, each pixel an average of what it covers."""
     if image.size == (size, size):
         return image
-    return image.resize((size, size), Image.Resampling.BILINEAR, box, reducing_gap=2.0)
+    return image.resize((size, size), FILTER, box, reducing_gap=REDUCING_GAP)
 
 
 def _read(path: Path, *, most: int = -1) -> bytes:
@@ -142,7 +149,7 @@ def _read(path: Path, *, most: int = -1) -> bytes:
 def _decode_jpeg(data: bytes, size: int) -> tuple[Image.Image, int]:
     head = jpeg.read_head(data)
     _check_pixels(head.width, head.height)
-    image, box = jpeg.read_pixels(data, head, least=2 * size)
+    image, box = jpeg.read_pixels(data, head, least=int(REDUCING_GAP * size))
     return squeeze(image, size, box), head.orientation
 
 

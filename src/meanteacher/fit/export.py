@@ -15,11 +15,14 @@ from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.fit.bundle import Bundle
+from meanteacher.fit.decode import BACKGROUND, FILTER, REDUCING_GAP
 from meanteacher.fit.whole import write_whole
 
 INPUT, OUTPUT = "images", "probabilities"
 RESIZE = (
-    "the whole image, upright, squeezed into the square with antialiasing (not cropped); RGB, transparency over white"
+    "the whole image, turned upright as its EXIF orientation says, squeezed into the square (not cropped, its shape "
+    "not kept) by Pillow with the filter resize_filter, which averages where an image becomes smaller; transparency "
+    "over background"
 )
 
 _MAX_DIFFERENCE = 1e-4
@@ -30,8 +33,8 @@ def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
     """Write the model as ONNX, after comparing what onnxruntime makes of it with what torch does.
 
     The file takes `images`, bytes [N, 3, size, size] for any N, and gives `probabilities` [N, n_classes]:
-    normalisation, temperature and softmax are inside. Its metadata hold, each as JSON, class_names, size, resize and
-    version.
+    normalisation, temperature and softmax are inside. Its metadata hold what `metadata` gives, each value as JSON;
+    examples/predict_with_onnx.py goes by them.
 
     Raises:
         InputError: the extra `onnx` is not installed, `out` exists or cannot be written, or the two do not agree.
@@ -41,13 +44,7 @@ def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
     if out.is_dir() or (out.exists() and not overwrite):
         raise InputError(f"{out} exists already. Replace it with --overwrite, or give another file with --out.")
     model = _exported(bundle)
-    about = {
-        "class_names": bundle.class_names,
-        "size": bundle.size,
-        "resize": RESIZE,
-        "version": f"meanteacher {version('meanteacher')}",
-    }
-    onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in about.items()})
+    onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata(bundle).items()})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
     _compare(bundle, onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]))
@@ -57,6 +54,27 @@ def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
     except OSError as error:
         raise InputError(f"Cannot write {out} ({error}). Make room, or give another file with --out.") from error
     return out
+
+
+def metadata(bundle: Bundle) -> dict[str, Any]:
+    """All that a program needs to know to give the file what it was trained on. The keys are part of the format.
+
+    Another filter, order of colours or range of values gives other labels for some images, and no error.
+    """
+    return {
+        "class_names": bundle.class_names,
+        "size": bundle.size,
+        "resize": RESIZE,
+        "resize_filter": FILTER.name.lower(),
+        "resize_reducing_gap": REDUCING_GAP,
+        "background": BACKGROUND,
+        "colour_order": "RGB",
+        "layout": "NCHW",
+        "value_range": [0, 255],
+        "normalisation": "inside",
+        "temperature": bundle.temperature,
+        "version": f"meanteacher {version('meanteacher')}",
+    }
 
 
 def _exported(bundle: Bundle) -> Any:
