@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 Patch = pytest.MonkeyPatch
+Checks = dict[str, Callable[[], None]]
+"""By name: functions that raise where something is wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,6 @@ def replace(patch: Patch, function: Callable[..., Any], other: Callable[..., Any
         patch.setattr(module, name, other)
 
 
-def named(checks: Iterable[Callable[[], None]]) -> dict[str, Callable[[], None]]:
+def named(checks: Iterable[Callable[[], None]]) -> Checks:
     """Each check by its name in words."""
     return {check.__name__.replace("_", " "): check for check in checks}

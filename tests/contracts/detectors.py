@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import contract
+import fit_detectors
+import fit_world
 import recipe_detectors
 import run_detectors
 import torch
-from catalogue import named
+from catalogue import Checks, named
 from torch import nn
 
 from meanteacher import costs, evaluate, schedules, teacher
@@ -316,7 +318,7 @@ def _each_method(check: Callable[..., None], *arguments: object) -> Callable[[],
     return check_all
 
 
-DETECTORS: dict[str, Callable[[], None]] = {
+DETECTORS: Checks = {
     **named(
         (
             hidden_labels_stay_hidden,
@@ -367,17 +369,30 @@ def alarms_of_a_live_run() -> list[str]:
     return sorted(found)
 
 
-AREAS: dict[str, dict[str, Callable[[], None]]] = {
-    "training": DETECTORS,
-    "runs": named(run_detectors.DETECTORS),
-    "recipes": named(recipe_detectors.DETECTORS),
+AREAS: dict[str, Callable[[], Checks]] = {
+    "training": lambda: DETECTORS,
+    "runs": lambda: named(run_detectors.DETECTORS),
+    "recipes": lambda: named(recipe_detectors.DETECTORS),
+    "fit with a held-out part": fit_detectors.of_a_held_out_part,
+    "fit in folds": fit_detectors.of_folds,
+    "fit that goes on from another": fit_detectors.of_going_on,
+    "results of a fit": fit_detectors.of_results,
 }
 """What is looked at for a mutant of each area."""
 
 
+def prepare(area: str) -> None:
+    """Make what the checks of an area begin with, while the code is still sound."""
+    for needed in {
+        "fit that goes on from another": (fit_world.held_out, fit_world.in_folds),
+        "results of a fit": (fit_world.in_folds,),
+    }.get(area, ()):
+        needed()
+
+
 def caught_by(area: str = "training") -> Iterator[str]:
     """Everything that notices something wrong with the code as it is now, one after the other."""
-    for name, check in AREAS[area].items():
+    for name, check in AREAS[area]().items():
         try:
             check()
         except Exception as error:

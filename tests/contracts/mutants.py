@@ -6,6 +6,7 @@ catches which with: make mutants
 
 from contextlib import nullcontext
 
+import fit_mutants
 import pytest
 import recipe_mutants
 import torch
@@ -468,12 +469,12 @@ def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
     patch.setattr(PerChannel, "fit", lambda self, images, index=None: real(self, images))
 
 
-MUTANTS.extend(recipe_mutants.MUTANTS)
+MUTANTS.extend((*recipe_mutants.MUTANTS, *fit_mutants.MUTANTS))
 
 
 def table() -> str:
     """Each mutant beside what caught it."""
-    from detectors import caught_by
+    from detectors import caught_by, prepare
 
     lines = [
         f"# {len(MUTANTS)} silent mistakes, and what catches each",
@@ -484,6 +485,7 @@ def table() -> str:
     for area in dict.fromkeys(each.area for each in MUTANTS):
         lines += ["", f"## {area.capitalize()}", "", "| mutant | caught by |", "|---|---|"]
         for each in (each for each in MUTANTS if each.area == area):
+            prepare(area)
             with pytest.MonkeyPatch.context() as patch:
                 each.apply(patch)
                 found = list(caught_by(each.area))

@@ -317,10 +317,10 @@ def _judging(
     labels = np.full(len(photos), UNLABELLED, dtype=np.int64)
     labels[usable] = photos.labels[usable]
     if previous and previous.held_out:
-        # What judged the model before has not taught it yet, and must not now.
+        # What judged the model before has not taught it, and must not now; nor must copies that were labelled since.
         held = [i for i, name in enumerate(photos.names) if name in previous.held_out and labels[i] != UNLABELLED]
         if held:
-            return Judging("held-out", (np.array(held, dtype=np.int64),))
+            return Judging("held-out", (np.flatnonzero(np.isin(groups, groups[held]) & (labels != UNLABELLED)),))
     judging = choose_judging(labels, groups, seed=0, hurried=hurried)
     if previous and judging.how == "held-out":
         # The earlier model was taught by every label: a part of them held out now would have taught it.

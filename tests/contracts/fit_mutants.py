@@ -1,0 +1,348 @@
+"""Silent mistakes in a fit and in what it leaves: all of them give a model, an error and a page that look right."""
+
+from catalogue import Catalogue, Patch, replace, rewrite
+
+from meanteacher.fit import (
+    answer,
+    continued,
+    duplicates,
+    estimate,
+    fitting,
+    judging,
+    results,
+    rounds,
+    suggest,
+)
+
+MUTANTS = Catalogue()
+held_out = MUTANTS.of("fit with a held-out part")
+folds = MUTANTS.of("fit in folds")
+going_on = MUTANTS.of("fit that goes on from another")
+of_results = MUTANTS.of("results of a fit")
+
+
+# --- a fit with a held-out part ---------------------------------------------------------------------------------------
+
+
+@held_out
+def student_is_judged_and_shipped_instead_of_the_teacher(patch: Patch) -> None:
+    rewrite(patch, rounds.Rounds.train, "state.predictor(recipe.method)", "state.student")
+
+
+@held_out
+def worse_of_the_two_methods_ships(patch: Patch) -> None:
+    rewrite(
+        patch,
+        fitting._trained,
+        'judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum()',
+        'judged["mean-teacher"].wrong.sum() > judged["supervised"].wrong.sum()',
+    )
+
+
+@held_out
+def supervised_model_ships_under_the_name_of_mean_teacher(patch: Patch) -> None:
+    rewrite(patch, fitting._trained, "judged[better].first", 'judged["supervised"].first')
+
+
+@held_out
+def copies_of_an_image_stand_on_both_sides(patch: Patch) -> None:
+    rewrite(patch, fitting.fit, "groups = duplicate_groups(decoded.images)", "groups = np.arange(len(photos))")
+
+
+@held_out
+def copies_that_were_saved_again_stand_on_both_sides(patch: Patch) -> None:
+    replace(patch, duplicates.duplicate_groups, duplicates.exact_groups)
+
+
+@held_out
+def labels_of_judging_images_teach(patch: Patch) -> None:
+    rewrite(
+        patch,
+        rounds.round_data,
+        "np.setdiff1d(usable[labels[usable] != UNLABELLED], part)",
+        "usable[labels[usable] != UNLABELLED]",
+    )
+
+
+@held_out
+def judging_images_are_learned_from_without_their_labels(patch: Patch) -> None:
+    rewrite(
+        patch,
+        rounds.round_data,
+        "unknown = usable[labels[usable] == UNLABELLED]",
+        "unknown = np.union1d(usable[labels[usable] == UNLABELLED], part)",
+    )
+
+
+@held_out
+def files_that_are_no_images_are_learned_from_as_black_ones(patch: Patch) -> None:
+    rewrite(patch, fitting.fit, "sorted(decoded.unreadable)", "[]")
+
+
+@held_out
+def one_class_judges_for_all(patch: Patch) -> None:
+    """The first quarter of the labelled images by their names, as when they are not shuffled."""
+    rewrite(
+        patch,
+        judging.choose_judging,
+        "_dealt(known, labels, groups, n_parts, seed)[:1]",
+        "(np.sort(known)[: len(known) // n_parts],)",
+    )
+
+
+# --- a fit in folds ---------------------------------------------------------------------------------------------------
+
+
+@folds
+def students_are_judged_and_a_teacher_ships(patch: Patch) -> None:
+    rewrite(
+        patch,
+        rounds.Rounds.train,
+        "state.predictor(recipe.method)",
+        "(state.student if len(part) else state.predictor(recipe.method))",
+    )
+
+
+@folds
+def teachers_are_judged_and_a_student_ships(patch: Patch) -> None:
+    rewrite(
+        patch,
+        rounds.Rounds.train,
+        "state.predictor(recipe.method)",
+        "(state.predictor(recipe.method) if len(part) else state.student)",
+    )
+
+
+@folds
+def mean_teacher_ships_where_supervised_is_better(patch: Patch) -> None:
+    rewrite(
+        patch,
+        fitting._trained,
+        '"mean-teacher" if judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum() else "supervised"',
+        '"mean-teacher"',
+    )
+
+
+@folds
+def last_training_is_of_mean_teacher_whichever_is_better(patch: Patch) -> None:
+    rewrite(patch, fitting._trained, "rounds.train(better, _ALL", 'rounds.train("mean-teacher", _ALL')
+
+
+@folds
+def first_model_judges_every_fold(patch: Patch) -> None:
+    """It has learned from the images of the others."""
+    rewrite(patch, rounds.Rounds.judge, "predict_logits(trained.network", "predict_logits(first.network")
+
+
+@folds
+def outputs_of_the_folds_are_compared_with_labels_in_another_order(patch: Patch) -> None:
+    rewrite(patch, judging.Judging.judged.fget, "np.concatenate(self.parts)", "np.sort(np.concatenate(self.parts))")
+
+
+@folds
+def model_of_the_first_fold_ships(patch: Patch) -> None:
+    """It has learned from two thirds of the labels."""
+    rewrite(patch, fitting.fit, "shipped=shipped", "shipped=judged[better].first")
+
+
+# --- a fit that goes on from another ----------------------------------------------------------------------------------
+
+
+@going_on
+def rows_of_the_last_layer_are_kept_by_position(patch: Patch) -> None:
+    rewrite(patch, continued.Continued.build, "old.class_names.index(class_name)", "min(row, len(old.class_names) - 1)")
+
+
+@going_on
+def new_part_is_held_out_from_labels_that_taught_the_model(patch: Patch) -> None:
+    real = fitting._judging
+    replace(patch, real, lambda photos, usable, groups, previous, **how: real(photos, usable, groups, None, **how))
+
+
+@going_on
+def model_that_every_label_taught_is_judged_by_some_of_them(patch: Patch) -> None:
+    rewrite(patch, fitting._judging, 'if previous and judging.how == "held-out":', "if False:")
+
+
+@going_on
+def folds_go_on_from_the_model_that_their_labels_taught(patch: Patch) -> None:
+    rewrite(patch, fitting._trained, 'going_on if judging.how == "held-out" else None', "going_on")
+
+
+@going_on
+def copies_of_judging_images_that_were_labelled_since_teach(patch: Patch) -> None:
+    rewrite(
+        patch,
+        fitting._judging,
+        "np.flatnonzero(np.isin(groups, groups[held]) & (labels != UNLABELLED))",
+        "np.array(held)",
+    )
+
+
+# --- the results of a fit ---------------------------------------------------------------------------------------------
+
+
+@of_results
+def temperature_is_fitted_to_the_outputs_of_the_other_method(patch: Patch) -> None:
+    rewrite(
+        patch,
+        results.write_results,
+        "calibration(best.logits, truth)",
+        'calibration(fitted.judged["mean-teacher"].logits, truth)',
+    )
+
+
+@of_results
+def temperature_is_fitted_to_images_that_taught_the_model(patch: Patch) -> None:
+    rewrite(
+        patch,
+        results.write_results,
+        "calibration(best.logits, truth)",
+        "calibration(np.log(_probabilities(fitted, 1.0, progress)[fitted.judging.judged]), truth)",
+    )
+
+
+@of_results
+def temperature_multiplies_the_outputs(patch: Patch) -> None:
+    rewrite(
+        patch, estimate.fitted_temperature, "logits / math.exp(log_temperature)", "logits * math.exp(log_temperature)"
+    )
+
+
+@of_results
+def calibration_is_judged_by_the_images_it_was_fitted_to(patch: Patch) -> None:
+    rewrite(patch, estimate.calibration, "halves == half, halves != half", "halves == half, halves == half")
+
+
+@of_results
+def predictions_have_no_temperature(patch: Patch) -> None:
+    rewrite(patch, results._probabilities, ".numpy() / temperature", ".numpy()")
+
+
+@of_results
+def model_ships_without_its_temperature(patch: Patch) -> None:
+    rewrite(patch, results.write_results, "fitted.plan.size, temperature, about", "fitted.plan.size, 1.0, about")
+
+
+@of_results
+def confusion_matrix_is_transposed(patch: Patch) -> None:
+    rewrite(patch, results._confusion, "(truth, guess)", "(guess, truth)")
+
+
+@of_results
+def confusions_are_those_of_the_other_method(patch: Patch) -> None:
+    rewrite(
+        patch,
+        results.write_results,
+        "_confusion(truth, best.logits.argmax(1)",
+        '_confusion(truth, fitted.judged["mean-teacher"].logits.argmax(1)',
+    )
+
+
+@of_results
+def errors_of_the_methods_change_places(patch: Patch) -> None:
+    real = answer.estimate
+    replace(patch, real, lambda how, ours, theirs: real(how, theirs, ours))
+
+
+@of_results
+def model_carries_the_error_of_the_other_method(patch: Patch) -> None:
+    rewrite(patch, results.write_results, "judged[fitted.method] |", 'judged["mean-teacher"] |')
+
+
+@of_results
+def interval_is_one_of_90_percent(patch: Patch) -> None:
+    patch.setattr(estimate, "_Z", 1.6449)
+
+
+@of_results
+def interval_of_no_errors_has_no_width(patch: Patch) -> None:
+    """Wald's, which is narrow where there are few images."""
+    rewrite(
+        patch,
+        estimate.error_interval,
+        "return Interval(share, max(0.0, middle - half), min(1.0, middle + half))",
+        "half = _Z * math.sqrt(share * (1 - share) / n)\n    return Interval(share, share - half, share + half)",
+    )
+
+
+@of_results
+def paired_interval_treats_the_pairs_as_strangers(patch: Patch) -> None:
+    rewrite(
+        patch,
+        estimate.paired_gain,
+        "half = _Z / m * math.sqrt(b + c - (b - c) ** 2 / m)",
+        "p, q = wrong.mean(), baseline_wrong.mean()\n    half = _Z * math.sqrt((p * (1 - p) + q * (1 - q)) / n)",
+    )
+
+
+@of_results
+def paired_interval_has_its_sign_turned(patch: Patch) -> None:
+    rewrite(patch, estimate.paired_gain, "middle = (b - c) / m", "middle = (c - b) / m")
+
+
+@of_results
+def errors_of_a_class_are_counted_among_its_predictions(patch: Patch) -> None:
+    """Of what is called a fern, how much is none, instead of how many ferns are called something else."""
+    rewrite(
+        patch,
+        results._per_class,
+        "float(best.wrong[truth == k].mean()) if (truth == k).any()",
+        "float(best.wrong[best.logits.argmax(1) == k].mean()) if (truth == k).any()",
+    )
+
+
+@of_results
+def judged_images_of_a_class_are_counted_by_their_prediction(patch: Patch) -> None:
+    rewrite(patch, results._per_class, "int((truth == k).sum())", "int((best.logits.argmax(1) == k).sum())")
+
+
+@of_results
+def labels_of_unreadable_files_are_counted(patch: Patch) -> None:
+    rewrite(
+        patch,
+        results.write_results,
+        "np.isin(np.arange(len(photos)), usable) & (photos.labels != UNLABELLED)",
+        "photos.labels != UNLABELLED",
+    )
+
+
+@of_results
+def unreadable_files_are_counted_among_the_predictions(patch: Patch) -> None:
+    rewrite(patch, results._per_class, "probabilities[fitted.usable]", "probabilities")
+
+
+@of_results
+def predictions_of_unreadable_files_push_the_others_down(patch: Patch) -> None:
+    """As when what cannot be read is left out of the array but not of the names."""
+    rewrite(
+        patch,
+        results.write_results,
+        "prediction_rows(photos.names, probabilities,",
+        "prediction_rows(photos.names, np.roll(probabilities, len(photos) - len(usable), axis=0),",
+    )
+
+
+@of_results
+def surest_images_are_asked_about_next(patch: Patch) -> None:
+    rewrite(patch, suggest.label_next, 'np.argsort(margin, kind="stable")', 'np.argsort(-margin, kind="stable")')
+
+
+@of_results
+def images_with_a_label_are_asked_about_next(patch: Patch) -> None:
+    rewrite(
+        patch,
+        results.write_results,
+        "candidates = np.setdiff1d(usable, np.flatnonzero(labelled))",
+        "candidates = usable",
+    )
+
+
+@of_results
+def copies_of_one_image_are_asked_about_next(patch: Patch) -> None:
+    rewrite(patch, suggest.label_next, "if int(groups[index]) in seen:", "if False:")
+
+
+@of_results
+def positions_among_the_candidates_are_taken_for_images(patch: Patch) -> None:
+    rewrite(patch, suggest.label_next, "index = int(candidates[position])", "index = int(position)")
