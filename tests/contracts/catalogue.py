@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from meanteacher.core import InputError
+
 Patch = pytest.MonkeyPatch
 Checks = dict[str, Callable[[], None]]
 """By name: functions that raise where something is wrong."""
@@ -38,7 +40,7 @@ class Catalogue(list[Mutant]):
 
 
 def rewrite(patch: Patch, function: Callable[..., Any], old: str, new: str) -> None:
-    """Replace one piece of a function's source, wherever in the package the function is known.
+    """Replace one piece of a function's source, wherever the function is known.
 
     Args:
         patch: takes it back
@@ -64,11 +66,11 @@ def rewrite(patch: Patch, function: Callable[..., Any], old: str, new: str) -> N
 
 
 def replace(patch: Patch, function: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """Put another function in the place of one, in every module of the package that has it by its name."""
+    """Put another function in the place of one, in every module that has it by its name, detectors too."""
     name = inspect.unwrap(function).__name__
-    known = [m for key, m in sys.modules.items() if key.startswith("meanteacher.") and vars(m).get(name) is function]
+    known = [module for module in sys.modules.values() if getattr(module, "__dict__", {}).get(name) is function]
     if not known:
-        raise LookupError(f"No module of the package has {name}.")
+        raise LookupError(f"No module has {name}.")
     for module in known:
         patch.setattr(module, name, other)
 
@@ -76,3 +78,12 @@ def replace(patch: Patch, function: Callable[..., Any], other: Callable[..., Any
 def named(checks: Iterable[Callable[[], None]]) -> Checks:
     """Each check by its name in words."""
     return {check.__name__.replace("_", " "): check for check in checks}
+
+
+def refused(call: Callable[[], object], what: str) -> None:
+    """Whoever calls it is told by an `InputError` that the input is wrong."""
+    try:
+        call()
+    except InputError:
+        return
+    raise AssertionError(f"{what} is not refused")

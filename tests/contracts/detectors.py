@@ -6,9 +6,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import classifier_detectors
 import contract
 import fit_detectors
 import fit_world
+import label_detectors
+import photo_detectors
 import recipe_detectors
 import run_detectors
 import torch
@@ -377,6 +380,10 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "fit in folds": fit_detectors.of_folds,
     "fit that goes on from another": fit_detectors.of_going_on,
     "results of a fit": fit_detectors.of_results,
+    "photos": lambda: named(photo_detectors.DETECTORS),
+    "model files": lambda: named(classifier_detectors.DETECTORS),
+    "export": lambda: named(classifier_detectors.EXPORT),
+    "labelling page": lambda: named(label_detectors.DETECTORS),
 }
 """What is looked at for a mutant of each area."""
 
@@ -386,6 +393,8 @@ def prepare(area: str) -> None:
     for needed in {
         "fit that goes on from another": (fit_world.held_out, fit_world.in_folds),
         "results of a fit": (fit_world.in_folds,),
+        "model files": (classifier_detectors.model,),
+        "export": (classifier_detectors.model,),
     }.get(area, ()):
         needed()
 

@@ -84,7 +84,7 @@ def decoded(path: Path, size: int) -> np.ndarray:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     return Path(folder.name)
@@ -96,7 +96,7 @@ def photos(n_labelled: int) -> Photos:
 
     The fewer are among the more, under the same names.
     """
-    root = _scratch() / f"photos-{n_labelled}"
+    root = scratch() / f"photos-{n_labelled}"
     truth: dict[str, str] = {}
     copies: list[tuple[str, str]] = []
 
@@ -289,7 +289,7 @@ def make_fit(
         start: the folder of a fit to go on from
         pages: whether the report and the model card are written, too
     """
-    out = Path(tempfile.mkdtemp(dir=_scratch())) / name
+    out = Path(tempfile.mkdtemp(dir=scratch())) / name
     file = None
     if added:
         file = out.parent / "labels.csv"

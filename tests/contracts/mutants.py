@@ -11,6 +11,7 @@ import pytest
 import recipe_mutants
 import torch
 import torch.nn.functional as F
+import use_mutants
 from catalogue import Catalogue, Patch, rewrite
 from torch import Tensor
 
@@ -469,7 +470,7 @@ def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
     patch.setattr(PerChannel, "fit", lambda self, images, index=None: real(self, images))
 
 
-MUTANTS.extend((*recipe_mutants.MUTANTS, *fit_mutants.MUTANTS))
+MUTANTS.extend((*recipe_mutants.MUTANTS, *fit_mutants.MUTANTS, *use_mutants.MUTANTS))
 
 
 def table() -> str:
