@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,13 @@ def _load(name: str) -> ModuleType:
 
 
 def test_own_loop_learns_two_moons_from_six_labels():
-    assert _load("own_loop").main() < 0.05
+    """Over five draws of points, labels and noise: 1.4 % with the consistency cost and 8.8 % without it, measured."""
+    main = _load("own_loop").main
+    with_consistency, without = (
+        statistics.mean(main(seed=seed, weight=weight) for seed in range(5)) for weight in (50.0, 0.0)
+    )
+    assert with_consistency < 0.04
+    assert with_consistency < 0.6 * without
 
 
 def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path):
