@@ -1,7 +1,9 @@
 """What a person sees of a shipped model: predicting, judging, exporting."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ from PIL import Image
 
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
-from meanteacher.fit.bundle import Bundle, save_bundle
+from meanteacher.fit.bundle import Bundle, load_bundle, save_bundle
+from meanteacher.fit.decode import decode
+from meanteacher.fit.duplicates import digest
+from meanteacher.fit.seen import Seen
 from meanteacher.models import FastNet
 from meanteacher.views import PerImage
 
@@ -74,10 +79,83 @@ def test_evaluate_shows_errors_and_confusions_and_writes_them(
     shown = capsys.readouterr().out
     scores = json.loads(out.read_text())
     assert scores["n_judged"] == 9
-    assert f"Wrong on {scores['wrong']} of 9 images" in shown
-    assert f"{scores['error']:.1%} ({scores['low']:.1%} to {scores['high']:.1%})" in shown
+    assert f"Wrong on {scores['wrong']} of 9 images: an error of" in shown
+    low, high = 100 * scores["low"], 100 * scores["high"]
+    assert f"{100 * scores['error']:.1f} % ({low:.1f} to {high:.1f} %)" in shown
     assert "such as cat/broken.jpg" in shown
     assert all(words in shown for words in ("Most often taken for", "True \\ predicted", "[b]", "points on average"))
+
+
+def seeing(model: Path, photos: Path, *, taught: str = "", without: str = "", complete: bool = True) -> None:
+    """Let the model have learnt from the images of some folders, with their labels or without."""
+    digests = [
+        b"".join(sorted(digest(decode(path, SIZE).transpose(2, 0, 1)) for path in photos.glob(f"{pattern}/?.png")))
+        if pattern
+        else b""
+        for pattern in (taught, without)
+    ]
+    estimate = {"error": 0.192, "low": 0.15, "high": 0.241, "how": "held-out", "n": 312}
+    bundle = replace(load_bundle(model), seen=Seen(*digests, complete), about={"estimate": estimate})
+    save_bundle(bundle, FastNet(width=0.125), PerImage(), model / "model", overwrite=True)
+
+
+def evaluated(model: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    out = model / "scores.json"
+    commands.run_evaluate(model, photos, labels=None, out=out)
+    return json.loads(out.read_text()), capsys.readouterr().out
+
+
+def test_images_that_taught_the_model_are_left_out_and_that_is_said(
+    model: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+):
+    seeing(model, photos, taught="dog")
+    scores, shown = evaluated(model, photos, capsys)
+    assert (scores["judged"], scores["n_judged"], scores["seen"]["training"]["n_judged"]) == ("new", 5, 4)
+    assert f"Wrong on {scores['wrong']} of 5 images that are new to the model: an error of" in shown
+    assert "Left out: 4 images that taught the model." in shown
+    assert f"wrong on {100 * scores['seen']['training']['error']:.1f} % of those" in shown
+
+
+@pytest.mark.parametrize("from_inside", [False, True])
+def test_where_all_images_taught_the_model_no_error_is_told_but_where_the_estimate_is(
+    model: Path, photos: Path, capsys: pytest.CaptureFixture[str], from_inside: bool
+):
+    seeing(model, photos, taught="*")
+    (model / "report.html").write_text("the report")
+    scores, shown = evaluated(model / "model" if from_inside else model, photos, capsys)
+    assert (scores["judged"], scores["n_judged"], scores["error"]) == ("training", 0, None)
+    assert scores["seen"]["training"]["n_judged"] == 9
+    assert "Wrong on" not in shown
+    assert "True \\ predicted" not in shown
+    assert "All 9 images taught this model." in shown
+    assert "does not say how good it is on others" in shown
+    assert "The estimate of the fit is an error of 19.2 % (15.0 to 24.1 %), on 312 images that were kept apart" in shown
+    assert f"(see {model / 'report.html'})" in shown
+
+
+def test_images_that_were_seen_without_their_labels_are_told_apart(
+    model: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+):
+    seeing(model, photos, taught="dog", without="cat")
+    scores, shown = evaluated(model, photos, capsys)
+    assert [scores["seen"][kind]["n_judged"] for kind in ("new", "unlabelled", "training")] == [2, 3, 4]
+    assert "of 2 images that are new to the model" in shown
+    assert "Left out: 3 images that the model has learnt from without their labels" in shown
+    seeing(model, photos, without="*")
+    scores, shown = evaluated(model, photos, capsys)
+    assert (scores["judged"], scores["n_judged"]) == ("unlabelled", 9)
+    assert "of 9 images whose labels are new to the model" in shown
+    assert "has learnt from these images without their labels, so on images that it has never seen" in shown
+
+
+def test_what_a_model_does_not_say_is_said(model: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
+    scores, shown = evaluated(model, photos, capsys)
+    assert (scores["judged"], scores["seen"]) == ("unknown", None)
+    assert "Whether some of these images taught the model cannot be told" in shown
+    seeing(model, photos)
+    assert "The model has seen none of these images before." in evaluated(model, photos, capsys)[1]
+    seeing(model, photos, complete=False)
+    assert "went on from one that does not say which images taught it" in evaluated(model, photos, capsys)[1]
 
 
 def test_export_says_what_the_file_takes(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import InitialisesFromData, InputError, Problem
 from meanteacher.fit.bundle import Bundle, load_bundle, save_bundle
+from meanteacher.fit.seen import Seen
 from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
@@ -114,6 +115,49 @@ def test_folder_holds_two_files_and_saving_again_writes_the_same_bytes(tmp_path:
     )
     for name in ("model.json", "weights.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+SEEN = Seen(labelled=bytes(range(48)), unlabelled=bytes(range(100, 132)))
+
+
+@pytest.fixture
+def with_seen(tmp_path: Path) -> Path:
+    save_bundle(dataclasses.replace(made(), seen=SEEN), FAST, PerChannel(), tmp_path / "seeing")
+    return tmp_path / "seeing"
+
+
+@pytest.mark.parametrize("seen", [SEEN, Seen(), dataclasses.replace(SEEN, complete=False), None], ids=repr)
+def test_what_the_model_has_seen_is_kept(seen: Seen | None, tmp_path: Path):
+    save_bundle(dataclasses.replace(made(), seen=seen), FAST, PerChannel(), tmp_path / "model")
+    assert load_bundle(tmp_path / "model").seen == seen
+    assert (tmp_path / "model" / "seen.bin").exists() == (seen is not None)
+
+
+def test_a_model_of_an_earlier_version_does_not_say_what_it_has_seen(with_seen: Path):
+    rewrite(with_seen, lambda content: content.pop("seen"))
+    (with_seen / "seen.bin").unlink()
+    assert load_bundle(with_seen).seen is None
+
+
+def test_what_the_model_has_seen_may_be_deleted(with_seen: Path):
+    (with_seen / "seen.bin").unlink()
+    assert load_bundle(with_seen).seen is None
+
+
+@pytest.mark.parametrize("content", [b"", bytes(80), bytes(range(48)), bytes(10_000)], ids=len)
+def test_damaged_digests_are_noticed(content: bytes, with_seen: Path):
+    (with_seen / "seen.bin").write_bytes(content)
+    refused(with_seen, "seen.bin is damaged: its sha256 is not the one in model.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n_labelled": -1}, {"n_unlabelled": 1 << 40}, {"n_labelled": 2.5}, {"n_labelled": "3"}, {"n_labelled": None}],
+    ids=repr,
+)
+def test_counts_of_images_that_cannot_be_believed_are_refused(change: dict[str, Any], with_seen: Path):
+    rewrite(with_seen, lambda content: content["seen"].update(change))
+    refused(with_seen, "does not describe a model that can be used")
 
 
 def test_folder_of_a_fit_is_accepted(saved: Path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from PIL import Image
 from meanteacher.core import InputError
 from meanteacher.fit import fitting
 from meanteacher.fit.bundle import load_bundle
+from meanteacher.fit.duplicates import digest
+from meanteacher.fit.evaluation import evaluate
 from meanteacher.fit.finding import Finding
 from meanteacher.fit.fitting import Wishes, fit
 from meanteacher.fit.plan import Machine, Plan
@@ -179,6 +182,59 @@ def test_the_shipped_model_gives_the_predictions(fitted: Path, photos: Path) -> 
     assert np.allclose(p.max(1).values, [float(rows[i]["confidence"]) for i in readable], atol=1e-3)
 
 
+def digests(out: Path, photos: Path, pattern: str) -> set[bytes]:
+    """Of the images whose names match, from the pixels that the fit keeps."""
+    names = [row["path"] for row in table(out / "predictions.csv")]
+    images = np.load(out / "cache" / "images-32.npy")
+    return {digest(image) for name, image in zip(names, images, strict=True) if Path(name).match(pattern)}
+
+
+def split(content: bytes) -> set[bytes]:
+    return {content[at : at + 16] for at in range(0, len(content), 16)}
+
+
+def test_the_model_knows_the_images_that_taught_it(fitted: Path, photos: Path) -> None:
+    """With folds every label teaches the shipped model; supervised-only learns nothing from the others."""
+    seen = load_bundle(fitted).seen
+    assert seen is not None
+    assert seen.complete
+    assert split(seen.labelled) == set().union(*(digests(fitted, photos, f"{colour}/*") for colour in COLOURS))
+    shipped = json.loads((fitted / "fit.json").read_text())["answer"]["shipped"]
+    unlabelled = digests(fitted, photos, "unlabelled/[0-9]*.png")
+    assert len(unlabelled) == 20
+    assert split(seen.unlabelled) == (unlabelled if shipped == "mean-teacher" else set())
+
+
+@pytest.mark.parametrize("method", ["mean-teacher", "supervised"])
+def test_unlabelled_images_have_been_seen_where_the_shipped_model_learnt_from_them(
+    method: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = fitting._trained
+
+    def better(*given: Any) -> Any:
+        judged, _, shipped = trained(*given)
+        return judged, method, shipped
+
+    monkeypatch.setattr(fitting, "_trained", better)
+    assert fit(wishes(photos, tmp_path / "fit"), Quiet(), should_stop=never) is not None
+    seen = load_bundle(tmp_path / "fit").seen
+    assert seen is not None
+    assert seen.n_unlabelled == (20 if method == "mean-teacher" else 0)
+
+
+def test_judging_a_model_by_what_taught_it_gives_no_error(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    """Whatever the files are called: copies are known by their pixels. Others are judged."""
+    scores = evaluate(load_bundle(fitted), photos)
+    assert (scores["judged"], scores["error"], scores["seen"]["training"]["n_judged"]) == ("training", None, 15)
+    elsewhere, draws = tmp_path / "elsewhere", np.random.default_rng(7)
+    for colour in COLOURS:
+        (elsewhere / colour).mkdir(parents=True)
+        Image.open(photos / colour / "0.png").save(elsewhere / colour / "again.bmp")
+        _paint(elsewhere / colour / "new.png", colour, draws)
+    scores = evaluate(load_bundle(fitted), elsewhere)
+    assert (scores["judged"], scores["n_judged"], scores["seen"]["training"]["n_judged"]) == ("new", 3, 3)
+
+
 def _mirroring(out: Path) -> tuple[bool, bool, str]:
     """Whether it was planned, whether it was done, and what is said about it."""
     content = json.loads((out / "fit.json").read_text())
@@ -209,8 +265,20 @@ def test_an_interrupted_fit_is_resumed_to_the_same_bytes(fitted: Path, photos: P
     assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 6) is None
     onlooker = Quiet()
     assert fit(wishes(photos, out, resume=True), onlooker, should_stop=never) is not None
-    for name in ("model/weights.safetensors", "predictions.csv", "label-next.csv"):
+    for name in ("model/weights.safetensors", "model/seen.bin", "predictions.csv", "label-next.csv"):
         assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
+
+
+def test_going_on_from_a_model_that_does_not_say_what_it_has_seen_is_remembered(
+    fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    old = shutil.copytree(fitted, tmp_path / "old")
+    (old / "model" / "seen.bin").unlink()
+    assert fit(wishes(photos, tmp_path / "more", start=old), Quiet(), should_stop=never) is not None
+    seen = load_bundle(tmp_path / "more").seen
+    assert seen is not None
+    assert not seen.complete
+    assert seen.n_labelled == 15
 
 
 def test_changed_photos_are_not_resumed(fitted: Path, tmp_path: Path, photos: Path) -> None:
@@ -262,6 +330,12 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     )
     last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
+    # What taught the first model has taught this one.
+    before, seen = load_bundle(fitted).seen, load_bundle(tmp_path / "more").seen
+    assert before is not None
+    assert seen is not None
+    assert split(seen.labelled) == split(before.labelled) | digests(fitted, photos, "unlabelled/0[03].png")
+    assert seen.complete
     # No error is told of the last training, which every label taught.
     assert onlooker.logged == set(onlooker.trained)
     assert onlooker.judged == set(onlooker.trained[:-1])
@@ -331,6 +405,16 @@ def test_where_folds_would_be_too_short_a_part_is_held_out(
     content = fit(wishes(photos, out, resume=True), onlooker, should_stop=never)
     assert content is not None
     assert content["estimate"]["how"] == "held-out"
+    # The images that judge have not taught the model, and are new to it.
+    seen = load_bundle(out).seen
+    assert seen is not None
+    assert content["estimate"]["n"] > 0
+    assert seen.n_labelled == 15 - content["estimate"]["n"]
+    for name in content["held_out"]:
+        assert not digests(out, photos, name) & split(seen.labelled)
+    scores = evaluate(load_bundle(out), photos)
+    assert (scores["judged"], scores["n_judged"]) == ("new", content["estimate"]["n"])
+    assert scores["wrong"] == content["estimate"][content["answer"]["shipped"]]["wrong"]
     assert onlooker.trained == ["supervised", "supervised", "mean-teacher"]
 
 

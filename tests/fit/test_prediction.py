@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from meanteacher.core import InputError
 from meanteacher.fit import classify
 from meanteacher.fit.bundle import Bundle
+from meanteacher.fit.decode import decode
+from meanteacher.fit.duplicates import digest
 from meanteacher.fit.evaluation import evaluate
 from meanteacher.fit.prediction import cell, predict, prediction_rows
+from meanteacher.fit.seen import Seen
 from meanteacher.views import PerChannel
 
 SIZE = 8
@@ -272,6 +275,46 @@ def test_scores_are_those_counted_by_hand(labelled: Path):
     assert [entry["error"] for entry in scores["per_class"]] == [0.25, 0, 0]
     assert [entry["n_predicted"] for entry in scores["per_class"]] == [3, 4, 2]
     assert told[-1] == (9, 9)
+
+
+@pytest.mark.parametrize(
+    ("taught", "without", "judged", "counts"),
+    [
+        ("", "", "new", (9, 0, 0)),
+        # One of the green ones is a copy of the one that is called red.
+        ("red/*", "", "new", (4, 0, 5)),
+        ("red/*", "blue/*", "new", (2, 2, 5)),
+        ("red/*", "[bg]*/*", "unlabelled", (0, 4, 5)),
+        ("*/*", "", "training", (0, 0, 9)),
+    ],
+)
+def test_images_that_the_model_has_learnt_from_do_not_count(
+    labelled: Path, taught: str, without: str, judged: str, counts: tuple[int, int, int]
+):
+    def digests(pattern: str) -> bytes:
+        paths = labelled.glob(pattern) if pattern else ()
+        return b"".join(sorted({digest(decode(path, SIZE).transpose(2, 0, 1)) for path in paths}))
+
+    told: list[tuple[int, int]] = []
+    bundle = dataclasses.replace(colour_bundle(), seen=Seen(digests(taught), digests(without)))
+    scores = evaluate(bundle, labelled, progress=lambda done, n: told.append((done, n)))
+    assert scores["judged"] == judged
+    assert tuple(scores["seen"][kind]["n_judged"] for kind in ("new", "unlabelled", "training")) == counts
+    # The one that is wrong is red.
+    n_wrong = {kind: scores["seen"][kind]["wrong"] for kind in ("new", "unlabelled", "training")}
+    assert n_wrong == {"new": 0 if taught else 1, "unlabelled": 0, "training": 1 if taught else 0}
+    assert told[-1] == (9, 9)
+    if judged == "training":
+        assert scores["error"] is scores["low"] is scores["calibration"]["error"] is None
+        assert sum(map(sum, scores["confusion"])) == scores["n_judged"] == 0
+    else:
+        assert {name: scores[name] for name in scores["seen"][judged]} == scores["seen"][judged]
+        assert sum(map(sum, scores["confusion"])) == scores["n_judged"]
+
+
+def test_a_model_that_does_not_say_what_it_has_seen_is_judged_by_all(labelled: Path):
+    scores = evaluate(colour_bundle(), labelled)
+    assert (scores["judged"], scores["seen"], scores["n_judged"]) == ("unknown", None, 9)
 
 
 def test_calibration_error_is_the_distance_of_confidence_from_accuracy(labelled: Path):

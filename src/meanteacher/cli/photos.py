@@ -105,7 +105,10 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Compare a model's predictions with labels that it has not been trained on."""
+    """Compare a model's predictions with labels that it has not been trained on.
+
+    Images that taught the model are known again by their pixels and left out: they do not say how good it is on others.
+    """
     with errors_explained():
         from meanteacher.cli.predict import run_evaluate
 

@@ -19,6 +19,7 @@ from meanteacher.fit.export import export_onnx
 from meanteacher.fit.prediction import predict
 from meanteacher.recipes.folder import write_json
 
+_WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
 _MOST_CLASSES = 12
 """Whose confusions fit a terminal side by side."""
 
@@ -56,14 +57,18 @@ def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | 
     bundle = load_bundle(model)
     with _bar(console, "Judging") as progress:
         scores = evaluate(bundle, photos, labels, device=device, progress=progress)
-    console.print(_per_class(scores))
-    if len(bundle.class_names) <= _MOST_CLASSES:
-        console.print(_confusions(scores))
-    _say(
-        console,
-        f"Wrong on {scores['wrong']:,} of {scores['n_judged']:,} images: an error of {_with_interval(scores)}. "
-        f"Its confidence is off by {100 * scores['calibration']['error']:.1f} points on average.",
-    )
+    if scores["judged"] != "training":
+        console.print(_per_class(scores))
+        if len(bundle.class_names) <= _MOST_CLASSES:
+            console.print(_confusions(scores))
+        _say(
+            console,
+            f"Wrong on {scores['wrong']:,} of {scores['n_judged']:,} images{_WHICH[scores['judged']]}: "
+            f"an error of {_with_interval(scores)}. "
+            f"Its confidence is off by {100 * scores['calibration']['error']:.1f} points on average.",
+        )
+    for sentence in _about_seen(scores, bundle.about, model):
+        _say(console, sentence)
     if scores["unreadable"]:
         first = scores["unreadable"][0]
         _say(
@@ -78,6 +83,57 @@ def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | 
         except OSError as error:
             raise InputError(f"Cannot write {out} ({error}). Give another file with --out.") from error
         _say(console, f"Written: {out}")
+
+
+def _about_seen(scores: dict[str, Any], about: dict[str, Any], model: Path) -> list[str]:
+    """How far the error can be believed, by what the model has seen of these images."""
+    seen = scores["seen"]
+    if seen is None:
+        return [
+            "Whether some of these images taught the model cannot be told, because it does not say which did (it was "
+            "made by an earlier version, or its file seen.bin is missing). If some did, the error on others is higher."
+        ]
+    sentences = []
+    taught, unlabelled = seen["training"], seen["unlabelled"]
+    if scores["judged"] == "training":
+        sentences.append(
+            f"All {taught['n_judged']:,} images taught this model. It is wrong on {_percent(taught['error'])} of them, "
+            f"which does not say how good it is on others. {_estimate(about, model)}"
+        )
+    elif taught["n_judged"]:
+        sentences.append(
+            f"Left out: {_images(taught['n_judged'])} that taught the model. It is wrong on "
+            f"{_percent(taught['error'])} of those, which does not say how good it is on others."
+        )
+    if scores["judged"] == "unlabelled":
+        sentences.append(
+            "The model has learnt from these images without their labels, so on images that it has never seen the "
+            "error may be a little higher."
+        )
+    elif unlabelled["n_judged"]:
+        sentences.append(
+            f"Left out: {_images(unlabelled['n_judged'])} that the model has learnt from without their labels. It is "
+            f"wrong on {_percent(unlabelled['error'])} of those."
+        )
+    if not taught["n_judged"] + unlabelled["n_judged"]:
+        sentences.append("The model has seen none of these images before.")
+    if not seen["complete"]:
+        sentences.append(
+            "The model went on from one that does not say which images taught it. If some of these did, the error on "
+            "others is higher."
+        )
+    return sentences
+
+
+def _estimate(about: dict[str, Any], model: Path) -> str:
+    """Where to find an error that means something."""
+    folder = model if (model / "model").is_dir() else model.resolve().parent
+    report = f" (see {folder / 'report.html'})" if (folder / "report.html").exists() else ""
+    try:
+        found = f"{_with_interval(about['estimate'])}, on {_images(about['estimate']['n'])} that were kept apart"
+    except (KeyError, TypeError, ValueError):
+        return f"Give images that it has not been trained on; the report of the fit has an estimate{report}."
+    return f"The estimate of the fit is an error of {found}{report}."
 
 
 def run_export(model: Path, *, out: Path, overwrite: bool) -> None:
@@ -126,7 +182,15 @@ def _confusions(scores: dict[str, Any]) -> Table:
 def _with_interval(entry: dict[str, Any]) -> str:
     if entry["error"] is None:
         return "–"
-    return f"{entry['error']:.1%} ({entry['low']:.1%} to {entry['high']:.1%})"
+    return f"{_percent(entry['error'])} ({100 * entry['low']:.1f} to {_percent(entry['high'])})"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _images(n: int) -> str:
+    return f"{n:,} image{'s' * (n != 1)}"
 
 
 @contextmanager

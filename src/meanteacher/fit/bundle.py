@@ -1,4 +1,4 @@
-"""The shipped model: a folder with weights.safetensors and model.json, and nothing in it that could run.
+"""The shipped model: a folder with weights.safetensors, model.json and seen.bin, and nothing in it that could run.
 
 A model comes from elsewhere: by mail, from a download. So it is read as data. The kinds of network are a plain
 dict, the weights hold tensors alone, and all shapes are compared before anything of their size is built.
@@ -20,13 +20,17 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from meanteacher.core import InputError
+from meanteacher.fit.duplicates import DIGEST_BYTES
 from meanteacher.fit.manifest import AGAIN, FORMAT, NETWORKS, NORMALISERS, SCHEMA, Manifest, read_manifest
+from meanteacher.fit.seen import Seen
 from meanteacher.models import ModelSpec
 from meanteacher.passes import class_output, in_fast_layout
 from meanteacher.views import Normaliser
 
 WEIGHTS = "weights.safetensors"
 MANIFEST = "model.json"
+SEEN = "seen.bin"
+"""Digests of the images that the model has learnt from: of those with labels, then of those without."""
 
 _PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
 _ZIP = b"PK\x03\x04"
@@ -63,6 +67,8 @@ class Bundle:
     """probabilities = softmax(logits / temperature)"""
     about: dict[str, Any]
     """Free JSON: versions, error estimate, date, commit."""
+    seen: Seen | None = None
+    """What it has learnt from; None where it does not say."""
 
     def classifier(self) -> ClassifierModule:
         return ClassifierModule(self.normalise, self.network, self.temperature).eval()
@@ -95,6 +101,14 @@ def save_bundle(
         "sha256": hashlib.sha256(weights).hexdigest(),
         "about": bundle.about,
     }
+    digests = b"" if bundle.seen is None else bundle.seen.labelled + bundle.seen.unlabelled
+    if bundle.seen is not None:
+        manifest["seen"] = {
+            "n_labelled": bundle.seen.n_labelled,
+            "n_unlabelled": bundle.seen.n_unlabelled,
+            "complete": bundle.seen.complete,
+            "sha256": hashlib.sha256(digests).hexdigest(),
+        }
     text = json.dumps(manifest, indent=1, allow_nan=False)
     unique = secrets.token_hex(4)
     temporary = folder.with_name(f".writing-{folder.name}-{unique}")
@@ -103,6 +117,8 @@ def save_bundle(
         try:
             _write(temporary / WEIGHTS, weights)
             _write(temporary / MANIFEST, text.encode())
+            if bundle.seen is not None:
+                _write(temporary / SEEN, digests)
             load_bundle(temporary)
             old = folder.with_name(f".old-{folder.name}-{unique}")
             if folder.exists():  # a folder cannot take the name of one with content
@@ -137,6 +153,7 @@ def load_bundle(folder: Path) -> Bundle:
         size=manifest.size,
         temperature=manifest.temperature,
         about=manifest.about,
+        seen=_read_seen(folder / SEEN, manifest),
     )
 
 
@@ -175,6 +192,21 @@ def _read_weights(path: Path, manifest: Manifest) -> dict[str, Tensor]:
         return load(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}). {AGAIN}") from error
+
+
+def _read_seen(path: Path, manifest: Manifest) -> Seen | None:
+    """None where there is none: a model of an earlier version, or one whose owner deleted the file."""
+    if manifest.seen is None or not path.exists():
+        return None
+    digests = DIGEST_BYTES * manifest.seen.n_labelled
+    n_bytes = digests + DIGEST_BYTES * manifest.seen.n_unlabelled
+    try:
+        content = path.read_bytes() if path.stat().st_size == n_bytes else b""
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error}). {AGAIN}") from error
+    if hashlib.sha256(content).hexdigest() != manifest.seen.sha256:
+        raise InputError(f"{path} is damaged: its sha256 is not the one in {MANIFEST}. {AGAIN}")
+    return Seen(content[:digests], content[digests:], manifest.seen.complete)
 
 
 def _tensors(bundle: Bundle) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU
 from meanteacher.fit.bundle import Bundle, ClassifierModule
 from meanteacher.fit.decode import UnreadableError, decode, squeeze
+from meanteacher.fit.duplicates import digest
 from meanteacher.fit.folding import folded
 from meanteacher.fit.npz import read_npz
 from meanteacher.fit.photos import Photos
@@ -38,6 +39,8 @@ class Classified:
     """[n, n_classes]; meaningless where unreadable."""
     unreadable: dict[int, str]
     """Row of the chunk -> reason."""
+    digests: Sequence[bytes]
+    """Of the pixels; empty unless asked for."""
 
 
 def find_images(photos: Path) -> Photos:
@@ -58,7 +61,12 @@ def find_images(photos: Path) -> Photos:
 
 
 def classify(
-    bundle: Bundle, photos: Photos, index: Sequence[int] | None = None, *, device: torch.device = CPU
+    bundle: Bundle,
+    photos: Photos,
+    index: Sequence[int] | None = None,
+    *,
+    device: torch.device = CPU,
+    with_digests: bool = False,
 ) -> Generator[Classified, None, None]:
     """Judge the images at these positions, or all, in their order.
 
@@ -82,7 +90,8 @@ def classify(
                 unreadable[row] = str(error)
         with torch.inference_mode():
             images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
-            return Classified(chunk, classifier(images).cpu(), unreadable)
+            digests = [digest(image.transpose(2, 0, 1)) for image in pixels] if with_digests else []
+            return Classified(chunk, classifier(images).cpu(), unreadable, digests)
 
     length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
     with _threads() as (pool, n_threads):

@@ -29,13 +29,21 @@ the cells (a small bird before the same sky makes another picture), and the mean
 50,000 training images of CIFAR-10 and as many of SVHN, where what passes is the same photograph."""
 
 
+DIGEST_BYTES = 16
+
+
+def digest(image: NDArray[np.uint8]) -> bytes:
+    """Of the pixels of one image, [3, S, S]: the same for the very same picture, whatever file it came from."""
+    return hashlib.blake2b(image.tobytes(), digest_size=DIGEST_BYTES).digest()
+
+
 def exact_groups(images: NDArray[np.uint8]) -> NDArray[np.int64]:
     """For every image, the index of the first one with the very same pixels ([N] int64)."""
     first: dict[bytes, int] = {}
     group = np.empty(len(images), dtype=np.int64)
     for part in _parts(len(images), images.shape[-1]):
         for i, image in enumerate(np.ascontiguousarray(images[part]), start=part.start):
-            group[i] = first.setdefault(hashlib.blake2b(image, digest_size=16).digest(), i)
+            group[i] = first.setdefault(digest(image), i)
     return group
 
 

@@ -1,4 +1,4 @@
-"""How good a shipped model is on images whose labels are known."""
+"""How good a shipped model is on images whose labels are known, and which have not taught it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,9 @@ from meanteacher.fit.classify import classify
 from meanteacher.fit.estimate import CONFIDENCE, calibration_error, error_interval, reliability
 from meanteacher.fit.photos import Photos, find_photos, printable
 
-SCHEMA = 1
+SCHEMA = 2
+KINDS = ("new", "unlabelled", "training")
+"""What an image can be to a model: never seen, learnt from without its label, learnt from with it."""
 
 
 def evaluate(
@@ -26,7 +28,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Errors in all and of each class with 95 % intervals, the confusions, and whether the confidence can be believed.
 
-    Images without a label are left out. So are those that cannot be read, which are named.
+    Images without a label are left out. So are those that cannot be read, which are named. So are those that taught the
+    model, known again by their pixels: they say nothing about its error. Their own error is given beside, under
+    "seen", which is None where the model does not say what it has seen. Where it has learnt from some of the images
+    without their labels, and others are new to it, only the new ones are judged. "judged" says which were: "new",
+    "unlabelled", "training" where no other is left, so that there is no error to be told, or "unknown".
 
     Raises:
         InputError: there are no labels, there is no such device, or the model does not know some of the classes.
@@ -37,20 +43,33 @@ def evaluate(
     judged = np.flatnonzero(truth != UNLABELLED).tolist()
     unreadable: dict[int, str] = {}
     parts = []
-    for chunk in classify(bundle, found, judged, device=chosen):
+    digests: list[bytes] = []
+    for chunk in classify(bundle, found, judged, device=chosen, with_digests=bundle.seen is not None):
         unreadable |= {chunk.index[row]: reason for row, reason in chunk.unreadable.items()}
         parts.append(chunk.probabilities.numpy())
+        digests += chunk.digests
         progress(sum(map(len, parts)), len(judged))
     readable = np.array([k not in unreadable for k in judged])
     if not readable.any():
         raise InputError(
             f"None of the {len(judged)} labelled images of {photos} can be read, so nothing can be judged."
         )
-    return {
+    probabilities, known = np.concatenate(parts)[readable], truth[judged][readable]
+    told = {
         "schema": SCHEMA,
         "n_unlabelled": len(found) - len(judged),
         "unreadable": [{"name": printable(found.names[k]), "reason": why} for k, why in unreadable.items()],
-        **_scores(np.concatenate(parts)[readable], truth[judged][readable], bundle),
+    }
+    if bundle.seen is None:
+        return told | {"judged": "unknown", "seen": None, **_scores(probabilities, known, bundle)}
+    kinds = bundle.seen.kinds(digests)[readable]
+    kind = next(kind for kind in KINDS if (kinds == kind).any())
+    counted = (kinds == kind) & (kind != "training")
+    each = {one: _error(_confusion(probabilities[kinds == one], known[kinds == one])) for one in KINDS}
+    return told | {
+        "judged": kind,
+        "seen": {"complete": bundle.seen.complete, **each},
+        **_scores(probabilities[counted], known[counted], bundle),
     }
 
 
@@ -69,10 +88,7 @@ def _known_to(bundle: Bundle, found: Photos) -> np.ndarray:
 
 
 def _scores(probabilities: np.ndarray, truth: np.ndarray, bundle: Bundle) -> dict[str, Any]:
-    n_classes = len(bundle.class_names)
-    guess = probabilities.argmax(1)
-    confusion = np.zeros((n_classes, n_classes), np.int64)
-    np.add.at(confusion, (truth, guess), 1)
+    confusion = _confusion(probabilities, truth)
     return {
         "confidence": CONFIDENCE,
         **_error(confusion),
@@ -84,10 +100,16 @@ def _scores(probabilities: np.ndarray, truth: np.ndarray, bundle: Bundle) -> dic
         "confusion": confusion.tolist(),
         "calibration": {
             "temperature": bundle.temperature,
-            "error": calibration_error(probabilities, truth),
+            "error": calibration_error(probabilities, truth) if len(truth) else None,
             "bins": reliability(probabilities, truth),
         },
     }
+
+
+def _confusion(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    confusion = np.zeros((probabilities.shape[1],) * 2, np.int64)
+    np.add.at(confusion, (truth, probabilities.argmax(1)), 1)
+    return confusion
 
 
 def _error(confusion: np.ndarray, label: int | None = None) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from meanteacher.fit.plan import (
 from meanteacher.fit.previous import Previous, read_previous
 from meanteacher.fit.results import Fitted, write_results
 from meanteacher.fit.rounds import Interrupted, Judged, Rounds, Trained
+from meanteacher.fit.seen import Seen
 from meanteacher.fit.shapes import shapes_of
 from meanteacher.train import Listener
 
@@ -182,6 +183,7 @@ def fit(
         shipped=shipped,
         method=better,
         shortage=shortage,
+        earlier=previous.seen if previous else Seen(),
     )
     with limited_threads(plan.threads):
         return write_results(

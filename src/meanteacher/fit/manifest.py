@@ -31,11 +31,22 @@ _SIZES = (8, 1024)
 _MAX_FIELD = 1000
 """A network of a thousand layers, or a thousand times as wide, is not one of ours."""
 _MAX_WEIGHTS = 1 << 31
+_MAX_IMAGES = 1 << 27
 _MAX_TEXT = 1 << 24
 """Bytes; model.json is a page or two, but a description may be longer and the classes many."""
 
 Shape = tuple[tuple[int, ...], torch.dtype]
 Shapes = dict[str, Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenManifest:
+    """What model.json says of the images that the model has learnt from; the digests are in a file beside it."""
+
+    n_labelled: int
+    n_unlabelled: int
+    complete: bool
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Manifest:
     temperature: float
     sha256: str
     about: dict[str, Any]
+    seen: SeenManifest | None
+    """None in a model of an earlier version."""
 
     def n_bytes(self) -> int:
         """Of all tensors together."""
@@ -140,6 +153,7 @@ def read_manifest(path: Path) -> Manifest:
             temperature=_number("temperature", content["temperature"], 1e-6, 1e6),
             sha256=str(content["sha256"]),
             about=dict(content["about"]),
+            seen=_seen(content["seen"]) if "seen" in content else None,
         )
         if (n_bytes := manifest.n_bytes()) > _MAX_WEIGHTS:
             raise ValueError(f"its weights would take {n_bytes:,} bytes, and {_MAX_WEIGHTS:,} are the most")
@@ -181,6 +195,11 @@ def _whole(name: str, value: object, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is a whole number from {low} to {high}, not {str(value)[:40]!r}")
     return value
+
+
+def _seen(content: Any) -> SeenManifest:
+    n_labelled, n_unlabelled = (_whole(name, content[name], 0, _MAX_IMAGES) for name in ("n_labelled", "n_unlabelled"))
+    return SeenManifest(n_labelled, n_unlabelled, bool(content["complete"]), str(content["sha256"]))
 
 
 def _class_names(names: Any) -> tuple[str, ...]:

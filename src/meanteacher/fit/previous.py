@@ -8,6 +8,7 @@ from meanteacher.fit.bundle import load_bundle
 from meanteacher.fit.continued import Continued
 from meanteacher.fit.manifest import read_manifest
 from meanteacher.fit.results import read_fit
+from meanteacher.fit.seen import Seen
 from meanteacher.models import FastNet
 
 
@@ -21,6 +22,8 @@ class Previous:
     sha256: str
     held_out: frozenset[str]
     """Names of the images that judged it and have not taught it; empty where folds took turns."""
+    seen: Seen
+    """What has taught it."""
 
     def continued(self, class_names: tuple[str, ...]) -> Continued:
         return Continued(network=self.network, start=str(self.folder), sha256=self.sha256, class_names=class_names)
@@ -33,8 +36,9 @@ def read_previous(folder: Path) -> Previous:
         InputError: it is none, or not complete.
     """
     held_out = frozenset(read_fit(folder)["held_out"])
-    load_bundle(folder)  # says what is wrong with a damaged model now, not after minutes
+    # Says what is wrong with a damaged model now, not after minutes.
+    seen = load_bundle(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
     if not isinstance(manifest.spec, FastNet):
         raise InputError(f"The model in {folder} is no FastNet, so that fit cannot go on from it.")
-    return Previous(folder, manifest.spec, manifest.size, manifest.sha256, held_out)
+    return Previous(folder, manifest.spec, manifest.size, manifest.sha256, held_out, seen)

@@ -25,6 +25,7 @@ from meanteacher.fit.photos import Photos, printable
 from meanteacher.fit.plan import METHODS, Plan
 from meanteacher.fit.prediction import cell, prediction_rows
 from meanteacher.fit.rounds import Judged, Trained
+from meanteacher.fit.seen import Seen, seen_by
 from meanteacher.fit.suggest import Suggestion, label_next
 from meanteacher.fit.thumbnail import thumbnail
 from meanteacher.fit.whole import write_whole
@@ -59,6 +60,8 @@ class Fitted:
     method: str
     shortage: str
     """That runs left steps out, in a sentence; empty where none did."""
+    earlier: Seen
+    """What the model had learnt from before, where this fit went on from one."""
 
 
 def write_results(
@@ -95,7 +98,9 @@ def write_results(
         "estimate": judged[fitted.method] | {"how": fitted.judging.how, "n": judged["n"]},
         "environment": made_with,
     }
-    bundle = Bundle(shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, temperature, about)
+    bundle = Bundle(
+        shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, temperature, about, _seen(fitted)
+    )
     save_bundle(bundle, shipped.spec, PerChannel(), out / "model", overwrite=True)
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
     suggestions = label_next(probabilities, candidates, fitted.groups, photos.class_names)
@@ -167,6 +172,17 @@ def read_fit(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} has the schema {schema}, this version reads {SCHEMA}. Fit again.")
     assert isinstance(content, dict)
     return content
+
+
+def _seen(fitted: Fitted) -> Seen:
+    """The images that taught the shipped model: not those that were held out, but those of folds, which it had all."""
+    labels = fitted.photos.labels[fitted.usable]
+    labelled, unlabelled = fitted.usable[labels != UNLABELLED], fitted.usable[labels == UNLABELLED]
+    if fitted.judging.how == "held-out":
+        labelled = np.setdiff1d(labelled, fitted.judging.judged)
+    if fitted.method == "supervised":
+        unlabelled = unlabelled[:0]
+    return seen_by(fitted.decoded.images, labelled=labelled, unlabelled=unlabelled, earlier=fitted.earlier)
 
 
 def _probabilities(fitted: Fitted, temperature: float, progress: Callable[[int, int], None]) -> np.ndarray:
