@@ -38,7 +38,7 @@ class Example:
         return open_session(self.photos, self.run)
 
     def ask_about(self, names: Sequence[str]) -> None:
-        rows = [(name, "dog", "0.4125", "hesitates between dog (41%) and cat (38%)") for name in names]
+        rows = [(name, "dog", "0.4125", "hesitates between dog (41.2 %) and cat (38.0 %)") for name in names]
         write_label_next(self.run, rows)
 
     def tell_of_the_fit(self, **data: object) -> None:

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "core": set(),
     "devices": {"core"},
     "files": set(),
+    "formats": set(),
     "seeding": set(),
     "passes": set(),
     "data": {"core", "devices", "seeding", "passes"},
@@ -30,13 +31,16 @@ MAY_IMPORT = {
     "teacher": {"core", "seeding", "passes"},
     "methods": {"core", "seeding", "passes", "schedules", "costs", "teacher"},
     "evaluate": {"core", "seeding", "passes", "data"},
-    "train": {"core", "devices", "seeding", "passes", "evaluate"},
+    "train": {"core", "devices", "formats", "seeding", "passes", "evaluate"},
     "recipes": _TRAINING,
-    "report": set(),
-    "fit": _TRAINING | {"passes", "recipes", "report"},
-    "label": {"core", "files", "fit"},
+    "report": {"formats"},
+    "fit": _TRAINING | {"formats", "passes", "recipes", "report"},
+    "label": {"core", "files", "fit", "formats"},
     "bench": _TRAINING - {"costs"} | {"fit"},
-    "cli": {"bench", "core", "data", "evaluate", "fit", "label", "models", "methods", "recipes", "train", "report"},
+    "cli": {
+        *("bench", "core", "data", "evaluate", "fit", "formats", "label", "models", "methods", "recipes", "train"),
+        "report",
+    },
 }
 
 

@@ -46,8 +46,9 @@ def test_every_record_of_a_fast_recipe_has_its_row(path: Path) -> None:
     record = json.loads(path.read_text(encoding="utf-8"))
     last = record["errors"]["last"]
     row = (
-        f"| `{record['recipe']['name']}` | {record['seed']} | {record['steps']:,} | {last['student']['test']:.2%} | "
-        f"{last['teacher']['test']:.2%} | {record['cpu_seconds'] / 60:.0f} |"
+        f"| `{record['recipe']['name']}` | {record['seed']} | {record['steps']:,} | "
+        f"{100 * last['student']['test']:.2f} % | {100 * last['teacher']['test']:.2f} % | "
+        f"{record['cpu_seconds'] / 60:.0f} |"
     )
     assert row in (DOCS / "results.md").read_text(encoding="utf-8")
 

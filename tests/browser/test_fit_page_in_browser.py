@@ -37,7 +37,8 @@ return low;
 
 def hostile_fit():
     """The worst names a folder can hold, where names are shown."""
-    fit = fit_example(title=HOSTILE)
+    fit = fit_example(title=HOSTILE, folder=f"/home/{HOSTILE}/{LONG}")
+    fit["data"]["photos"] = f"/home/{LONG}/{LONG}"
     fit["data"]["class_names"][:2] = [HOSTILE, LONG]
     for row, name in zip(fit["per_class"], (HOSTILE, LONG), strict=False):
         row["name"] = name

@@ -56,8 +56,8 @@ def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer,
     open_page(browser, server)
     assert browser.text("#progress") == "1 of 3"
     assert browser.text("#guess") == "dog"
-    assert browser.text("#sure") == "41 % sure"
-    assert browser.text("#reason").lower() == "hesitates between dog (41%) and cat (38%)"
+    assert browser.text("#sure") == "41.2 % sure"
+    assert browser.text("#reason").lower() == "hesitates between dog (41.2 %) and cat (38.0 %)"
     assert [browser.text(f"#classes li:nth-child({k}) kbd") for k in (1, 2, 3)] == ["c", "d", "o"]
     assert browser.run("return document.querySelector('#image').naturalWidth") == 384
     press(browser, "o")
@@ -273,7 +273,7 @@ def test_what_is_shown_is_told_to_a_reader_of_the_screen(browser: Browser, serve
     open_page(browser, server)
     press(browser, "c")
     assert browser.run("return document.querySelector('[aria-live=polite]').textContent") == (
-        f"Image 2 of 3, {TWO}.  The model guesses dog, 41 % sure. hesitates between dog (41%) and cat (38%)"
+        f"Image 2 of 3, {TWO}.  The model guesses dog, 41.2 % sure. hesitates between dog (41.2 %) and cat (38.0 %)"
     )
 
 

@@ -44,7 +44,7 @@ def test_progress_shows_costs_weight_errors_rate_and_alarms(terminal: bool, monk
         "consistency 0.25",
         "weight 12.5",
         "1234 img/s",
-        "test error: student 50.00%, teacher 25.00%",
+        "test error: student 50.0 %, teacher 25.0 %",
         "All [is] one.",
     ):
         assert words in shown, words

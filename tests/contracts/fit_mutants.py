@@ -271,14 +271,15 @@ def paired_interval_treats_the_pairs_as_strangers(patch: Patch) -> None:
     rewrite(
         patch,
         estimate.paired_gain,
-        "half = _Z / m * math.sqrt(b + c - (b - c) ** 2 / m)",
-        "p, q = wrong.mean(), baseline_wrong.mean()\n    half = _Z * math.sqrt((p * (1 - p) + q * (1 - q)) / n)",
+        "low, high = _paired_interval(better, worse, n)",
+        "p, q = wrong.mean(), baseline_wrong.mean()\n    half = _Z * math.sqrt((p * (1 - p) + q * (1 - q)) / n)\n"
+        "    low, high = q - p - half, q - p + half",
     )
 
 
 @of_results
 def paired_interval_has_its_sign_turned(patch: Patch) -> None:
-    rewrite(patch, estimate.paired_gain, "middle = (b - c) / m", "middle = (c - b) / m")
+    rewrite(patch, estimate._paired_interval, "middle = (b - c) / m", "middle = (c - b) / m")
 
 
 @of_results

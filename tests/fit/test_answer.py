@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,9 @@ def test_a_clear_gain_is_a_yes_with_both_errors_and_the_interval() -> None:
     result = said(list(range(20)), list(range(50)), 100)
     assert result["helped"] == "yes"
     assert result["shipped"] == "mean-teacher"
-    assert result["sentence"].startswith("Yes, the 1,000 unlabelled images helped: 20% wrong with them, 50% without")
+    assert result["sentence"].startswith(
+        "Yes, the 1,000 unlabelled images helped: 20.0 % wrong with them, 50.0 % without"
+    )
     assert "on 100 images kept apart" in result["sentence"]
 
 
@@ -30,7 +34,21 @@ def test_what_may_be_chance_is_said_to_be() -> None:
     result = said([0, 1, 2], [0, 1, 2, 3], 20)
     assert result["helped"] == "unclear"
     assert "cannot be told yet" in result["sentence"]
-    assert "labelled images to judge by would tell" in result["sentence"]
+    assert "labelled images to judge by would show it, instead of 20." in result["sentence"]
+
+
+def test_numbers_are_written_in_one_way() -> None:
+    sentences = [
+        said(list(range(200)), list(range(500)), 1200, 20_000)["sentence"],
+        said(list(range(500)), list(range(200)), 1200, 20_000)["sentence"],
+        said(list(range(231)), list(range(60, 300)), 1200, 20_000)["sentence"],
+        said(list(range(200)), list(range(200)), 1200, 0)["sentence"],
+    ]
+    assert "it takes about 7,400 labelled images to judge by to show it, more than the 1,000" in sentences[2]
+    for sentence in sentences:
+        assert re.findall(r"\S*%", sentence.replace(" %", "%"))
+        assert all(re.fullmatch(r"\d+\.\d", n) for n in re.findall(r"(\S+) ?%", sentence)), sentence
+        assert not re.search(r"\d{4}", sentence), sentence
 
 
 def test_equal_models_show_no_difference() -> None:

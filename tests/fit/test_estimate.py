@@ -3,6 +3,7 @@ import pytest
 from scipy.special import softmax
 
 from meanteacher.fit.estimate import (
+    Gain,
     calibration,
     calibration_error,
     error_interval,
@@ -48,6 +49,36 @@ def test_the_verdict_is_unclear_when_the_images_do_not_suffice() -> None:
     many = paired_gain(np.tile(model, 10), np.tile(baseline, 10))
     assert many.verdict == "yes"
     assert paired_gain(np.tile(baseline, 10), np.tile(model, 10)).verdict == "no"
+
+
+@pytest.mark.parametrize(("better", "worse"), [(6, 4), (4, 6), (3, 2), (1, 0), (0, 2), (7, 6)])
+def test_as_many_images_as_are_said_to_be_needed_are_needed_and_enough(better: int, worse: int) -> None:
+    kinds = np.arange(20)
+
+    def of(n: float) -> Gain:
+        """Twenty images again and again, so that the models differ on the same share of any number of them."""
+        wrong, baseline = kinds < worse, (kinds >= worse) & (kinds < worse + better)
+        times = max(1, round(n / 20))
+        return paired_gain(np.tile(wrong, times), np.tile(baseline, times))
+
+    needed = of(20).n_needed
+    assert needed is not None
+    assert of(500).n_needed == needed
+    assert of(needed + 10).verdict == ("yes" if better > worse else "no")
+    assert of(0.85 * needed - 10).verdict == "unclear"
+
+
+def test_what_is_unclear_takes_more_images_than_there_are() -> None:
+    unclear = 0
+    for n in (10, 37, 100):
+        for better in range(11):
+            for worse in range(11 - better):
+                gain = paired_gain(np.arange(n) < worse, (np.arange(n) >= worse) & (np.arange(n) < worse + better))
+                if gain.verdict == "unclear" and better != worse:
+                    unclear += 1
+                    assert gain.n_needed is not None
+                    assert gain.n_needed > n
+    assert unclear > 50
 
 
 def test_models_that_never_differ_need_no_number_of_images() -> None:

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +134,7 @@ def test_too_few_minutes_are_refused_before_anything_is_read(minutes: float, tmp
     assert wishes(tmp_path, tmp_path / "out", minutes=1).minutes == 1
 
 
-def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path) -> None:
+def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path, photos: Path) -> None:
     names = {
         "predictions.csv",
         "label-next.csv",
@@ -147,6 +149,10 @@ def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path) -> None
     content = json.loads((fitted / "fit.json").read_text())
     assert content["data"]["n_labelled"] == 15
     assert content["data"]["labels_file"] is None
+    assert content["data"]["photos"] == str(photos.resolve())
+    assert content["folder"] == str(fitted.resolve())
+    page = unescape((fitted / "report.html").read_text())
+    assert shlex.join(["meanteacher", "label", str(photos.resolve()), "--run", str(fitted.resolve())]) in page
     assert content["data"]["n_unlabelled"] == 20
     assert content["data"]["n_unreadable"] == 1
     assert content["estimate"]["how"] == "folds"
@@ -373,7 +379,7 @@ def test_a_fit_without_time_left_ends_with_a_model_and_says_what_it_left_out(pho
         assert record["skipped_steps"] == 3
         assert record["steps"] == 4
     assert load_bundle(out).class_names == tuple(COLOURS)
-    assert "25 % of supervised-fold-1" in onlooker.said[-1]
+    assert "25.0 % of supervised-fold-1" in onlooker.said[-1]
     assert onlooker.said[-1] in content["plan"]["sentence"]
 
 

@@ -43,10 +43,10 @@ def test_labelled_images_are_never_suggested() -> None:
 
 def test_the_reason_names_the_classes_it_hesitates_between() -> None:
     (suggestion,) = label_next(rows((0.1, 0.5, 0.4)), np.array([0]), np.array([0]), NAMES, n=1)
-    assert suggestion.reason == "hesitates between bee (50%) and cat (40%)"
+    assert suggestion.reason == "hesitates between bee (50.0 %) and cat (40.0 %)"
     (torn,) = label_next(np.array([[0.48, 0.52]]), np.array([0]), np.array([0]), NAMES[:2], n=1)
-    assert torn.reason == f"hesitates between {NAMES[1]} (52%) and {NAMES[0]} (48%)"
+    assert torn.reason == f"hesitates between {NAMES[1]} (52.0 %) and {NAMES[0]} (48.0 %)"
     (sure,) = label_next(rows((0.04, 0.9, 0.06)), np.array([0]), np.array([0]), NAMES, n=1)
-    assert sure.reason == "less sure here than elsewhere: bee (90%) or cat (6%)"
+    assert sure.reason == "less sure here than elsewhere: bee (90.0 %) or cat (6.0 %)"
     (lost,) = label_next(rows((0.34, 0.33, 0.33)), np.array([0]), np.array([0]), NAMES, n=1)
-    assert lost.reason == "unlike what it has learnt: no class is more probable than 34%"
+    assert lost.reason == "unlike what it has learnt: no class is more probable than 34.0 %"

@@ -40,8 +40,8 @@ def test_a_question_says_what_the_model_makes_of_the_image(example: Example):
         "number": 1,
         "name": ONE,
         "guess": "dog",
-        "confidence": 0.4125,
-        "reason": "hesitates between dog (41%) and cat (38%)",
+        "confidence": "41.2 %",
+        "reason": "hesitates between dog (41.2 %) and cat (38.0 %)",
     }
 
 

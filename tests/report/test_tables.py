@@ -1,7 +1,7 @@
 import pytest
 
+from meanteacher.formats import percentage
 from meanteacher.report import RecordError, display_name, load_record, summarise, to_markdown, to_text
-from meanteacher.report.tables import percent
 
 
 def test_a_row_holds_mean_and_standard_deviation_over_runs(run):
@@ -93,7 +93,7 @@ def test_large_test_sets_earn_a_second_digit(run):
 
 
 def test_a_difference_that_rounds_to_zero_has_no_sign():
-    assert percent(-0.0001, 597) == "0.0"
+    assert percentage(-0.0001, 597) == "0.0"
 
 
 def test_methods_have_names_people_read():

@@ -95,7 +95,7 @@ class SaysOneClass:
 
 def test_collapsed_predictions_are_an_alarm(tmp_path: Path):
     alarms = _alarms(recipe(steps=80, model=SaysOneClass()), tmp_path / "r")
-    assert alarms["collapse"].startswith("100% of the predictions are one class")
+    assert alarms["collapse"].startswith("100.0 % of the predictions are one class")
 
 
 @pytest.mark.parametrize("batch", BATCHES)
@@ -110,7 +110,7 @@ def test_leaking_labels_are_an_alarm(batch: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(ImageStream, "__getitem__", leaking)
     alarms = _alarms(recipe(batch=batch, steps=40), tmp_path / "r")
     assert {"hidden-labels", "labelled-share"} <= set(alarms)
-    assert alarms["labelled-share"].startswith("100.00% of the rows are labelled")
+    assert alarms["labelled-share"].startswith("100.00 % of the rows are labelled")
 
 
 def _declared(n_labelled: int, share: float, *, exact: bool) -> Declared:

@@ -19,6 +19,7 @@ from meanteacher.fit.photos import find_photos
 from meanteacher.fit.plan import image_size
 from meanteacher.fit.results import read_fit, write_pages
 from meanteacher.fit.shapes import shapes_of
+from meanteacher.formats import count, percent, percent_range
 
 _COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
@@ -79,9 +80,10 @@ def run_fit(wishes: Wishes, began: float) -> bool:
     console.print()
     console.print(f"[bold]{escape(fitted['answer']['sentence'])}[/]", soft_wrap=True, highlight=False)
     estimate = fitted["estimate"][fitted["answer"]["shipped"]]
+    judges = count(fitted["estimate"]["n"], "labelled image")
     console.print(
-        f"The model that is kept errs on {estimate['error']:.0%} (95 % interval {estimate['low']:.0%} to "
-        f"{estimate['high']:.0%}), judged by {fitted['estimate']['n']} labelled images.",
+        f"The model that is kept errs on {percent(estimate['error'])} (95 % interval "
+        f"{percent_range(estimate['low'], estimate['high'])}), judged by {judges}.",
         soft_wrap=True,
         highlight=False,
     )
@@ -107,10 +109,10 @@ def run_check(photos: Path, labels: Path | None) -> None:
             found, size, Path(folder), progress=lambda done, n: terminal.progress("Reading images", done, n)
         )
         findings = check(found, decoded, shapes)
-    n_labelled = int((found.labels >= 0).sum())
+    n_labelled, n_classes = int((found.labels >= 0).sum()), len(found.class_names)
     terminal.say(
-        f"{len(found)} images, {n_labelled} of them labelled, in {len(found.class_names)} classes: "
-        f"{', '.join(found.class_names[:20])}{' …' if len(found.class_names) > 20 else ''}."
+        f"{count(len(found))}, {n_labelled:,} of them labelled, in {count(n_classes, 'class', 'classes')}: "
+        f"{', '.join(found.class_names[:20])}{' …' if n_classes > 20 else ''}."
     )
     terminal.found(findings)
     if not findings:
@@ -120,8 +122,8 @@ def run_check(photos: Path, labels: Path | None) -> None:
 def run_report(folder: Path) -> None:
     """Write the pages of a fit again."""
     console = Console()
-    content = read_fit(folder)
-    write_pages(content, folder)
+    # The folder may have been moved since.
+    write_pages(read_fit(folder) | {"folder": str(folder.resolve())}, folder)
     console.print(
         f"Written: {escape(str(folder / 'report.html'))}, {escape(str(folder / 'MODEL_CARD.md'))}", highlight=False
     )

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from meanteacher.cli.interrupt import graceful_stop
 from meanteacher.fit.photos import printable
+from meanteacher.formats import count
 from meanteacher.label.server import LabelServer
 from meanteacher.label.session import Session, open_session
 
@@ -27,7 +28,7 @@ def _serve(console: Console, session: Session, port: int, open_browser: bool) ->
         LabelServer(session, port) as server,
         graceful_stop(lambda: console.print("Stopping.")) as should_stop,
     ):
-        console.print(f"{_count(session.n_left, 'image')} to label, in the browser at", highlight=False)
+        console.print(f"{count(session.n_left, 'image')} to label, in the browser at", highlight=False)
         console.print(f"  {server.address}", soft_wrap=True, highlight=False)
         console.print("Every answer is saved at once; Ctrl-C here ends it.", highlight=False)
         if open_browser:
@@ -39,13 +40,9 @@ def _serve(console: Console, session: Session, port: int, open_browser: bool) ->
 def _say_how_to_go_on(console: Console, session: Session) -> None:
     file = escape(printable(str(session.file)))
     n_new, n_left = session.n_answered, session.n_left
-    written = f"{_count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"
-    left = f"{_count(n_left, 'image')} left to label" if n_left else "every image is labelled"
+    written = f"{count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"
+    left = f"{count(n_left, 'image')} left to label" if n_left else "every image is labelled"
     console.print(f"{written}; {left}.", highlight=False, soft_wrap=True)
     if session.file.exists():
         console.print("Train with all labels so far:", highlight=False)
         console.print(f"  {escape(printable(session.command))}", soft_wrap=True, highlight=False)
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

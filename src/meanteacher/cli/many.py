@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meanteacher.cli.options import said_device
 from meanteacher.data import TrainTest
+from meanteacher.formats import percent
 from meanteacher.recipes import Recipe, run
 
 
@@ -58,7 +59,7 @@ def train_all(
                 )
                 if outcome.record is None:
                     return False
-                errors.append(f"{name} {outcome.record['errors']['last']['teacher']['test']:.1%}")
+                errors.append(f"{name} {percent(outcome.record['errors']['last']['teacher']['test'])}")
                 bar.advance(task)
             console.print(escape(f"draw {seed + 1}: {', '.join(errors)}"), highlight=False, soft_wrap=True)
     return True

@@ -17,6 +17,7 @@ from meanteacher.fit.bundle import load_bundle
 from meanteacher.fit.evaluation import evaluate
 from meanteacher.fit.export import export_onnx
 from meanteacher.fit.prediction import predict
+from meanteacher.formats import count, percent, percent_range, points
 from meanteacher.recipes.folder import write_json
 
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
@@ -65,7 +66,7 @@ def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | 
             console,
             f"Wrong on {scores['wrong']:,} of {scores['n_judged']:,} images{_WHICH[scores['judged']]}: "
             f"an error of {_with_interval(scores)}. "
-            f"Its confidence is off by {100 * scores['calibration']['error']:.1f} points on average.",
+            f"Its confidence is off by {points(100 * scores['calibration']['error'])} points on average.",
         )
     for sentence in _about_seen(scores, bundle.about, model):
         _say(console, sentence)
@@ -97,13 +98,13 @@ def _about_seen(scores: dict[str, Any], about: dict[str, Any], model: Path) -> l
     taught, unlabelled = seen["training"], seen["unlabelled"]
     if scores["judged"] == "training":
         sentences.append(
-            f"All {taught['n_judged']:,} images taught this model. It is wrong on {_percent(taught['error'])} of them, "
+            f"All {taught['n_judged']:,} images taught this model. It is wrong on {percent(taught['error'])} of them, "
             f"which does not say how good it is on others. {_estimate(about, model)}"
         )
     elif taught["n_judged"]:
         sentences.append(
-            f"Left out: {_images(taught['n_judged'])} that taught the model. It is wrong on "
-            f"{_percent(taught['error'])} of those, which does not say how good it is on others."
+            f"Left out: {count(taught['n_judged'])} that taught the model. It is wrong on "
+            f"{percent(taught['error'])} of those, which does not say how good it is on others."
         )
     if scores["judged"] == "unlabelled":
         sentences.append(
@@ -112,8 +113,8 @@ def _about_seen(scores: dict[str, Any], about: dict[str, Any], model: Path) -> l
         )
     elif unlabelled["n_judged"]:
         sentences.append(
-            f"Left out: {_images(unlabelled['n_judged'])} that the model has learnt from without their labels. It is "
-            f"wrong on {_percent(unlabelled['error'])} of those."
+            f"Left out: {count(unlabelled['n_judged'])} that the model has learnt from without their labels. It is "
+            f"wrong on {percent(unlabelled['error'])} of those."
         )
     if not taught["n_judged"] + unlabelled["n_judged"]:
         sentences.append("The model has seen none of these images before.")
@@ -130,7 +131,7 @@ def _estimate(about: dict[str, Any], model: Path) -> str:
     folder = model if (model / "model").is_dir() else model.resolve().parent
     report = f" (see {folder / 'report.html'})" if (folder / "report.html").exists() else ""
     try:
-        found = f"{_with_interval(about['estimate'])}, on {_images(about['estimate']['n'])} that were kept apart"
+        found = f"{_with_interval(about['estimate'])}, on {count(about['estimate']['n'])} that were kept apart"
     except (KeyError, TypeError, ValueError):
         return f"Give images that it has not been trained on; the report of the fit has an estimate{report}."
     return f"The estimate of the fit is an error of {found}{report}."
@@ -182,15 +183,7 @@ def _confusions(scores: dict[str, Any]) -> Table:
 def _with_interval(entry: dict[str, Any]) -> str:
     if entry["error"] is None:
         return "–"
-    return f"{_percent(entry['error'])} ({100 * entry['low']:.1f} to {_percent(entry['high'])})"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
-def _images(n: int) -> str:
-    return f"{n:,} image{'s' * (n != 1)}"
+    return f"{percent(entry['error'])} ({percent_range(entry['low'], entry['high'])})"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rich.progress import (
 
 from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
+from meanteacher.formats import percent
 from meanteacher.recipes import Recipe
 from meanteacher.train import Alarm, Evaluation, LogEntry
 
@@ -47,10 +48,11 @@ def load_data(console: Console, recipe: Recipe, folder: Path | None) -> TrainTes
 class RunProgress:
     """Shows cost parts, the ramped weights, both errors, images per second and the time left."""
 
-    def __init__(self, console: Console, title: str, *, steps: int) -> None:
+    def __init__(self, console: Console, title: str, *, steps: int, n_images: int = 0) -> None:
         self.console = console
         self.title = title
         self.steps = steps
+        self.n_images = n_images
         self._errors = ""
         self._first: tuple[int, float] | None = None
         """Step and time of the first entry: a resumed run does not begin at zero."""
@@ -85,7 +87,8 @@ class RunProgress:
             self._print(f"step {entry.step}/{self.steps}  {details}")
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._errors = f"{evaluation.part} error: student {evaluation.student:.2%}, teacher {evaluation.teacher:.2%}"
+        student, teacher = (percent(error, self.n_images) for error in (evaluation.student, evaluation.teacher))
+        self._errors = f"{evaluation.part} error: student {student}, teacher {teacher}"
         if not self.console.is_terminal:
             self._print(f"step {evaluation.step}/{self.steps}  {self._errors}")
 

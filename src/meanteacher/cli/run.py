@@ -10,6 +10,7 @@ from rich.markup import escape
 from meanteacher.cli.interrupt import graceful_stop
 from meanteacher.cli.options import said_device
 from meanteacher.cli.progress import RunProgress, load_data
+from meanteacher.formats import percent
 from meanteacher.recipes import find, override
 from meanteacher.recipes import run as run_in_folder
 
@@ -36,7 +37,7 @@ def run_recipe(
         console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
 
     with (
-        RunProgress(console, recipe.name, steps=recipe.steps) as progress,
+        RunProgress(console, recipe.name, steps=recipe.steps, n_images=len(loaded.test)) as progress,
         graceful_stop(announce) as should_stop,
     ):
         outcome = run_in_folder(
@@ -61,10 +62,10 @@ def run_recipe(
         console.print(f"Interrupted after step {outcome.step}; nothing is lost. Resume with:", highlight=False)
         console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)
         return False
-    last = outcome.record["errors"]["last"]
+    last, n_images = outcome.record["errors"]["last"], len(loaded.test)
     console.print(
-        f"Complete. Test error after {last['step']} steps: student {last['student']['test']:.2%}, "
-        f"teacher {last['teacher']['test']:.2%}.",
+        f"Complete. Test error after {last['step']:,} steps: student {percent(last['student']['test'], n_images)}, "
+        f"teacher {percent(last['teacher']['test'], n_images)}.",
         highlight=False,
     )
     for alarm in outcome.record["alarms"]:

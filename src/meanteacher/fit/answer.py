@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 from meanteacher.fit.estimate import CONFIDENCE, Gain, Interval, error_interval, paired_gain
+from meanteacher.fit.judging import MOST_JUDGES
+from meanteacher.formats import count, percent, points
 
 
 def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray) -> tuple[dict[str, Any], Gain]:
@@ -15,6 +17,7 @@ def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndar
         "how": how,
         "n": n,
         "confidence": CONFIDENCE,
+        "n_needed": gain.n_needed,
         "mean-teacher": _said(error_interval(int(mean_teacher_wrong.sum()), n), int(mean_teacher_wrong.sum())),
         "supervised": _said(error_interval(int(supervised_wrong.sum()), n), int(supervised_wrong.sum())),
         "difference": {
@@ -30,10 +33,12 @@ def answer(judged: dict[str, Any], gain: Gain, *, n_unlabelled: int) -> dict[str
     ours, baseline = judged["mean-teacher"]["error"], judged["supervised"]["error"]
     shipped = "mean-teacher" if ours <= baseline else "supervised"
     difference, n = judged["difference"], judged["n"]
-    errors = f"{ours:.0%} wrong with them, {baseline:.0%} without, on {n} images kept apart"
-    interval = f"{difference['low']:.0f} to {difference['high']:.0f} points"
+    errors = f"{percent(ours)} wrong with them, {percent(baseline)} without, on {count(n)} kept apart"
+    interval = f"{points(difference['low'])} to {points(difference['high'])} points"
     if n_unlabelled == 0:
-        sentence = f"There are no unlabelled images to learn from; the model is wrong on {min(ours, baseline):.0%}."
+        sentence = (
+            f"There are no unlabelled images to learn from; the model is wrong on {percent(min(ours, baseline))}."
+        )
     elif gain.verdict == "yes":
         sentence = f"Yes, the {n_unlabelled:,} unlabelled images helped: {errors}; a gain of {interval}."
     elif gain.verdict == "no":
@@ -46,9 +51,19 @@ def answer(judged: dict[str, Any], gain: Gain, *, n_unlabelled: int) -> dict[str
     else:
         sentence = (
             f"It cannot be told yet whether the {n_unlabelled:,} unlabelled images helped: {errors}, which may be "
-            f"chance. About {gain.n_needed} labelled images to judge by would tell."
+            f"chance. {_needed(n, gain.n_needed)}"
         )
     return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}
+
+
+def _needed(n: int, n_needed: int) -> str:
+    """How many images it would take: those that judge, and not those that teach."""
+    if n_needed > MOST_JUDGES:
+        return (
+            f"If not, it takes about {n_needed:,} labelled images to judge by to show it, more than the "
+            f"{MOST_JUDGES:,} that are ever kept apart."
+        )
+    return f"If not, about {n_needed:,} labelled images to judge by would show it, instead of {n:,}."
 
 
 def _said(interval: Interval, wrong: int) -> dict[str, float]:

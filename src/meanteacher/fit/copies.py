@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
 from meanteacher.fit.duplicates import alike, duplicate_groups, exact_groups
-from meanteacher.fit.finding import Finding, counted, listed, named
+from meanteacher.fit.finding import Finding, listed, named
 from meanteacher.fit.photos import Photos, printable
+from meanteacher.formats import count
 
 _TOLD_ALONE = 5
 """Conflicts with a sentence of their own; the rest share one."""
@@ -91,7 +92,7 @@ def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list
             Finding(
                 "conflict",
                 "problem",
-                f"{counted(len(rest), 'more picture is', 'more pictures are')} there several times with different "
+                f"{count(len(rest), 'more picture is', 'more pictures are')} there several times with different "
                 f"labels: {said}. Look at them, and correct what is wrong.",
                 named(photos, np.concatenate(rest)),
             )
@@ -113,5 +114,5 @@ def _repeated(
         return []
     n = sum(len(part) - 1 for part in parts)
     example = "" if len(parts) == 1 else "for instance "
-    sentence = f"{counted(n)} {is_are[n > 1]}: {example}{listed(named(photos, parts[0]))}. {advice}"
+    sentence = f"{count(n)} {is_are[n > 1]}: {example}{listed(named(photos, parts[0]))}. {advice}"
     return [Finding(kind, "note", sentence, named(photos, np.concatenate(parts)))]

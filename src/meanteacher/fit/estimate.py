@@ -1,6 +1,7 @@
 """How wrong a model is, how sure that is, and whether another is better: from a few judged images."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from scipy.stats import norm
 CONFIDENCE = 0.95
 _Z = float(norm.ppf((1 + CONFIDENCE) / 2))
 _N_BINS = 10
+_SEEN = 5e-4
+"""A smaller difference is 0.0 points to a reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Gain:
 
     difference: Interval
     n_needed: int | None
-    """Judged images that a difference of this size would need to be clear; None where there is none to be seen."""
+    """Labelled images that judge, in all, with which a difference of this size would be clear, to two digits; None
+    where there is none to be seen."""
 
     @property
     def verdict(self) -> str:
@@ -66,13 +70,35 @@ def paired_gain(wrong: np.ndarray, baseline_wrong: np.ndarray) -> Gain:
     """
     n = len(wrong)
     better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())
-    difference = (better - worse) / n
+    low, high = _paired_interval(better, worse, n)
+    return Gain(Interval((better - worse) / n, max(-1.0, low), min(1.0, high)), _images_needed(better, worse, n))
+
+
+def _paired_interval(better: float, worse: float, n: float) -> tuple[float, float]:
     b, c, m = better + 0.5, worse + 0.5, n + 2
     middle = (b - c) / m
     half = _Z / m * math.sqrt(b + c - (b - c) ** 2 / m)
-    disagree = (better + worse) / n
-    needed = None if difference == 0 else math.ceil(_Z**2 * max(disagree - difference**2, 1 / n) / difference**2)
-    return Gain(Interval(difference, max(-1.0, middle - half), min(1.0, middle + half)), needed)
+    return middle - half, middle + half
+
+
+def _images_needed(better: int, worse: int, n: int) -> int | None:
+    """The fewest images whose interval excludes zero if the two models go on to differ on as large a share of them.
+
+    By the very interval that decides, so that an unclear difference always takes more images than there are.
+    """
+    if abs(better - worse) < _SEEN * n:
+        return None
+
+    def is_clear(n_images: int) -> bool:
+        low, high = _paired_interval(better * n_images / n, worse * n_images / n, n_images)
+        return low > 0 or high < 0
+
+    enough = 1
+    while not is_clear(enough):
+        enough *= 2
+    needed = bisect_left(range(enough + 1), True, lo=enough // 2, key=is_clear)
+    unit = int(10 ** max(math.floor(math.log10(needed)) - 1, 0))
+    return math.ceil(needed / unit) * unit
 
 
 def fitted_temperature(logits: np.ndarray, labels: np.ndarray) -> float:

@@ -24,7 +24,9 @@ class Finding:
     sentence: str
     """Understandable alone; says what to do, if there is anything to do."""
     names: tuple[str, ...] = ()
-    """All that the sentence is about, printable: images, or classes where it is about classes."""
+    """All that the sentence is about, printable."""
+    about: Literal["image", "class"] = "image"
+    """What they are names of."""
 
 
 def named(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
@@ -44,12 +46,3 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > 3:
         shown.append(f"{len(names) - 3:,} more")
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
-def counted(n: int, thing: str = "image", things: str | None = None) -> str:
-    """The number and the noun that agrees with it.
-
-    >>> counted(1), counted(1200), counted(2, "class", "classes")
-    ('1 image', '1,200 images', '2 classes')
-    """
-    return f"{n:,} {thing if n == 1 else things or thing + 's'}"

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from meanteacher.core import UNLABELLED
 from meanteacher.fit.cache import Decoded
 from meanteacher.fit.copies import copy_findings
-from meanteacher.fit.finding import SEVERITIES, Finding, Severity, counted, listed, named
+from meanteacher.fit.finding import SEVERITIES, Finding, Severity, listed, named
 from meanteacher.fit.flipping import mirroring
 from meanteacher.fit.photos import Photos, printable
 from meanteacher.fit.shapes import shape_findings, shapes_of
+from meanteacher.formats import count
 
 __all__ = ["Finding", "check", "shapes_of"]
 
@@ -61,7 +62,7 @@ def _unreadable(photos: Photos, decoded: Decoded) -> list[Finding]:
             if is_huge
             else "Replace or delete what is broken."
         )
-        sentence = f"{counted(len(names))} cannot be read ({reason}) and will be left out: {listed(names)}. {advice}"
+        sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {listed(names)}. {advice}"
         findings.append(Finding("huge" if is_huge else "unreadable", "problem", sentence, tuple(names)))
     return findings
 
@@ -76,7 +77,7 @@ def _classes(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
         names = tuple(printable(photos.class_names[k]) for k in np.flatnonzero(is_meant))
         classes = "the class" if len(names) == 1 else "each of the classes"
         sentence = f"{fact} {classes} {listed([_quoted(name) for name in names])}: {advice}"
-        return [Finding(kind, severity, sentence, names)] if names else []
+        return [Finding(kind, severity, sentence, names, "class")] if names else []
 
     return [
         *about(
@@ -125,7 +126,7 @@ def _plain(photos: Photos, rows: NDArray[np.int64]) -> list[Finding]:
         return []
     names = named(photos, rows)
     sentence = (
-        f"{counted(len(rows), 'image shows', 'images show')} nothing but one plain colour: {listed(names)}. "
+        f"{count(len(rows), 'image shows', 'images show')} nothing but one plain colour: {listed(names)}. "
         "Delete what does not belong here."
     )
     return [Finding("plain", "warning", sentence, names)]
@@ -140,7 +141,7 @@ def _colours(photos: Photos, rows: NDArray[np.int64], is_grey: NDArray[np.bool_]
     )
     names = named(photos, few)
     sentence = (
-        f"{counted(len(few), 'image is', 'images are')} {look} among {len(rows) - len(few):,} {others}: "
+        f"{count(len(few), 'image is', 'images are')} {look} among {len(rows) - len(few):,} {others}: "
         f"{listed(names)}. That does no harm unless one class has more of them than another, "
         "which would be learned in place of what the images show."
     )
@@ -152,7 +153,7 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
     n_labelled = int((photos.labels[readable] != UNLABELLED).sum())
     n_unlabelled = len(readable) - n_labelled
     if n_unlabelled < n_labelled:
-        there = f"{counted(n_unlabelled)} without a label" if n_unlabelled else "no image without a label"
+        there = f"{count(n_unlabelled)} without a label" if n_unlabelled else "no image without a label"
         sentence = (
             f"There {'is' if n_unlabelled < 2 else 'are'} {there}, beside {n_labelled:,} with one: little can be "
             "gained from so few. Add images; they need no labels."
@@ -160,7 +161,7 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
         findings.append(Finding("few-unlabelled", "note", sentence))
     if photos.n_ignored:
         sentence = (
-            f"{counted(photos.n_ignored, 'file is', 'files are')} passed over, being no "
+            f"{count(photos.n_ignored, 'file is', 'files are')} passed over, being no "
             f"{'image' if photos.n_ignored == 1 else 'images'} by the end of the name. Images of other kinds, such as "
             ".heic, must be saved as .jpg or .png first."
         )
@@ -188,7 +189,7 @@ def _flip(class_names: tuple[str, ...], wish: bool | None) -> list[Finding]:
         advice = f" Note that {said}." if wish and not told.is_safe else ""
     elif told.pairs:
         one, other = (_quoted(printable(each)) for each in told.pairs[0])
-        more = f", and likewise {counted(len(told.pairs) - 1, 'more pair')}" if len(told.pairs) > 1 else ""
+        more = f", and likewise {count(len(told.pairs) - 1, 'more pair')}" if len(told.pairs) > 1 else ""
         reason = f"since a mirror turns {one} into {other}{more}"
     elif not is_shown:
         reason = f"since {said}"
@@ -197,7 +198,7 @@ def _flip(class_names: tuple[str, ...], wish: bool | None) -> list[Finding]:
     else:
         reason = "since no name of a class speaks against it"
     decision = "are also shown mirrored" if is_shown else "are not mirrored"
-    return [Finding("flip", "note", f"Images {decision} during training, {reason}.{advice}", against)]
+    return [Finding("flip", "note", f"Images {decision} during training, {reason}.{advice}", against, "class")]
 
 
 def _quoted(name: str) -> str:

@@ -11,7 +11,7 @@ from meanteacher.seeding import derive_seed
 _HOLD_OUT_FROM = 100
 """Labels in all from which a part of them can be spared; with fewer, each must both teach and judge."""
 _SHARE = 0.25
-_MOST = 1000
+MOST_JUDGES = 1000
 """Held-out labels beyond which the interval hardly shrinks, but the model would."""
 
 
@@ -49,7 +49,7 @@ def choose_judging(
     fewest = int(np.unique(labels[known], return_counts=True)[1].min())
     enough = fewest >= 3 if hurried else fewest >= 4 and len(known) >= _HOLD_OUT_FROM
     if enough and not folds:
-        n_parts = max(round(1 / _SHARE), -(-len(known) // _MOST))
+        n_parts = max(round(1 / _SHARE), -(-len(known) // MOST_JUDGES))
         return Judging("held-out", _dealt(known, labels, groups, n_parts, seed)[:1])
     return Judging("folds", _dealt(known, labels, groups, 3 if fewest >= 3 else 2, seed))
 

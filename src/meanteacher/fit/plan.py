@@ -65,7 +65,7 @@ class Plan:
     def sentence(self) -> str:
         rounds = "" if self.n_rounds == 1 else f" in each of {self.n_rounds} rounds"
         return (
-            f"Images of {self.size}x{self.size} pixels, FastNet at width {self.width:g}, {self.steps} steps of "
+            f"Images of {self.size}x{self.size} pixels, FastNet at width {self.width:g}, {self.steps:,} steps of "
             f"Mean Teacher and of supervised-only{rounds}, on {self.threads} "
             f"{'thread' if self.threads == 1 else 'threads'}: about {max(1, round(self.seconds / 60))} min of training."
         )

@@ -110,6 +110,7 @@ def write_results(
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "title": printable(fitted.title),
+        "folder": str(out.resolve()),
         "created": created,
         "version": version("meanteacher"),
         "answer": said,
@@ -122,6 +123,7 @@ def write_results(
             "labelled_per_class": _counts(photos.labels[labelled], photos).tolist(),
             "size": fitted.plan.size,
             "source": "npz" if photos.arrays is not None else "csv" if fitted.labels_file else "class folders",
+            "photos": str(photos.root.resolve()),
             "labels_file": str(fitted.labels_file) if fitted.labels_file else None,
         },
         "estimate": judged,

@@ -18,6 +18,7 @@ from meanteacher.fit.budget import Pace
 from meanteacher.fit.continued import Continued
 from meanteacher.fit.judging import Judging
 from meanteacher.fit.plan import Plan, photo_recipe
+from meanteacher.formats import percent
 from meanteacher.models import ModelSpec
 from meanteacher.recipes import restored, run
 from meanteacher.train import Alarm, Evaluation, Listener, LogEntry
@@ -137,7 +138,7 @@ class Rounds:
         """What a person has to know of runs that left steps out, in a sentence; empty where none did."""
         if not self._shortened:
             return ""
-        shares = ", ".join(f"{100 * share:.0f} % of {name}" for name, share in self._shortened.items())
+        shares = ", ".join(f"{percent(share)} of {name}" for name, share in self._shortened.items())
         return (
             "The machine was slower than when it was measured, so some of the planned steps were left out to end in "
             f"time. Made were {shares}. On a less busy machine, or with more minutes, the model may become better and "

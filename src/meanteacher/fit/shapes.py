@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.fit.decode import UnreadableError, header
-from meanteacher.fit.finding import Finding, counted, listed, named
+from meanteacher.fit.finding import Finding, listed, named
 from meanteacher.fit.photos import Photos
+from meanteacher.formats import count
 
 _MOST_LOOKED_AT = 20_000
 _HUGE = 50_000_000
@@ -89,7 +90,7 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
 
 
 def _have(names: tuple[str, ...]) -> str:
-    return counted(len(names), "image has", "images have")
+    return count(len(names), "image has", "images have")
 
 
 def _form(log_ratio: float) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meanteacher.formats import percent
+
 _SURE = 0.8
 
 
@@ -62,8 +64,8 @@ def _margin(probabilities: np.ndarray) -> np.ndarray:
 def _reason(p: np.ndarray, class_names: Sequence[str]) -> str:
     first, second, *others = (int(k) for k in np.argsort(-p, kind="stable"))
     if others and p[others[0]] > p[first] / 2:
-        return f"unlike what it has learnt: no class is more probable than {p[first]:.0%}"
-    guess, other = (f"{class_names[k]} ({p[k]:.0%})" for k in (first, second))
+        return f"unlike what it has learnt: no class is more probable than {percent(p[first])}"
+    guess, other = (f"{class_names[k]} ({percent(p[k])})" for k in (first, second))
     if p[first] < _SURE:
         return f"hesitates between {guess} and {other}"
     return f"less sure here than elsewhere: {guess} or {other}"

@@ -58,7 +58,7 @@ function showQuestion(question) {
   $("guess-box").hidden = !question.guess || Boolean(problem);
   $("new").disabled = $("add").disabled = Boolean(problem);
   $("guess").textContent = question.guess;
-  const sure = question.confidence === null ? "" : `${Math.round(100 * question.confidence)} % sure`;
+  const sure = question.confidence === null ? "" : `${question.confidence} sure`;
   $("sure").textContent = sure;
   $("reason").textContent = question.reason;
   $("filter-box").hidden = state.classes.every((each) => each.keys.length);

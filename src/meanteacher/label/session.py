@@ -15,6 +15,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files import HeldError, locked
 from meanteacher.fit.label_file import read_labels, write_labels
 from meanteacher.fit.photos import Photos, find_photos, printable
+from meanteacher.formats import certainty
 from meanteacher.label.keys import class_keys
 from meanteacher.label.questions import Question, read_fitted, read_questions
 
@@ -137,7 +138,7 @@ class Session:
             "number": position + 1,
             "name": printable(self._name(position)),
             "guess": question.guess,
-            "confidence": question.confidence,
+            "confidence": None if question.confidence is None else certainty(question.confidence),
             "reason": question.reason,
         }
 

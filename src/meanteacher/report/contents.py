@@ -1,18 +1,19 @@
 """What a page holds, as values its template only has to print."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from markupsafe import Markup
 
+from meanteacher.formats import count, percent, percentage
 from meanteacher.report.figures import all_series, dot_plot, learning_curves
 from meanteacher.report.pairs import paired_difference
 from meanteacher.report.records import Data, Part, Record
-from meanteacher.report.sentences import answer, baseline_and_others, count
+from meanteacher.report.sentences import answer, baseline_and_others
 from meanteacher.report.svg import page_colour
-from meanteacher.report.tables import percent, percent_spread, summarise
+from meanteacher.report.tables import percent_spread, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,24 +128,23 @@ def _differences(records: Sequence[Record], part: Part) -> dict[str, str]:
     cells = {}
     for other in others:
         difference = paired_difference(records, baseline, other, part=part)
-        cells[other] = percent(difference.mean, n_images).replace("-", "−")
+        cells[other] = percentage(difference.mean, n_images).replace("-", "−")
         if difference.standard_error is not None:
-            cells[other] += f" ± {percent(difference.standard_error, n_images)}"
+            cells[other] += f" ± {percentage(difference.standard_error, n_images)}"
     return cells
 
 
 def _pulse(label: str, runs: Sequence[Record]) -> Pulse:
     last = [run.vitals[-1] for run in runs if run.vitals]
     costs = list(dict.fromkeys(cost for vital in last for cost in vital.gradients))
-    share = _mean(".0%", [vital.largest_class_share for vital in last])
     return Pulse(
         label=label,
-        gradients={cost: _mean(".2g", [vital.gradients.get(cost) for vital in last]) for cost in costs},
-        distance=_mean(".2g", [vital.distance for vital in last]),
-        largest_class_share=share.replace("%", " %"),
+        gradients={cost: _mean("{:.2g}".format, [vital.gradients.get(cost) for vital in last]) for cost in costs},
+        distance=_mean("{:.2g}".format, [vital.distance for vital in last]),
+        largest_class_share=_mean(percent, [vital.largest_class_share for vital in last]),
     )
 
 
-def _mean(form: str, values: Sequence[float | None]) -> str:
+def _mean(written: Callable[[float], str], values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return format(fmean(known), form) if known else "–"
+    return written(fmean(known)) if known else "–"

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
+from meanteacher.formats import percentage
 from meanteacher.report.names import place, recipe_labels
 from meanteacher.report.records import Errors, Part, Record, complete_runs
 from meanteacher.report.svg import INK, OTHERS, PALETTE, styled, to_svg
-from meanteacher.report.tables import one_run_a_seed, percent
+from meanteacher.report.tables import one_run_a_seed
 
 WIDTH = 4.2
 """Inches: narrow enough that the text is still readable when the figure is as wide as a phone."""
@@ -94,7 +95,7 @@ def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
             mean = fmean(run.error(part) for run in series.runs)
             axes.plot([100 * mean] * 2, [row - 0.2, row + 0.2], color=series.colour, linewidth=2)
             axes.annotate(
-                percent(mean, series.runs[0].data.n_images(part)),
+                percentage(mean, series.runs[0].data.n_images(part)),
                 (100 * mean, row - 0.2),
                 xytext=(0, 2),
                 textcoords="offset points",

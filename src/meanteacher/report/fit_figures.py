@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from meanteacher.formats import count, percent
 from meanteacher.report.figures import WIDTH
 from meanteacher.report.names import display_name
 from meanteacher.report.svg import INK, PALETTE, styled, to_svg
@@ -44,7 +45,7 @@ def fit_curves(curves: Mapping[str, Sequence[Point]]) -> Markup:
         axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
         axes.set_title("Error, %", loc="left", fontsize=9)
         figure.legend(loc="outside lower left", ncols=3, frameon=False, columnspacing=2.5)
-        ends = ", ".join(f"{label} {points[-1][1]:.1f} %" for label, (points, *_) in drawn.items())
+        ends = ", ".join(f"{label} {percent(points[-1][1] / 100)}" for label, (points, *_) in drawn.items())
         return _described(figure, "Learning curves", f"Error over training steps. At the last step: {ends}.")
 
 
@@ -75,7 +76,7 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Markup:
         axes.set_xlabel("Confidence, %")
         axes.set_title("Right, %", loc="left", fontsize=9)
         groups = "; ".join(
-            f"{each['n']} images, {100 * each['confidence']:.0f} % sure, {100 * each['accuracy']:.0f} % right"
+            f"{count(each['n'])}, {percent(each['confidence'])} sure, {percent(each['accuracy'])} right"
             for each in filled
         )
         return _described(figure, "Calibration", f"Confidence against how often the model is right. {groups}.")

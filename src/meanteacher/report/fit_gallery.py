@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from meanteacher.formats import certainty
 from meanteacher.report.fit_answer import Fit
 
 THUMB = re.compile(r"data:image/(?:jpeg|png);base64,[A-Za-z0-9+/]+={0,2}")
@@ -62,22 +63,13 @@ def safe_thumb(thumb: object) -> str:
     return known.group() if known else ""
 
 
-def sure(confidence: float) -> str:
-    """A probability in percent: never a hundred, for no model is that sure.
-
-    >>> sure(0.987), sure(0.99999)
-    ('98.7 %', 'over 99.9 %')
-    """
-    return f"{100 * confidence:.1f} %" if confidence < 0.9995 else "over 99.9 %"
-
-
 def _picture(each: Mapping[str, Any]) -> Picture:
     confidence = each.get("confidence")
     return Picture(
         name=each["name"],
         file=each["name"].rsplit("/", 1)[-1],
         label=each["label"],
-        confidence="" if confidence is None else sure(confidence),
+        confidence="" if confidence is None else certainty(confidence),
         reason=each.get("reason") or "",
         thumb=safe_thumb(each.get("thumb")),
     )

@@ -6,12 +6,12 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from meanteacher.formats import count, points
 from meanteacher.report import fit_answer, fit_gallery, fit_parts, fit_tables
 from meanteacher.report.contents import duration
 from meanteacher.report.fit_answer import Fit
 from meanteacher.report.fit_figures import fit_curves, reliability_diagram
-from meanteacher.report.fit_use import COMMANDS, PYTHON
-from meanteacher.report.sentences import count
+from meanteacher.report.fit_use import commands, placeholders, python_code
 
 TEMPLATE, STYLE, HOUSE = "fit.html.jinja", "fit.css", "page.html.jinja"
 
@@ -47,8 +47,9 @@ def fit_page(fit: Fit) -> str:
         plan=fit_parts.plan(fit),
         spans=fit_parts.spans(fit),
         made_with=fit_parts.made_with(fit),
-        commands=COMMANDS,
-        python=PYTHON,
+        placeholders=placeholders(fit, where="page"),
+        commands=commands(fit),
+        python=python_code(fit),
     )
     # A name of a file can hold what no text file may: it is shown as an escape, and the page can be written.
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -58,7 +59,7 @@ def fit_page(fit: Fit) -> str:
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(count=count)
-    environment.filters.update(duration=_duration, points=_points, unbroken=_unbroken)
+    environment.filters.update(duration=_duration, points=points, unbroken=_unbroken)
     return environment.from_string(_text(TEMPLATE))
 
 
@@ -69,10 +70,6 @@ def _house_style() -> str:
 
 def _duration(seconds: float) -> str:
     return duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _points(points: float) -> str:
-    return f"{points:z.1f}".replace("-", "−")
 
 
 def _unbroken(sentence: str) -> str:

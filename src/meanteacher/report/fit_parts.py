@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from meanteacher.formats import count, percent
 from meanteacher.report.contents import duration
 from meanteacher.report.fit_answer import BASELINE, OURS, Fit
 from meanteacher.report.names import METHODS, display_name
@@ -19,6 +20,9 @@ READINGS = {
 }
 
 SEVERITIES = ("problem", "warning", "note")
+
+ABOUT_CLASSES = ("no-label-class", "tiny-class", "unequal-classes", "flip")
+"""Kinds of findings whose names are of classes, in a fit.json that does not say so itself."""
 
 PLAN = {
     "minutes": "Minutes allowed",
@@ -49,6 +53,8 @@ class ShownFinding:
     sentence: str
     names: Sequence[str]
     n_names: int
+    counted: str
+    """How many names there are, and of what: 26 classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +87,15 @@ def findings(fit: Fit) -> list[ShownFinding] | None:
         return None
     ranked = sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))
     return [
-        ShownFinding(each["severity"], each["sentence"], names[:N_NAMES], len(names))
+        ShownFinding(each["severity"], each["sentence"], names[:N_NAMES], len(names), _counted(each, len(names)))
         for each in ranked
         for names in [list(each.get("names") or ())]
     ]
+
+
+def _counted(finding: Mapping[str, Any], n: int) -> str:
+    about = finding.get("about") or ("class" if finding.get("kind") in ABOUT_CLASSES else "image")
+    return count(n, "class", "classes") if about == "class" else count(n, "image")
 
 
 def plan(fit: Fit) -> list[tuple[str, str]]:
@@ -123,7 +134,7 @@ def _readings(readings: Any) -> dict[str, str]:
     return _flat(
         {
             READINGS.get(key, display_name(key.replace("_", "-"))): (
-                f"{100 * value:.0f} %" if key.endswith("_share") and value is not None else value
+                percent(value) if key.endswith("_share") and value is not None else value
             )
             for key, value in (last or {}).items()
         }

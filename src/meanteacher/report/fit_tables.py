@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meanteacher.formats import percent, percentage
 from meanteacher.report.fit_answer import BASELINE, OURS, Fit
 from meanteacher.report.names import display_name
 from meanteacher.report.svg import PALETTE, page_colour
-from meanteacher.report.tables import percent
 
 MOST_CLASSES = 20
 """A matrix of more is no picture any more: the pairs that are confused most often are listed instead."""
@@ -111,8 +111,8 @@ def class_rows(fit: Fit) -> list[ClassRow]:
             name=row["name"],
             n_labelled=row["n_labelled"],
             n_predicted=row.get("n_predicted"),
-            error="–" if not judged else f"{100 * row['error']:.0f} %",
-            wrong="" if not judged else f"{round(row['error'] * row['n_judged'])} of {row['n_judged']}",
+            error="–" if not judged else percent(row["error"]),
+            wrong="" if not judged else f"{round(row['error'] * row['n_judged']):,} of {row['n_judged']:,}",
             bar="0" if not judged else f"{100 * row['error']:.1f}",
         )
         for row in rows
@@ -125,9 +125,9 @@ def _interval(estimate: Fit, method: str, n: int, end: int) -> Interval:
     return Interval(
         label=display_name(method),
         colour=page_colour(PALETTE[method]),
-        error=percent(error, n),
-        low=percent(low, n),
-        high=percent(high, n),
+        error=percentage(error, n),
+        low=percentage(low, n),
+        high=percentage(high, n),
         wrong=estimate.get("wrong"),
         left=f"{1e4 * low / end:.2f}",
         at=f"{1e4 * error / end:.2f}",

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from markupsafe import escape
 
+from meanteacher.formats import count, percent, percent_range, percentage
 from meanteacher.report.contents import conditions
 from meanteacher.report.fields import RecordError
 from meanteacher.report.names import BASELINE
 from meanteacher.report.pairs import Difference, paired_difference
 from meanteacher.report.records import Record, complete_runs
-from meanteacher.report.sentences import count
-from meanteacher.report.tables import Row, one_run_a_seed, percent, percent_spread, summarise
+from meanteacher.report.tables import Row, one_run_a_seed, percent_spread, summarise
 
 FOLDER = "methods"
 """Beside the page: the pictures, and the numbers it is made of."""
@@ -138,10 +138,10 @@ def _cells(text: MethodText, row: Row, difference: Difference | None) -> tuple[s
 
 
 def _points(difference: Difference, n_images: int) -> str:
-    size = percent(abs(difference.mean), n_images)
+    size = percentage(abs(difference.mean), n_images)
     sign = ("−" if difference.mean < 0 else "+") if float(size) else ""
     error = difference.standard_error
-    return f"{sign}{size}" + ("" if error is None else f" ± {percent(error, n_images)}")
+    return f"{sign}{size}" + ("" if error is None else f" ± {percentage(error, n_images)}")
 
 
 def _findings(texts: Mapping[str, MethodText], differences: Mapping[str, Difference], n_images: int) -> list[str]:
@@ -149,7 +149,7 @@ def _findings(texts: Mapping[str, MethodText], differences: Mapping[str, Differe
     sentences = []
     for method, difference in differences.items():
         if difference.mean >= 0:
-            size = percent(difference.mean, n_images)
+            size = percentage(difference.mean, n_images)
             error = f"{size} percentage points higher" if float(size) else "the same"
             sentences.append(f"{texts[method].title} does not beat supervised-only here: its mean error is {error}.")
     unclear = [texts[method].title for method, d in differences.items() if d.mean < 0 and not d.clear]
@@ -175,11 +175,12 @@ def _section(method: str, text: MethodText, runs: Sequence[Record]) -> list[str]
 
 def _caption(shown: Record, runs: Sequence[Record]) -> str:
     errors = sorted(run.error("test") for run in runs)
-    error, low, high = (percent(value, shown.data.n_test) for value in (shown.error("test"), errors[0], errors[-1]))
+    n_images = shown.data.n_test
     middle = "the higher of the two in the middle" if len(runs) % 2 == 0 else "the median"
     return (
-        f"The teacher of draw {shown.seed + 1} (seed {shown.seed}), which errs on {error} % of the test points: "
-        f"{middle} of the {count(len(runs), 'draw')}, whose errors go from {low} to {high} %."
+        f"The teacher of draw {shown.seed + 1} (seed {shown.seed}), which errs on "
+        f"{percent(shown.error('test'), n_images)} of the test points: {middle} of the {count(len(runs), 'draw')}, "
+        f"whose errors go from {percent_range(errors[0], errors[-1], n_images)}."
     )
 
 

@@ -7,7 +7,7 @@ from meanteacher.report import fit_answer, fit_parts
 from meanteacher.report.contents import duration
 from meanteacher.report.fit_answer import Fit
 from meanteacher.report.fit_tables import class_rows, confused_pairs, intervals
-from meanteacher.report.fit_use import COMMANDS, PYTHON
+from meanteacher.report.fit_use import commands, placeholders, python_code
 from meanteacher.report.names import display_name
 
 N_CLASSES = 50
@@ -33,7 +33,7 @@ def model_card(fit: Fit) -> str:
         "## What it learned from",
         _data(fit),
         "## How to use it",
-        _use(),
+        _use(fit),
         "## Provenance",
         _provenance(fit),
     ]
@@ -122,11 +122,12 @@ def _data(fit: Fit) -> str:
     return f"{data['n_images']:,} images: {counts}.{source} Classes: {names}{more}."
 
 
-def _use() -> str:
-    width = max(len(command) for _, command in COMMANDS)
-    commands = "\n".join(f"{command:<{width}}  # {purpose}" for purpose, command in COMMANDS)
-    opening = "DIR is the folder of this card, PHOTOS a folder of images."
-    return f"{opening}\n\n```sh\n{commands}\n```\n\n```python\n{PYTHON}```"
+def _use(fit: Fit) -> str:
+    anywhere: Fit = {"data": {"source": fit["data"].get("source")}}
+    uses = commands(anywhere)
+    width = max(len(command) for _, command in uses)
+    lines = "\n".join(f"{command:<{width}}  # {purpose}" for purpose, command in uses)
+    return f"{placeholders(anywhere, where='card')}\n\n```sh\n{lines}\n```\n\n```python\n{python_code(anywhere)}```"
 
 
 def _provenance(fit: Fit) -> str:

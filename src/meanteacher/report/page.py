@@ -8,9 +8,9 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from meanteacher.formats import count
 from meanteacher.report.contents import comparisons, conditions, duration
 from meanteacher.report.records import Part, Record, complete_runs
-from meanteacher.report.sentences import count
 
 TEMPLATE = "page.html.jinja"
 

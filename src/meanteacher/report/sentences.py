@@ -3,22 +3,14 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from meanteacher.formats import count, percent, percentage
 from meanteacher.report.names import BASELINE, name_in_sentence, place, recipe_labels
 from meanteacher.report.pairs import Difference, paired_difference
 from meanteacher.report.records import Part, Record, complete_runs
-from meanteacher.report.tables import percent, percent_spread, spread
+from meanteacher.report.tables import percent_spread, spread
 
 LEADER = "mean-teacher"
 """The method an answer opens with, where it has run."""
-
-
-def count(n: int, noun: str) -> str:
-    """A number of things.
-
-    >>> count(1, "run"), count(12, "run")
-    ('1 run', '12 runs')
-    """
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def answer(records: Sequence[Record], *, part: Part = "test") -> list[str]:
@@ -56,19 +48,19 @@ def _compare(records: Sequence[Record], baseline: str, other: str, part: Part) -
     n_runs = len([record for record in records if record.complete and record.recipe in (baseline, other)])
     shared = " that both ran" if n_runs > 2 * difference.n else ""
     sentence = (
-        f"{labels[other]} errs on {ours} % of the {part} images and {name_in_sentence(labels[baseline])} on "
-        f"{theirs} %: {_points(difference, n_images)} over {count(difference.n, 'label draw')}{shared}."
+        f"{labels[other]} errs on {ours} of the {part} images and {name_in_sentence(labels[baseline])} on "
+        f"{theirs}: {_points(difference, n_images)} over {count(difference.n, 'label draw')}{shared}."
     )
     return [sentence, *_caution(difference)]
 
 
 def _points(difference: Difference, n_images: int) -> str:
-    size = percent(abs(difference.mean), n_images)
+    size = percentage(abs(difference.mean), n_images)
     direction = "less" if difference.mean < 0 else "more"
     text = f"{size} points {direction}" if float(size) else "no difference to that precision"
     if difference.standard_error is None:
         return text
-    return f"{text}, standard error {percent(difference.standard_error, n_images)}"
+    return f"{text}, standard error {percentage(difference.standard_error, n_images)}"
 
 
 def _caution(difference: Difference) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from meanteacher.formats import percentage
 from meanteacher.report.fields import RecordError
 from meanteacher.report.names import display_name, place, recipe_labels
 from meanteacher.report.records import Part, Record
@@ -90,21 +91,12 @@ def one_run_a_seed(runs: Sequence[Record]) -> dict[int, Record]:
     return by_seed
 
 
-def percent(fraction: float, n_images: int) -> str:
-    """A fraction in percent, with the digits that many images can tell apart.
-
-    >>> percent(0.0314, n_images=597), percent(0.0314, n_images=10_000), percent(-0.0001, n_images=597)
-    ('3.1', '3.14', '0.0')
-    """
-    return f"{100 * fraction:z.{2 if n_images >= 10_000 else 1}f}"
-
-
 def percent_spread(value: Spread | None, n_images: int) -> str:
     """Mean ± standard deviation in percent, for a cell of a table."""
     if value is None:
         return "–"
-    mean = percent(value.mean, n_images)
-    return mean if value.deviation is None else f"{mean} ± {percent(value.deviation, n_images)}"
+    mean = percentage(value.mean, n_images)
+    return mean if value.deviation is None else f"{mean} ± {percentage(value.deviation, n_images)}"
 
 
 HEADER = ("Method", "Recipe", "Labels", "Runs", "Student error, %", "Teacher error, %")

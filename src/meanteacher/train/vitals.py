@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, StepOutput
+from meanteacher.formats import percent
 
 _PATIENCE = 3
 """Readings in a row before an alarm, for what may be innocent once."""
@@ -101,7 +102,7 @@ class Vitals:
             raised += self._raise(
                 step,
                 "collapse",
-                f"{largest:.0%} of the predictions are one class. Likely cause: the consistency weight is "
+                f"{percent(largest)} of the predictions are one class. Likely cause: the consistency weight is "
                 "too large for so few labels, or rises too early; lower it or lengthen its ramp-up.",
             )
         distance = None
@@ -167,11 +168,13 @@ class Vitals:
         slack = 0.0 if declared.exact else 6 * spread + 1 / max(self._rows, 1)
         off = abs(seen - declared.labelled_share) > slack + 1e-9
         if off:
+            # Two digits: a paper's batch has one labelled row of a hundred.
+            shares = [percent(share, n_images=10_000) for share in (seen, declared.labelled_share)]
             raised += self._raise(
                 step,
                 "labelled-share",
-                f"{seen:.2%} of the rows are labelled, {declared.labelled_share:.2%} were declared. "
-                "Likely cause: the sampler and the labelled set do not belong together.",
+                f"{shares[0]} of the rows are labelled, {shares[1]} were declared. Likely cause: "
+                "the sampler and the labelled set do not belong together.",
             )
         return raised
 

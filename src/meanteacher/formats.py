@@ -1,0 +1,58 @@
+"""How numbers are written for a reader, in a terminal and on a page alike: `19.2 %`, `2,094 images`."""
+
+_MANY = 10_000
+"""Images that tell a second digit behind the point apart from chance."""
+
+
+def percent(share: float, n_images: int = 0) -> str:
+    """A share in percent.
+
+    >>> percent(0.19194), percent(0.0314, n_images=26_032)
+    ('19.2 %', '3.14 %')
+    """
+    return f"{percentage(share, n_images)} %"
+
+
+def percentage(share: float, n_images: int = 0) -> str:
+    """The same without its sign, for a table whose heading has it; as many digits as so many images tell apart.
+
+    >>> percentage(0.0314, n_images=597), percentage(0.0314, n_images=10_000), percentage(-0.0001, n_images=597)
+    ('3.1', '3.14', '0.0')
+    """
+    return f"{100 * share:z.{2 if n_images >= _MANY else 1}f}"
+
+
+def percent_range(low: float, high: float, n_images: int = 0) -> str:
+    """The two ends of an interval.
+
+    >>> percent_range(0.193, 0.364)
+    '19.3 to 36.4 %'
+    """
+    return f"{percentage(low, n_images)} to {percent(high, n_images)}"
+
+
+def certainty(probability: float) -> str:
+    """How sure a model is, in percent: never a hundred, for no model is that sure.
+
+    >>> certainty(0.987), certainty(0.99999)
+    ('98.7 %', 'over 99.9 %')
+    """
+    return percent(probability) if probability < 0.9995 else f"over {percent(0.999)}"
+
+
+def points(difference: float) -> str:
+    """A difference of two percentages.
+
+    >>> points(13.96), points(-0.84), points(-0.01)
+    ('14.0', '−0.8', '0.0')
+    """
+    return f"{difference:z.1f}".replace("-", "−")
+
+
+def count(n: int, noun: str = "image", plural: str | None = None) -> str:
+    """A number of things, and the noun that agrees with it.
+
+    >>> count(1), count(1200), count(2, "class", "classes")
+    ('1 image', '1,200 images', '2 classes')
+    """
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

@@ -1,0 +1,59 @@
+"""What a person sees of a fit in the terminal, and of its pages written again."""
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fit_example import fit_example
+from meanteacher.cli import fit as commands
+from meanteacher.cli.app import app
+from meanteacher.fit.answer import answer, estimate
+
+
+def _written(folder: Path) -> Path:
+    """A folder with the fit.json of a fit that was made elsewhere."""
+    folder.mkdir()
+    fit = fit_example(folder="/gone/fit", curves=None, calibration=None)
+    (folder / "fit.json").write_text(json.dumps(fit | {"schema": 1}))
+    return folder
+
+
+def test_pages_written_again_name_the_folder_where_it_is_now(tmp_path: Path):
+    folder = _written(tmp_path / "a fit")
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["report", str(folder)])
+    assert done.exit_code == 0, done.output
+    page = unescape((folder / "report.html").read_text())
+    assert f"meanteacher export '{folder.resolve()}' --onnx" in page
+    assert "/gone/fit" not in page
+    assert json.loads((folder / "fit.json").read_text())["folder"] == "/gone/fit"
+
+
+def test_the_terminal_and_the_page_say_the_same_numbers_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rows = np.arange(1523)
+    judged, gain = estimate("held-out", rows < 292, (rows >= 60) & (rows < 360))
+    said = answer(judged, gain, n_unlabelled=20_400)
+    fitted = fit_example(estimate=judged, answer=said, curves=None, calibration=None)
+
+    def fit(*given: Any, **options: Any) -> dict[str, Any]:
+        return fitted
+
+    monkeypatch.setattr(commands, "fit", fit)
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fit", "photos", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.output.split())
+    assert (
+        "The model that is kept errs on 19.2 % (95 % interval 17.3 to 21.2 %), judged by 1,523 labelled images."
+        in shown
+    )
+    assert said["sentence"] in shown
+    shares = re.findall(r"(\S+) ?%", shown.replace("95 % interval", ""))
+    assert shares
+    assert all(re.fullmatch(r"\d+\.\d", share) for share in shares), shares
