@@ -13,6 +13,7 @@ import fit_world
 import label_detectors
 import photo_detectors
 import recipe_detectors
+import report_detectors
 import run_detectors
 import torch
 from catalogue import Checks, named
@@ -384,6 +385,8 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "model files": lambda: named(classifier_detectors.DETECTORS),
     "export": lambda: named(classifier_detectors.EXPORT),
     "labelling page": lambda: named(label_detectors.DETECTORS),
+    "tables of runs": lambda: named(report_detectors.RECORDS),
+    "report of a fit": lambda: named(report_detectors.FITS),
 }
 """What is looked at for a mutant of each area."""
 

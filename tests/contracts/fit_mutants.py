@@ -1,5 +1,6 @@
 """Silent mistakes in a fit and in what it leaves: all of them give a model, an error and a page that look right."""
 
+import numpy as np
 from catalogue import Catalogue, Patch, replace, rewrite
 
 from meanteacher.fit import (
@@ -283,6 +284,17 @@ def paired_interval_has_its_sign_turned(patch: Patch) -> None:
 
 
 @of_results
+def difference_is_that_of_mean_teacher_minus_the_baseline(patch: Patch) -> None:
+    real = estimate.paired_gain
+    replace(patch, real, lambda ours, theirs: real(theirs, ours))
+
+
+@of_results
+def errors_that_both_make_count_as_a_difference(patch: Patch) -> None:
+    rewrite(patch, estimate.paired_gain, "int((baseline_wrong & ~wrong).sum())", "int(baseline_wrong.sum())")
+
+
+@of_results
 def errors_of_a_class_are_counted_among_its_predictions(patch: Patch) -> None:
     """Of what is called a fern, how much is none, instead of how many ferns are called something else."""
     rewrite(
@@ -331,12 +343,12 @@ def surest_images_are_asked_about_next(patch: Patch) -> None:
 
 @of_results
 def images_with_a_label_are_asked_about_next(patch: Patch) -> None:
-    rewrite(
-        patch,
-        results.write_results,
-        "candidates = np.setdiff1d(usable, np.flatnonzero(labelled))",
-        "candidates = usable",
-    )
+    real = suggest.label_next
+
+    def wrong(probabilities, candidates, *rest, **options):
+        return real(probabilities, np.arange(len(probabilities)), *rest, **options)
+
+    replace(patch, real, wrong)
 
 
 @of_results

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import fit_mutants
 import pytest
 import recipe_mutants
+import report_mutants
 import torch
 import torch.nn.functional as F
 import use_mutants
@@ -470,7 +471,7 @@ def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
     patch.setattr(PerChannel, "fit", lambda self, images, index=None: real(self, images))
 
 
-MUTANTS.extend((*recipe_mutants.MUTANTS, *fit_mutants.MUTANTS, *use_mutants.MUTANTS))
+MUTANTS.extend((*recipe_mutants.MUTANTS, *fit_mutants.MUTANTS, *use_mutants.MUTANTS, *report_mutants.MUTANTS))
 
 
 def table() -> str:

@@ -1,0 +1,263 @@
+"""What must hold of tables and pages: each number stands where its name says, and is the record's."""
+
+import json
+import re
+import tempfile
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+
+from fit_example import CLASS_NAMES, CONFUSION, fit_example
+from meanteacher.report import fit_page as page_module
+from meanteacher.report import load_records, paired_difference, summarise, to_markdown
+from meanteacher.report.fit_answer import difference_sentence, lead, shipped_sentence
+from meanteacher.report.gathered import gathered, load_gathered
+from meanteacher.report.model_card import model_card
+from meanteacher.report.records import Record
+from meanteacher.report.sentences import answer
+
+# --- records of runs --------------------------------------------------------------------------------------------------
+
+_ERRORS = {
+    # (method, seed): student and teacher on test images, student and teacher on validation images
+    ("supervised", 0): (0.31, 0.30, 0.41, 0.40),
+    ("supervised", 1): (0.26, 0.24, 0.36, 0.34),
+    ("supervised", 2): (0.28, 0.27, 0.38, 0.37),
+    ("mean-teacher", 0): (0.22, 0.16, 0.32, 0.26),
+    ("mean-teacher", 1): (0.15, 0.12, 0.25, 0.22),
+    ("mean-teacher", 2): (0.19, 0.11, 0.29, 0.21),
+}
+
+
+def _content(method: str, seed: int, status: str = "complete") -> dict[str, Any]:
+    student, teacher, student_kept, teacher_kept = _ERRORS.get((method, seed), (0.9, 0.9, 0.9, 0.9))
+    return {
+        "schema": 1,
+        "recipe": {"name": f"made-up/{method}", "fingerprint": f"of-{method}", "fields": {"steps": 9}},
+        "method": method,
+        "seed": seed,
+        "status": status,
+        "data": {
+            "fingerprint": "made-up",
+            "n_train": 100,
+            "n_labelled": 10,
+            "n_validation": 200,
+            "n_test": 500,
+            "class_names": ["left", "right"],
+        },
+        "split": {"fingerprint": f"split-{seed}"},
+        "environment": {"torch": "2"},
+        "n_parameters": 7,
+        "steps": 9,
+        "seconds": 4.2,
+        "images_per_second": 10.0,
+        "curve": [],
+        "errors": {
+            "last": {
+                "step": 9,
+                "student": {"test": student, "validation": student_kept},
+                "teacher": {"test": teacher, "validation": teacher_kept},
+            },
+            # Chosen by looking: lower than what a run hands over.
+            "best_validation": {
+                "step": 4,
+                "student": {"test": student / 2, "validation": student_kept / 2},
+                "teacher": {"test": teacher / 2, "validation": teacher_kept / 2},
+            },
+        },
+        "vitals": [],
+        "alarms": [],
+    }
+
+
+def _records() -> list[Record]:
+    """In an order of their own, and one run that did not finish."""
+    runs = [*reversed(_ERRORS), ("mean-teacher", 3)]
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (method, seed) in enumerate(runs):
+            path = Path(folder) / f"{(5 * number) % 7}" / "record.json"
+            path.parent.mkdir()
+            path.write_text(json.dumps(_content(method, seed, "complete" if seed < 3 else "diverged")))
+        return load_records(folder)
+
+
+def a_row_is_the_mean_and_deviation_over_complete_runs() -> None:
+    for row in summarise(_records()):
+        runs = [errors for (method, _), errors in _ERRORS.items() if method == row.method]
+        assert row.n_runs == 3, "runs that did not finish are counted"
+        for k, (model, spread) in enumerate((("student", row.student), ("teacher", row.teacher))):
+            values = [errors[k] for errors in runs]
+            mean = sum(values) / 3
+            deviation = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
+            assert spread is not None
+            assert spread.mean == pytest.approx(mean), f"{row.method}: the mean of the {model} is another"
+            assert spread.deviation == pytest.approx(deviation), f"{row.method}: the spread of the {model} is another"
+
+
+def a_table_prints_the_student_and_the_teacher_under_their_names() -> None:
+    header, _, *lines = [line.strip("|\n ").split(" | ") for line in to_markdown(summarise(_records())).splitlines()]
+    student, teacher = (header.index(f"{name} error, %") for name in ("Student", "Teacher"))
+    printed = {line[0]: (_numbers(line[student]), _numbers(line[teacher])) for line in lines}
+    assert printed == {
+        "Supervised-only": ([28.3, 2.5], [27.0, 3.0]),
+        "Mean Teacher": ([18.7, 3.5], [13.0, 2.6]),
+    }, f"other numbers are printed: {printed}"
+
+
+def runs_are_compared_seed_by_seed() -> None:
+    """Teachers differ by -0.14, -0.12 and -0.16: the mean is -0.14, the variance 0.0004, the standard error 0.0115."""
+    difference = paired_difference(_records(), "supervised", "mean-teacher")
+    assert [(pair.seed, pair.baseline, pair.other) for pair in difference.pairs] == [
+        (seed, _ERRORS["supervised", seed][1], _ERRORS["mean-teacher", seed][1]) for seed in range(3)
+    ], "runs of different seeds are compared"
+    assert difference.mean == pytest.approx(-0.14), "the difference is another"
+    assert difference.standard_error == pytest.approx(0.02 / 3**0.5), "the standard error is another"
+
+
+def the_answer_tells_who_errs_less() -> None:
+    first = answer(_records())[0]
+    assert _numbers(first)[1:4] == [13.0, 27.0, 14.0], f"other numbers are told: {first}"
+    assert "less" in first, "the better method is said to err more"
+
+
+def an_error_is_that_of_the_teacher_on_the_images_it_names() -> None:
+    for run in _records():
+        errors = _ERRORS.get((run.method, run.seed))
+        if errors:
+            assert run.error("test") == errors[1], "the error of another model, of other images or of a chosen step"
+            assert run.error("validation") == errors[3], "the error of another model, of other images or a chosen step"
+
+
+def gathered_runs_are_the_runs() -> None:
+    records = [record for record in _records() if record.complete]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "gathered.json"
+        file.write_text(gathered(records))
+        again = load_gathered(file)
+    for before, after in zip(records, again, strict=True):
+        assert (after.recipe, after.seed, after.data) == (before.recipe, before.seed, before.data)
+        assert after.errors("test") == before.errors("test"), "errors have changed places"
+
+
+RECORDS = (
+    a_row_is_the_mean_and_deviation_over_complete_runs,
+    a_table_prints_the_student_and_the_teacher_under_their_names,
+    runs_are_compared_seed_by_seed,
+    the_answer_tells_who_errs_less,
+    an_error_is_that_of_the_teacher_on_the_images_it_names,
+    gathered_runs_are_the_runs,
+)
+
+# --- the report of a fit ----------------------------------------------------------------------------------------------
+
+
+def _numbers(text: str) -> list[float]:
+    """Every number of a text, whatever stands around it."""
+    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+
+
+class _Tables(HTMLParser):
+    """The texts of each table's cells, row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            name = (dict(attrs).get("class") or "").split()[0]
+            self._rows = self.tables.setdefault(name, [])
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self._rows[-1][-1] += data
+
+
+def _page(fit: dict[str, Any]) -> dict[str, list[list[str]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for plot in ("fit_curves", "reliability_diagram"):
+            patch.setattr(page_module, plot, lambda _: Markup(""))
+        html = page_module.fit_page(fit)
+    tables = _Tables()
+    tables.feed(html)
+    return tables.tables
+
+
+def the_page_prints_each_error_beside_its_model() -> None:
+    (_, ours, theirs, difference) = _page(fit_example())["errors"]
+    for row, name, numbers in (
+        (ours, "Mean Teacher", [27, 100, 27.0, 19.3, 36.4]),
+        (theirs, "Supervised-only", [41, 100, 41.0, 31.9, 50.8]),
+        (difference, "Difference", [14.0, 4.1, 23.9]),
+    ):
+        assert row[0].startswith(name), "rows are of other models"
+        assert _numbers(" ".join(row[1:])) == numbers, f"{name}: {row}"
+
+
+def the_page_prints_the_confusions_as_they_were_counted() -> None:
+    header, *rows = _page(fit_example())["confusion"]
+    assert tuple(name.strip() for name in header[1:]) == CLASS_NAMES
+    for name, counts, row in zip(CLASS_NAMES, CONFUSION, rows, strict=True):
+        assert row[0] == name
+        assert tuple(0 if cell == "·" else int(cell) for cell in row[1:]) == counts, f"{name}: {row}"
+
+
+def the_page_prints_each_class_with_its_own_numbers() -> None:
+    fit = fit_example()
+    for k, row in enumerate(fit["per_class"]):
+        row["n_labelled"] = 50 + k
+    _, *rows = _page(fit)["classes"]
+    for row, counts, printed in zip(fit["per_class"], CONFUSION, rows, strict=True):
+        wrong, n = sum(counts) - max(counts), sum(counts)
+        error, *others = _numbers(" ".join(printed[1:]))
+        assert printed[0] == row["name"]
+        assert error == pytest.approx(100 * wrong / n, abs=0.51), f"{row['name']}: another error"
+        assert others == [wrong, n, row["n_labelled"], row["n_predicted"]], f"{row['name']}: {printed}"
+
+
+def the_card_says_what_the_page_says() -> None:
+    card = model_card(fit_example())
+    lines = {line.split("|")[1].strip(): _numbers(line) for line in card.splitlines() if line.startswith("| ")}
+    assert lines["Mean Teacher"] == [27.0, 19.3, 36.4, 27], "another error"
+    assert lines["Supervised-only"] == [41.0, 31.9, 50.8, 41], "another error"
+    assert lines["oak leaf"][1:] == [6, 12, 50], "another class's numbers"
+    # Four of twelve oak leaves are the most that were taken for anything.
+    assert re.search(r"oak leaf taken for beech leaf: 4 of 12", card), "confusions are told the other way round"
+
+
+def sentences_claim_what_the_interval_bears_out() -> None:
+    estimate = fit_example()["estimate"]
+    for points, low, high, word in ((14.0, 4.1, 23.9, "fewer"), (-14.0, -23.9, -4.1, "more")):
+        fit = fit_example(estimate={**estimate, "difference": {"points": points, "low": low, "high": high}})
+        said = difference_sentence(fit)
+        assert word in said, f"better and worse have changed places: {said}"
+        numbers = [number for number in _numbers(said) if number != 95]
+        assert numbers == [14.0, 4.1, 23.9], f"other numbers are told: {said}"
+    unsure = fit_example(estimate={**estimate, "difference": {"points": 14.0, "low": -1.0, "high": 29.0}})
+    assert lead(unsure) != unsure["answer"]["sentence"], "more is claimed than the interval bears out"
+    for shipped, name in (("mean-teacher", "Mean Teacher"), ("supervised", "upervised")):
+        told = shipped_sentence(fit_example(answer={**fit_example()["answer"], "shipped": shipped}))
+        assert name in told, f"another model is said to be in the folder: {told}"
+
+
+FITS = (
+    the_page_prints_each_error_beside_its_model,
+    the_page_prints_the_confusions_as_they_were_counted,
+    the_page_prints_each_class_with_its_own_numbers,
+    the_card_says_what_the_page_says,
+    sentences_claim_what_the_interval_bears_out,
+)
