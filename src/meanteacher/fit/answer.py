@@ -60,10 +60,10 @@ def _needed(n: int, n_needed: int) -> str:
     """How many images it would take: those that judge, and not those that teach."""
     if n_needed > MOST_JUDGES:
         return (
-            f"If not, it takes about {n_needed:,} labelled images to judge by to show it, more than the "
-            f"{MOST_JUDGES:,} that are ever kept apart."
+            f"If the difference is real, it takes about {n_needed:,} labelled images to judge by to show it, more than "
+            f"the {MOST_JUDGES:,} that are ever kept apart."
         )
-    return f"If not, about {n_needed:,} labelled images to judge by would show it, instead of {n:,}."
+    return f"If the difference is real, about {n_needed:,} labelled images to judge by would show it, instead of {n:,}."
 
 
 def _said(interval: Interval, wrong: int) -> dict[str, float]:
