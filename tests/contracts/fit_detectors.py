@@ -21,6 +21,8 @@ from safetensors.torch import load_file
 
 from meanteacher.core import Problem
 from meanteacher.fit import results, rounds
+from meanteacher.fit.bundle import load_bundle
+from meanteacher.fit.evaluation import evaluate
 from meanteacher.fit.previous import read_previous
 
 _KINDS = {"mean-teacher": "MeanTeacher", "supervised": "Supervised"}
@@ -39,7 +41,15 @@ def no_image_judges_what_it_taught(fit: Fit) -> None:
         taught, judging = set(run.split["labelled"]), set(run.split["validation"])
         assert not taught & judging, f"{name}: images judge what they taught"
         assert taught | judging == labelled, f"{name}: labels are lost, or images without one teach"
-        assert run.split["examples"] == [len(readable)], f"{name}: images are learned from twice, or unreadable ones"
+        # Who is neither labelled nor judges is learned from without a label, unless it is a copy of one that judges.
+        copies = {
+            n
+            for pair in fit.photos.copies
+            if {fit.index(n) for n in pair} & judging
+            for n in pair
+            if n not in fit.labels
+        }
+        assert run.split["examples"] == [len(readable) - len(copies)], f"{name}: images are learned from that must not"
         judges += sorted(judging) if name.startswith("supervised") else []
         for one, other in fit.photos.copies:
             sides = {fit.index(n) in judging for n in (one, other) if n in fit.labels}
@@ -67,9 +77,11 @@ def every_class_is_judged_in_its_share(fit: Fit) -> None:
 def the_normalisation_knows_only_images_that_teach(fit: Fit) -> None:
     readable = [k for k, name in enumerate(fit.photos.names) if name not in fit.photos.unreadable]
     for name, run in fit.runs.items():
-        seen = np.setdiff1d(readable, run.split["validation"] or [-1])
-        if not run.split["validation"]:
+        judging = set(run.split["validation"])
+        if not judging:
             continue
+        hidden = {fit.index(n) for pair in fit.photos.copies if {fit.index(n) for n in pair} & judging for n in pair}
+        seen = [k for k in readable if k not in hidden | judging]
         pixels, found = fit.photos.pixels[seen] / 255, run.tensors("normalise")
         for part, expected in (("mean", pixels.mean((0, 2, 3))), ("deviation", pixels.std((0, 2, 3)))):
             assert np.allclose(found[part].flatten(), expected, atol=1e-5), f"{name}: {part} of other images"
@@ -154,17 +166,10 @@ def the_temperature_is_fitted_to_the_judged_outputs(fit: Fit) -> None:
 # --- what is predicted, and asked next --------------------------------------------------------------------------------
 
 
-def _probabilities(fit: Fit) -> np.ndarray:
-    weights = load_file(fit.out / "model" / "weights.safetensors")
-    network, normalise = under("network.", weights), under("normalise.", weights)
-    logits = fit_world.forward(network, normalise, fit.photos.pixels, len(fit.class_names))
-    return softmax(logits / fit.content["calibration"]["temperature"])
-
-
 def predictions_are_those_of_the_shipped_model(fit: Fit) -> None:
     rows = fit.table("predictions.csv")
     assert [row["path"] for row in rows] == list(fit.photos.names), "rows are missing, or in another order"
-    for row, p in zip(rows, _probabilities(fit), strict=True):
+    for row, p in zip(rows, fit.probabilities, strict=True):
         if row["path"] in fit.photos.unreadable:
             assert not row["label"], "a file that is no image has a label"
             assert row["problem"]
@@ -179,7 +184,7 @@ def predictions_are_those_of_the_shipped_model(fit: Fit) -> None:
 
 
 def the_hesitant_images_without_a_label_are_asked_about_next(fit: Fit) -> None:
-    rows, p = fit.table("label-next.csv"), _probabilities(fit)
+    rows, p = fit.table("label-next.csv"), fit.probabilities
     same = {other: one for one, other in fit.photos.copies if other not in fit.labels and one not in fit.labels}
     asked = [same.get(row["path"], row["path"]) for row in rows]
     possible = {same.get(n, n) for n in fit.photos.names if n not in fit.labels and n not in fit.photos.unreadable}
@@ -211,6 +216,23 @@ def hidden_answers_are_mostly_found(fit: Fit) -> None:
     said = {row["path"]: row["label"] for row in fit.table("predictions.csv")}
     right = sum(said[name] == label for name, label in hidden.items())
     assert right > len(hidden) / 2, f"{right} of {len(hidden)} hidden answers are found; by chance it is a third"
+
+
+def images_that_taught_the_model_are_known_again(fit: Fit) -> None:
+    """By `evaluate`, on the very folder that it was fitted to: only what it has never seen may judge it."""
+    told = evaluate(load_bundle(fit.out), fit.photos.root, device="cpu")
+    run = fit.runs[fit.judged.better if fit.content["held_out"] else f"{fit.judged.better}-on-all-labels"]
+    pixels, names = fit.photos.pixels, fit.photos.names
+    taught = {pixels[k].tobytes() for k in run.split["labelled"]}
+    judges = [k for k, n in enumerate(names) if n in fit.photos.labels({})]
+    new = [k for k in judges if pixels[k].tobytes() not in taught]
+    assert told["judged"] == ("new" if new else "training"), "another kind of images judges"
+    assert told["n_judged"] == len(new), f"{told['n_judged']} images judge, {len(new)} are new"
+    assert told["seen"]["training"]["n_judged"] == len(judges) - len(new), "another number of images taught it"
+    wrong = sum(
+        fit.class_names[p.argmax()] != fit.labels[names[k]] for k, p in enumerate(fit.probabilities) if k in new
+    )
+    assert told["wrong"] == wrong, "another number of errors on new images"
 
 
 # --- going on from an earlier fit -------------------------------------------------------------------------------------
@@ -261,6 +283,7 @@ _RESULTS = (
     the_temperature_is_fitted_to_the_judged_outputs,
     predictions_are_those_of_the_shipped_model,
     the_hesitant_images_without_a_label_are_asked_about_next,
+    images_that_taught_the_model_are_known_again,
 )
 
 

@@ -8,6 +8,7 @@ from meanteacher.fit import (
     continued,
     duplicates,
     estimate,
+    evaluation,
     fitting,
     judging,
     results,
@@ -57,22 +58,32 @@ def copies_that_were_saved_again_stand_on_both_sides(patch: Patch) -> None:
 
 @held_out
 def labels_of_judging_images_teach(patch: Patch) -> None:
-    rewrite(
-        patch,
-        rounds.round_data,
-        "np.setdiff1d(usable[labels[usable] != UNLABELLED], part)",
-        "usable[labels[usable] != UNLABELLED]",
-    )
+    rewrite(patch, rounds.learnt_from, "np.setdiff1d(usable[is_known], part)", "usable[is_known]")
 
 
 @held_out
 def judging_images_are_learned_from_without_their_labels(patch: Patch) -> None:
     rewrite(
         patch,
-        rounds.round_data,
-        "unknown = usable[labels[usable] == UNLABELLED]",
-        "unknown = np.union1d(usable[labels[usable] == UNLABELLED], part)",
+        rounds.learnt_from,
+        "usable[~is_known & ~is_copy]",
+        "np.union1d(usable[~is_known & ~is_copy], part)",
     )
+
+
+@held_out
+def copies_of_judging_images_are_learned_from_without_a_label(patch: Patch) -> None:
+    rewrite(patch, rounds.learnt_from, "usable[~is_known & ~is_copy]", "usable[~is_known]")
+
+
+@held_out
+def images_that_taught_the_model_judge_it_as_new_ones(patch: Patch) -> None:
+    rewrite(patch, evaluation.evaluate, 'counted = (kinds == kind) & (kind != "training")', 'counted = kinds != ""')
+
+
+@held_out
+def images_that_were_held_out_are_remembered_as_taught(patch: Patch) -> None:
+    rewrite(patch, results._seen, 'fitted.judging.how == "held-out"', "False")
 
 
 @held_out

@@ -187,6 +187,14 @@ class Fit:
         truth = [self.class_names.index(self.labels[self.photos.names[row]]) for row in rows]
         return Judged(rows, np.array(truth), logits)
 
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """[N, n_classes] of all images, by the shipped weights at the temperature that is told."""
+        weights = load_file(self.out / "model" / "weights.safetensors")
+        network, normalise = under("network.", weights), under("normalise.", weights)
+        logits = forward(network, normalise, self.photos.pixels, len(self.class_names))
+        return softmax(logits / self.content["calibration"]["temperature"])
+
     def table(self, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader((self.out / name).read_text(encoding="utf-8").splitlines()))
 

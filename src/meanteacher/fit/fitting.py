@@ -149,6 +149,7 @@ def fit(
     rounds = Rounds(
         torch.from_numpy(decoded.images),
         photos.labels,
+        groups,
         usable,
         photos.class_names,
         plan=plan,

@@ -24,7 +24,7 @@ from meanteacher.fit.judging import Judging
 from meanteacher.fit.photos import Photos, printable
 from meanteacher.fit.plan import METHODS, Plan
 from meanteacher.fit.prediction import cell, prediction_rows
-from meanteacher.fit.rounds import Judged, Trained
+from meanteacher.fit.rounds import Judged, Trained, learnt_from
 from meanteacher.fit.seen import Seen, seen_by
 from meanteacher.fit.suggest import Suggestion, label_next
 from meanteacher.fit.thumbnail import thumbnail
@@ -178,10 +178,8 @@ def read_fit(folder: Path) -> dict[str, Any]:
 
 def _seen(fitted: Fitted) -> Seen:
     """The images that taught the shipped model: not those that were held out, but those of folds, which it had all."""
-    labels = fitted.photos.labels[fitted.usable]
-    labelled, unlabelled = fitted.usable[labels != UNLABELLED], fitted.usable[labels == UNLABELLED]
-    if fitted.judging.how == "held-out":
-        labelled = np.setdiff1d(labelled, fitted.judging.judged)
+    part = fitted.judging.judged if fitted.judging.how == "held-out" else np.empty(0, dtype=np.int64)
+    labelled, unlabelled = learnt_from(fitted.photos.labels, fitted.groups, fitted.usable, part)
     if fitted.method == "supervised":
         unlabelled = unlabelled[:0]
     return seen_by(fitted.decoded.images, labelled=labelled, unlabelled=unlabelled, earlier=fitted.earlier)

@@ -61,6 +61,7 @@ class Rounds:
         self,
         images: Tensor,
         labels: np.ndarray,
+        groups: np.ndarray,
         usable: np.ndarray,
         class_names: tuple[str, ...],
         *,
@@ -73,7 +74,8 @@ class Rounds:
         should_stop: Callable[[], bool],
         device: str = "auto",
     ) -> None:
-        self.images, self.labels, self.usable, self.class_names = images, labels, usable, class_names
+        self.images, self.labels, self.groups = images, labels, groups
+        self.usable, self.class_names = usable, class_names
         self.plan, self.fingerprint, self.out = plan, fingerprint, out
         self._ends, self._overhead = ends, overhead
         """When all of them have to be done, by `time.perf_counter`; the seconds that a run takes after its steps."""
@@ -109,7 +111,7 @@ class Rounds:
             note = "Trained on every label: its errors are on images it was taught by, and estimate nothing."
             recipe = replace(recipe, deviations=(note,))
         pace = Pace(steps=recipe.steps, seconds_per_step=self.plan.seconds_per_step[method], ends=self._end_of_next())
-        data, split = round_data(self.images, self.labels, self.usable, self.class_names, part)
+        data, split = round_data(self.images, self.labels, self.groups, self.usable, self.class_names, part)
         folder = self.out / name
         with self.show(name, recipe.steps) as listener:
             outcome = run(
@@ -163,12 +165,29 @@ class _Unjudged:
     def on_evaluation(self, evaluation: Evaluation) -> None: ...
 
 
+def learnt_from(
+    labels: np.ndarray, groups: np.ndarray, usable: np.ndarray, part: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The images that teach while those of the part judge: with their labels, and without.
+
+    An image of the part does not teach, and no copy of it does: a model that has seen the picture is not judged by it.
+    Copies with a label are in the part themselves.
+    """
+    is_known = labels[usable] != UNLABELLED
+    is_copy = np.isin(groups[usable], groups[part])
+    return np.setdiff1d(usable[is_known], part), usable[~is_known & ~is_copy]
+
+
 def round_data(
-    images: Tensor, labels: np.ndarray, usable: np.ndarray, class_names: tuple[str, ...], part: np.ndarray
+    images: Tensor,
+    labels: np.ndarray,
+    groups: np.ndarray,
+    usable: np.ndarray,
+    class_names: tuple[str, ...],
+    part: np.ndarray,
 ) -> tuple[TrainTest, Split]:
-    """All usable images but those of the part, which neither teach nor are learnt from without their labels."""
-    known = np.setdiff1d(usable[labels[usable] != UNLABELLED], part)
-    unknown = usable[labels[usable] == UNLABELLED]
+    """What teaches, and the part that judges; without a part, those that teach with their labels."""
+    known, unknown = learnt_from(labels, groups, usable, part)
     judges = part if len(part) else known
     split = Split(
         labelled=torch.from_numpy(known), unlabelled=torch.from_numpy(unknown), validation=torch.from_numpy(part)
