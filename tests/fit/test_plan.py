@@ -79,7 +79,7 @@ def test_too_few_minutes_are_refused_with_how_many_it_takes() -> None:
 
 def test_the_sentence_says_what_will_happen() -> None:
     plan = planned(18)
-    assert f"FastNet at width 0.5, {plan.steps} steps" in plan.sentence()
+    assert f"FastNet at width 0.5, {plan.steps:,} steps" in plan.sentence()
     assert "on 2 threads: about 16 min of training" in plan.sentence()
     assert "in each of 4 rounds" in planned(60, n_rounds=4).sentence()
 
