@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.devices import in_double
 
 ConsistencyCost = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(student logits, target logits, rows it applies to) -> cost."""
@@ -90,10 +91,11 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
     # Near tau = 0 the divergence is a difference of almost equal numbers, divided by tau²: float32 would
     # leave nothing but rounding.
     uniform = (1 - tau) / n_classes
-    p = tau * target_logits.double().softmax(1) + uniform
-    q = tau * student_logits.double().softmax(1) + uniform
+    p = tau * in_double(target_logits).softmax(1) + uniform
+    q = tau * in_double(student_logits).softmax(1) + uniform
     divergence = (p * (p.log() - q.log())).sum(1)
-    return _mean(divergence * (2 / (n_classes * tau) ** 2), rows).to(student_logits.dtype)
+    rows = None if rows is None else rows.to(divergence.device)
+    return _mean(divergence * (2 / (n_classes * tau) ** 2), rows).to(student_logits)
 
 
 @dataclass(frozen=True)

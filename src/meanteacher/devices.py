@@ -110,7 +110,9 @@ def _processor() -> str:
 def free_bytes(device: torch.device) -> float:
     """Memory of a GPU that is free; a CPU has what it has, so there it is infinite."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        # What earlier runs of this process left is torch's to use again, though the system counts it as used.
+        left = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + left
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     return float("inf")

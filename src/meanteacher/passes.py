@@ -76,7 +76,7 @@ class SameNoise:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device if device.type == "cuda" else None
+        self._device = device
         self._state = self._read()
 
     @contextmanager
@@ -88,10 +88,17 @@ class SameNoise:
         finally:
             self._write(now)
 
-    def _read(self) -> tuple[Tensor, Tensor | None]:
-        return torch.get_rng_state(), torch.cuda.get_rng_state(self._cuda) if self._cuda else None
+    def _read(self) -> tuple[Tensor, ...]:
+        """Of the CPU's generator, and of the device's, from which its networks draw."""
+        if self._device.type == "cuda":
+            return torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
+        if self._device.type == "mps":
+            return torch.get_rng_state(), torch.mps.get_rng_state()
+        return (torch.get_rng_state(),)
 
-    def _write(self, state: tuple[Tensor, Tensor | None]) -> None:
+    def _write(self, state: tuple[Tensor, ...]) -> None:
         torch.set_rng_state(state[0])
-        if self._cuda and state[1] is not None:
-            torch.cuda.set_rng_state(state[1], self._cuda)
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state[1], self._device)
+        elif self._device.type == "mps":
+            torch.mps.set_rng_state(state[1])

@@ -34,16 +34,21 @@ def generator(seed: int, purpose: str, step: int = 0, device: torch.device | str
 
 @contextmanager
 def isolated_global_randomness() -> Iterator[None]:
-    """Leave the caller's global torch generator as it was.
+    """Leave the caller's global torch generators as they were, that of every device.
 
     Dropout can draw from nowhere else, so a step seeds the global generator; a library must not let
     that show outside.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     with torch.random.fork_rng(devices=devices):
-        yield
+        try:
+            yield
+        finally:
+            if apple is not None:
+                torch.mps.set_rng_state(apple)
 
 
 def seed_global(seed: int, purpose: str, step: int = 0) -> None:
-    """Make the next draws of the networks' own noise (dropout) a function of the three arguments."""
+    """Make the next draws of the networks' own noise (dropout), on any device, a function of the three arguments."""
     torch.manual_seed(derive_seed(seed, purpose, step))

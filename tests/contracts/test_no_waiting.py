@@ -36,10 +36,11 @@ VIEWS: dict[str, Augment] = {
 }
 
 
-def a_step(method: Method, student: nn.Module, memory: nn.Module) -> None:
+def a_step(method: Method, student: nn.Module, memory: nn.Module, device: str = "cpu") -> None:
     """All of a step but its optimiser, which is torch's."""
-    views = {role: torch.randn(6, *SHAPE) for role in method.roles}
-    batch = Batch(views, torch.tensor([0, 1, -1, -1, -1, -1]), torch.arange(6))
+    views = {role: torch.randn(6, *SHAPE, device=device) for role in method.roles}
+    labels = torch.tensor([0, 1, -1, -1, -1, -1]).to(device)
+    batch = Batch(views, labels, torch.arange(6, device=device))
     output = method.forward(student, memory, batch, 2)
     total = torch.stack(list(output.costs.values())).sum()
     torch.autograd.grad(total, trained_parameters(student, memory), allow_unused=True)

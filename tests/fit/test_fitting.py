@@ -25,6 +25,7 @@ from meanteacher.fit.finding import Finding
 from meanteacher.fit.fitting import Wishes, fit
 from meanteacher.fit.plan import Machine, Plan
 from meanteacher.train import Alarm, Evaluation, LogEntry
+from pretend_gpu import NAME, pretend_gpu
 
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 
@@ -359,6 +360,18 @@ def test_a_fit_is_not_resumed_on_another_kind_of_device(
     (tmp_path / "plan.json").write_text(json.dumps(plan | {"device": "mps"}))
     with pytest.raises(InputError, match="was started on mps"):
         fit(wishes(photos, tmp_path, resume=True, device=device), Quiet(), should_stop=never)
+
+
+def test_a_fit_on_a_gpu_leaves_the_same_model(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    with pretend_gpu():
+        content = fit(wishes(photos, tmp_path, device="auto"), Quiet(), should_stop=never)
+    assert content is not None
+    assert (content["environment"]["device"], content["environment"]["device_name"]) == ("cuda", NAME)
+    assert json.loads((tmp_path / "plan.json").read_text())["device"] == "cuda"
+    here, there = load_bundle(fitted).network.state_dict(), load_bundle(tmp_path).network.state_dict()
+    assert here.keys() == there.keys()
+    for name, tensor in there.items():
+        torch.testing.assert_close(tensor, here[name], rtol=1e-3, atol=1e-3)
 
 
 def test_a_wrong_device_replaces_nothing(fitted: Path, photos: Path) -> None:

@@ -44,7 +44,9 @@ def _state(network: nn.Module) -> TrainState:
     ("wanted", "device", "fault", "chosen"),
     [
         ("auto", "cpu", "never asked", "float32"),
+        ("auto", "mps", "never asked", "float32"),
         ("auto", "cuda", "never asked", "bfloat16"),
+        ("auto", "cuda:1", "never asked", "float32"),
         ("float32", "cpu", "never asked", "float32"),
         ("float32", "cuda", "never asked", "float32"),
         ("bfloat16", "cuda", "never asked", "bfloat16"),
@@ -56,6 +58,8 @@ def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
     wanted: Any, device: str, fault: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(precision, "bfloat16_fault", lambda: fault)
+    # The second GPU is too old for it.
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 1 else (8, 0))
     said: list[str] = []
     assert choose_precision(wanted, torch.device(device), said.append) == chosen
     expected = ["bfloat16 ends a child process with signal 4 here; using float32."] if fault == "signal 4" else []

@@ -121,7 +121,7 @@ def run(
     ] = "auto",
     precision: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        typer.Option(help="What the networks compute in; auto: bfloat16 on a GPU, float32 on a CPU."),
+        typer.Option(help="What the networks compute in; auto: bfloat16 on a CUDA GPU that has it, else float32."),
     ] = "auto",
     data: DataOption = None,
 ) -> None:

@@ -1,5 +1,6 @@
 """Images and labels in memory, checked once."""
 
+import copy
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.download import Progress
+from meanteacher.devices import free_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,19 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.class_names)
+
+    def on(self, device: torch.device) -> "Dataset":
+        """The same with its images on the device, still as bytes, where they take at most half of its free memory.
+
+        Where they do not fit it is returned as it is, and its rows are moved a batch at a time. Labels stay: batches
+        are put together on the CPU.
+        """
+        if device.type == "cpu" or self.images.numel() * self.images.element_size() > free_bytes(device) / 2:
+            return self
+        moved = copy.copy(self)  # not a new one, which would check again what was checked
+        object.__setattr__(moved, "images", self.images.to(device))
+        object.__setattr__(moved, "on_disk", False)
+        return moved
 
     def fingerprint(self) -> str:
         """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here."""

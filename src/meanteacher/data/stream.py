@@ -41,7 +41,7 @@ class ImageStream:
         if self.dataset.on_disk:
             read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
-        images = self.normalise(self.dataset.images[index].to(self.device))
+        images = self.normalise(self._rows(index))
         return Batch(
             views={
                 role: in_fast_layout(self._seen(role, images, shows_label, step))
@@ -49,8 +49,18 @@ class ImageStream:
                 if role != "labelled"
             },
             labels=labels.to(self.device),
-            index=index,
+            index=index.to(self.device),
         )
+
+    def _rows(self, index: Tensor) -> Tensor:
+        images = self.dataset.images
+        if images.device.type != "cpu" or self.device.type == "cpu":
+            return images[index.to(images.device)]
+        rows = images[index]
+        if self.device.type == "cuda":
+            # From pinned memory they are copied while the step before is still computed.
+            return rows.pin_memory().to(self.device, non_blocking=True)
+        return rows.to(self.device)
 
     def _seen(self, role: str, images: Tensor, shows_label: Tensor, step: int) -> Tensor:
         if role != "student" or "labelled" not in self.views:

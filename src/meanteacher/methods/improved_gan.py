@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput
 from meanteacher.methods.supervised import Supervised
-from meanteacher.passes import class_output, untracked
+from meanteacher.passes import at_least_float32, class_output, untracked
 from meanteacher.teacher import Buffers, Teacher
 
 
@@ -81,7 +81,7 @@ class _Features:
 
     def __enter__(self) -> "_Features":
         def remember(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self.last = inputs[0].flatten(1)
+            self.last = at_least_float32(inputs[0]).flatten(1)
 
         self._hook = self._layer.register_forward_pre_hook(remember)
         return self

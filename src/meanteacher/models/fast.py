@@ -61,7 +61,9 @@ class FastNetwork(nn.Module):
     def initialise_from(self, images: Tensor) -> None:
         """Fit the first layer, unless it is that of a network that goes on training."""
         if not bool(self.whitening.weight.any()):
-            self.whitening.weight.copy_(_whitening(images, self.whitening.kernel_size[0], self.whitening.stride[0]))
+            # On the CPU, whose eigenvectors are the same wherever the network is trained.
+            kernel, stride = self.whitening.kernel_size[0], self.whitening.stride[0]
+            self.whitening.weight.copy_(_whitening(images.cpu(), kernel, stride))
 
     def forward(self, x: Tensor) -> Logits:
         x = F.silu(self.whitening(x), inplace=True)

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meanteacher.passes import at_least_float32
+
 
 class WeightNormLayer(nn.Module):
     """y = g · (v / ‖v‖) * x, its batch mean replaced by a learned bias.
@@ -12,6 +14,8 @@ class WeightNormLayer(nn.Module):
     running mean starts as a plain mean over the batches seen and becomes an exponential one when
     `mean_decay` takes over: the authors start it at zero, which makes evaluation meaningless for
     thousands of steps and is the same afterwards.
+
+    Where the product is computed in bfloat16, its means, and all that is kept, are still float32.
     """
 
     running_mean: Tensor
@@ -56,7 +60,7 @@ class WeightNormLayer(nn.Module):
         """Choose the scale that gives this batch outputs of unit variance."""
         self.scale.fill_(1)
         self.bias.zero_()
-        y = self.transform(x, self._weight())
+        y = at_least_float32(self.transform(x, self._weight()))
         self.scale.copy_(torch.rsqrt(y.var((0, *range(2, y.ndim)), correction=0) + 1e-8))
 
     @torch.no_grad()
@@ -66,9 +70,13 @@ class WeightNormLayer(nn.Module):
 
 
 def _mean_of_channels(y: Tensor) -> Tensor:
-    """Summed within images first, in half the time; unlike a mean's, its gradient is not written out."""
-    within = y.sum(tuple(range(2, y.ndim))) if y.ndim > 2 else y
-    return within.sum(0) / (y.numel() // y.shape[1])
+    """Summed within images first, in half the time; unlike a mean's, its gradient is not written out.
+
+    In float32 for a bfloat16 y, whose eight bits a sum of many would outgrow.
+    """
+    dtype = torch.float32 if y.dtype is torch.bfloat16 else y.dtype
+    within = y.sum(tuple(range(2, y.ndim)), dtype=dtype) if y.ndim > 2 else y
+    return within.sum(0, dtype=dtype) / (y.numel() // y.shape[1])
 
 
 class WeightNormConv2d(WeightNormLayer):
@@ -112,7 +120,7 @@ class ByteDropout(nn.Dropout):
     """Dropout whose mask takes a byte of randomness a unit instead of a whole draw.
 
     On a CPU, drawing the mask is an eighth of a step of the ConvNet; eight units a draw make it vanish. The share of
-    dropped units is rounded to a 256th, which the usual ones are.
+    dropped units is rounded to a 256th, which the usual ones are. A GPU draws as it multiplies, so it is left to torch.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,6 +129,8 @@ class ByteDropout(nn.Dropout):
             return x
         if kept == 0:
             return x * 0
+        if x.device.type != "cpu":
+            return F.dropout(x, 1 - kept / 256)
         x = x if torch.ops.aten.is_non_overlapping_and_dense(x) else x.contiguous()
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
         words.random_(torch.iinfo(torch.int64).min, None)

@@ -235,10 +235,18 @@ class _Experiment:
         return self.recipe.normalise.fit(self.data.train.images, kept).to(self.device)
 
     @cached_property
+    def train(self) -> Dataset:
+        return self.data.train.on(self.device)
+
+    @cached_property
+    def test(self) -> Dataset:
+        return self.data.test.on(self.device)
+
+    @cached_property
     def stream(self) -> ImageStream:
         roles = (*self.recipe.method.roles, "labelled")
         return ImageStream(
-            self.data.train,
+            self.train,
             self.sampler,
             views={role: view for role, view in self.recipe.views.items() if role in roles},
             normalise=self.normalise,
@@ -339,7 +347,7 @@ class _Experiment:
         }
 
     def _errors(self, state: TrainState, part: str) -> dict[str, float]:
-        dataset: Dataset = self.data.test if part == "test" else self.data.train
+        dataset: Dataset = self.test if part == "test" else self.train
         index: Tensor | None = None if part == "test" else self.split.validation
         return {
             "student": error_rate(state.student, dataset, index, normalise=self.normalise),

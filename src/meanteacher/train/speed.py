@@ -12,6 +12,7 @@ import torch._functorch.config as functorch_config
 from torch import nn
 
 from meanteacher.core import Batch, InputError, Method, Stream, check_choice
+from meanteacher.devices import wait_for
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.train.precision import Precision, WantedPrecision, autocast, choose_precision
 from meanteacher.train.state import TrainState
@@ -136,11 +137,14 @@ class _Passes:
         self.seconds()
 
     def seconds(self) -> float:
+        device = self.batch.labels.device
         with isolated_global_randomness():
+            wait_for(device)
             began = time.perf_counter()
-            with autocast(self.precision, self.batch.labels.device):
+            with autocast(self.precision, device):
                 output = self.method.forward(self.student, self.memory, self.batch, 0)
             torch.stack(list(output.costs.values())).sum().backward()
+            wait_for(device)
             took = time.perf_counter() - began
         for module in (self.student, self.memory):
             module.zero_grad()

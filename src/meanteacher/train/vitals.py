@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, StepOutput
+from meanteacher.devices import in_double
 from meanteacher.formats import percent
 
 _PATIENCE = 3
@@ -149,7 +150,7 @@ class Vitals:
             self._rows += len(labelled)
             self._labelled_rows += int(labelled.sum())
             if len(self._labelled) <= self.declared.n_labelled:
-                self._labelled.update(index[labelled].tolist())
+                self._labelled.update(index.cpu()[labelled].tolist())
         self._uncounted.clear()
 
     def _check_labels(self, step: int) -> list[Alarm]:
@@ -238,7 +239,7 @@ def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter]) -> float:
     if not cost.requires_grad:
         return 0.0
     gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
-    return float(torch.stack([g.double().norm() for g in gradients if g is not None] or [torch.zeros(1)]).norm())
+    return float(torch.stack([in_double(g).norm() for g in gradients if g is not None] or [torch.zeros(1)]).norm())
 
 
 def _largest_class_share(logits: Tensor) -> float:
@@ -250,14 +251,14 @@ def _largest_class_share(logits: Tensor) -> float:
 def _distance(predictor: nn.Module, student: nn.Module) -> float:
     """Between the weights, relative to the student's length."""
     pairs = list(zip(predictor.parameters(), student.parameters(), strict=True))
-    apart = _total([(a - b).double().square().sum() for a, b in pairs])
-    length = _total([b.double().square().sum() for _, b in pairs])
+    apart = _total([in_double(a - b).square().sum() for a, b in pairs])
+    length = _total([in_double(b).square().sum() for _, b in pairs])
     return math.sqrt(apart / length) if length else 0.0
 
 
 @torch.no_grad()
 def _checksum(network: nn.Module) -> float:
-    return _total([p.double().sum() for p in network.parameters()])
+    return _total([in_double(p).sum() for p in network.parameters()])
 
 
 def _total(sums: list[Tensor]) -> float:

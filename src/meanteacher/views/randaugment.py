@@ -175,26 +175,28 @@ class RandAugment:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         size, device = (self.n, len(images)), images.device
         # Who drew what decides shapes, so it has to be known here; read in one piece, a device is waited for once.
-        choices = torch.randint(len(self.operations), size, generator=generator, device=device).cpu()
+        choices = torch.randint(len(self.operations), size, generator=generator, device=device).tolist()
         draws = torch.rand(size, generator=generator, device=device, dtype=images.dtype)
         strengths = self.magnitude * (2 * draws - 1)
         height, width = images.shape[2:]
         images = images.clone()
         source = torch.eye(3).to(images).repeat(len(images), 1, 1)
-        moved = torch.zeros(len(images), dtype=torch.bool)
+        moved: set[int] = set()
         for choice, strength in zip(choices, strengths, strict=True):
             for k, name in enumerate(self.operations):
                 # Each operation is computed for the images that drew it, not for all with most thrown away.
-                drew_it = choice == k
-                rows = drew_it.nonzero()[:, 0].to(device)
-                if name in VALUES and len(rows):
+                drew_it = [row for row, drawn in enumerate(choice) if drawn == k]
+                if not drew_it or name == "identity":
+                    continue
+                rows = torch.tensor(drew_it, device=device)
+                if name in VALUES:
                     images[rows] = VALUES[name](images[rows], strength[rows])
-                elif name in MOVES and len(rows):
+                else:
                     # The later move is the first that a place of the result goes back through.
                     source[rows, :2] = source[rows, :2] @ _square(MOVES[name](strength[rows], height, width))
-                    moved |= drew_it
-        rows = moved.nonzero()[:, 0].to(device)
-        if len(rows):
+                    moved.update(drew_it)
+        if moved:
+            rows = torch.tensor(sorted(moved), device=device)
             images[rows] = warped(images[rows], source[rows, :2])
         return images
 

@@ -28,8 +28,22 @@ class Translate:
         shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
         top, left = (shift[:, :, 0] + self.pixels).unbind()
         padded = F.pad(images.contiguous(), (self.pixels,) * 4, mode="reflect")
+        if images.device.type != "cpu":
+            return _gathered(padded, top, left, height, width)
         # Wherever in this memory a window begins, it is a view of it; only the chosen ones are copied.
         image, channel, row, _ = padded.stride()
         n_windows = (n - 1) * image + 2 * self.pixels * (row + 1) + 1 if n else 0
         windows = padded.as_strided((n_windows, channels, height, width), (1, channel, row, 1))
         return windows.index_select(0, torch.arange(n, device=images.device) * image + top * row + left)
+
+
+def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """The same windows by four indices: a GPU may copy all views of a memory to choose from them."""
+    n, channels = padded.shape[:2]
+    image, channel, row, column = (torch.arange(size, device=padded.device) for size in (n, channels, height, width))
+    return padded[
+        image[:, None, None, None],
+        channel[:, None, None],
+        (top[:, None] + row)[:, None, :, None],
+        (left[:, None] + column)[:, None, None, :],
+    ]
