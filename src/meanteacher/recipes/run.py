@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
-from meanteacher.devices import CPU, choose_device
+from meanteacher.devices import CPU, choose_device, wait_for
 from meanteacher.evaluate import error_rate
 from meanteacher.methods import METHODS
 from meanteacher.recipes.describe import describe, fingerprint
@@ -165,6 +165,7 @@ def step_seconds(
     times = [time.perf_counter()]
 
     def is_over() -> bool:
+        wait_for(experiment.device)
         times.append(time.perf_counter())
         return times[-1] - times[0] >= seconds or len(times) > most
 
