@@ -75,8 +75,7 @@ def run(
         data: what `recipe.data.source` loads
         split: who is labelled; drawn by the seed without
         resume: continue the run that `out` holds
-        device: where to compute: "auto" takes a GPU if there is one, and for a resumed run the kind it was started on;
-            otherwise "cpu", "cuda", "cuda:N" or "mps"
+        device: its name; "auto" takes a GPU if there is one, and to resume, the kind that the run was started on
         compiled: whether the networks are compiled, "auto" where that is measured to pay; a resumed run stays as it is
         precision: what the networks compute in; a resumed run stays as it is
         announce: is told in one line what came of trying either
@@ -226,8 +225,7 @@ class _Experiment:
         }
         self.sampler = recipe.batch.sampler(split, seed)
         recipe.check_labelled_share(self.sampler.labelled_share)
-        self.device = CPU
-        """To be set before anything below is asked for."""
+        self.device = CPU  # to be set before anything below is asked for
 
     @cached_property
     def normalise(self) -> nn.Module:
@@ -236,18 +234,14 @@ class _Experiment:
         return self.recipe.normalise.fit(self.data.train.images, kept).to(self.device)
 
     @cached_property
-    def train(self) -> Dataset:
-        return self.data.train.on(self.device)
-
-    @cached_property
-    def test(self) -> Dataset:
-        return self.data.test.on(self.device)
+    def placed(self) -> TrainTest:
+        return TrainTest(self.data.train.on(self.device), self.data.test.on(self.device))
 
     @cached_property
     def stream(self) -> ImageStream:
         roles = (*self.recipe.method.roles, "labelled")
         return ImageStream(
-            self.train,
+            self.placed.train,
             self.sampler,
             views={role: view for role, view in self.recipe.views.items() if role in roles},
             normalise=self.normalise,
@@ -348,7 +342,7 @@ class _Experiment:
         }
 
     def _errors(self, state: TrainState, part: str) -> dict[str, float]:
-        dataset: Dataset = self.test if part == "test" else self.train
+        dataset: Dataset = self.placed.test if part == "test" else self.placed.train
         index: Tensor | None = None if part == "test" else self.split.validation
         return {
             "student": error_rate(state.student, dataset, index, normalise=self.normalise),
