@@ -48,7 +48,8 @@ KEYS = {
     "ArrowDown": "\ue015",
     "Delete": "\ue017",
 }
-START_SECONDS = 60.0
+PATIENCE = 120.0
+"""Seconds to wait for the browser or a page: whoever waits as long waits for something that hangs."""
 
 
 class BrowserError(Exception):
@@ -107,7 +108,7 @@ class Browser:
         """The value of a function body in the page: `run("return arguments[0] + 1", 2)` is 3."""
         return self._post("/execute/sync", {"script": script, "args": list(arguments)})
 
-    def wait_for(self, condition: str, seconds: float = 10.0) -> None:
+    def wait_for(self, condition: str, seconds: float = PATIENCE) -> None:
         """Wait until a JavaScript expression is true."""
         deadline = time.monotonic() + seconds
         while not self.run(f"return Boolean({condition})"):
@@ -169,7 +170,7 @@ class Browser:
         """A command of the DevTools protocol, for what WebDriver cannot say."""
         return self._post("/goog/cdp/execute", {"cmd": command, "params": parameters})
 
-    def downloaded(self, name: str, seconds: float = 10.0) -> Path:
+    def downloaded(self, name: str, seconds: float = PATIENCE) -> Path:
         """The file that the page saved under this name, once it is whole."""
         deadline = time.monotonic() + seconds
         while not (self.downloads / name).exists():
@@ -240,7 +241,7 @@ class Browser:
         headers = {"Content-Type": "application/json"}
         request = Request(f"http://127.0.0.1:{self._port}{path}", data=body, headers=headers, method=verb)
         try:
-            with self._direct.open(request, timeout=START_SECONDS) as answer:
+            with self._direct.open(request, timeout=PATIENCE) as answer:
                 return json.load(answer)["value"]
         except HTTPError as error:
             with error:
@@ -249,7 +250,7 @@ class Browser:
 
 
 def _wait_for_match(log: Path, pattern: bytes, ended: Callable[[], int | None]) -> str:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while (found := re.search(pattern, log.read_bytes())) is None:
         if ended() is not None or time.monotonic() > deadline:
             raise BrowserError(f"chromedriver did not start: {log.read_text(errors='replace').strip()}")

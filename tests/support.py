@@ -41,6 +41,8 @@ N_CLASSES = 3
 SHAPE = (1, 6, 6)
 PROBLEM = Problem(n_classes=N_CLASSES, n_examples=60, input_shape=SHAPE)
 DECAY = 0.9
+PATIENCE = 600
+"""Seconds to wait for another process or a server: whoever waits as long waits for something that hangs."""
 
 
 def child_environment(**more: str) -> dict[str, str]:

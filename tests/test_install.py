@@ -1,16 +1,22 @@
-"""`make demo TORCH=cpu`: what is asked of pip, and that a missing index stops nothing."""
+"""What the Makefile asks for: pip with `TORCH=cpu`, where a missing index stops nothing, and other processors."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from support import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def _make(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "-C", str(ROOT), *words], check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["make", "-C", str(ROOT), *words], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 def _pip(folder: Path, *, index: bool) -> Path:
@@ -49,3 +55,31 @@ def test_readme_names_the_option_that_the_makefile_uses():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo TORCH=cpu" in readme
     assert f"--extra-index-url {INDEX}" in readme
+
+
+def _tests(target: str, folder: Path) -> list[str]:
+    """The settings before each call of pytest."""
+    asked = _make("-n", target, f"VENV={folder}").stdout.splitlines()
+    return [line.partition(f"{folder}/bin/python -m pytest")[0].strip() for line in asked if "-m pytest" in line]
+
+
+def test_portable_runs_all_tests_under_three_instruction_sets(tmp_path: Path):
+    native, old_aten, old_cpu = _tests("portable", tmp_path)
+    assert native == ""
+    assert old_aten == "ATEN_CPU_CAPABILITY=default"
+    assert old_cpu.startswith("ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41")
+    assert _tests("test-numerics", tmp_path) == [old_cpu]
+
+
+def test_what_must_pass_before_a_change_lands_is_the_readmes_test_command_and_another_processor():
+    commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert {"make lint", "make test", "make test-numerics"} <= set(commands)
+    assert "    make test " in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_setting_makes_torch_compute_as_on_another_processor():
+    """In a variable of another name it would be ignored silently."""
+    show = [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"]
+    old = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    shown = subprocess.run(show, check=True, capture_output=True, text=True, timeout=PATIENCE, env=old)
+    assert shown.stdout.strip() == "DEFAULT"

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from meanteacher.cli.app import app
+from support import PATIENCE
 
 COMMAND = [sys.executable, "-c", "from meanteacher.cli import main; main()"]
 SHORT = ["--set", "steps=12", "--set", "evaluate_every=6"]
@@ -25,7 +26,7 @@ def _meanteacher(*arguments: str, cwd: Path | None = None) -> subprocess.Complet
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         env={**os.environ, "COLUMNS": "200"},
     )
 
@@ -38,7 +39,9 @@ def test_help_is_useful_and_does_not_import_torch(arguments: list[str]):
         "except SystemExit: pass\n"
         "sys.exit(77 if 'torch' in sys.modules else 0)"
     )
-    shown = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert shown.returncode == 0
     assert "Usage" in shown.stdout
     assert "--help" in shown.stdout
@@ -46,7 +49,7 @@ def test_help_is_useful_and_does_not_import_torch(arguments: list[str]):
 
 def test_labelling_begins_without_waiting_for_torch():
     script = "import sys\nfrom meanteacher.cli import label\nsys.exit(77 if 'torch' in sys.modules else 0)"
-    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=PATIENCE).returncode == 0
 
 
 def test_run_writes_everything_about_itself(tmp_path: Path):
@@ -81,11 +84,11 @@ def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, n
     arguments = ["run", "digits/supervised", "--out", str(tmp_path / "r"), "--set", "steps=100000", "--compile", "no"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
     metrics = tmp_path / "r" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    shown, _ = process.communicate(timeout=60)
+    shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75
     assert "nothing is lost. Resume with:" in shown
     (command,) = [line.strip() for line in shown.splitlines() if line.strip().startswith("meanteacher run")]

@@ -23,6 +23,7 @@ from meanteacher.methods import METHODS
 from meanteacher.recipes import RECIPES, moons, restored
 from meanteacher.report import load_record
 from meanteacher.report.gathered import load_gathered
+from support import PATIENCE
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -150,7 +151,10 @@ def test_a_picture_shows_the_shipped_network_and_labels_of_the_chosen_draw(
         assert np.array_equal(points.places, data.test.images.numpy())
         state = restored(recipe, seed=seed, out=folder, data=data)
         at_points = gallery.probability(recipe, state, points.places)
-        assert ((at_points > 0.5) != points.classes).mean() == load_record(folder / "record.json").error("test")
+        undecided = np.abs(at_points - 0.5) < 1e-4  # by how the machine rounds
+        wrong = ((at_points > 0.5) != points.classes).mean()
+        assert wrong == pytest.approx(load_record(folder / "record.json").error("test"), abs=undecided.mean() + 1e-9)
+        assert undecided.mean() < 0.05
         assert np.array_equal(probability, gallery.probability(recipe, state, window.grid()))
         rows = Split.load(folder / "split.txt").labelled
         assert np.array_equal(labelled.places, data.train.images[rows].numpy())
@@ -268,6 +272,8 @@ def test_help_does_not_import_torch():
         "except SystemExit: pass\n"
         "sys.exit(77 if 'torch' in sys.modules else 0)"
     )
-    shown = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert shown.returncode == 0
     assert "--page-only" in shown.stdout

@@ -36,7 +36,7 @@ def test_freed_memory_is_used_again_without_asking_the_system() -> None:
 def test_the_command_asks_for_it_before_it_does_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     monkeypatch.setattr("meanteacher.cli.app.keep_freed_memory", lambda: done.append("keep"))
-    monkeypatch.setattr("meanteacher.cli.app.app", lambda: done.append("command") or 0)
+    monkeypatch.setattr("meanteacher.cli.app.app", lambda **_: done.append("command") or 0)
     from meanteacher.cli import main
 
     with pytest.raises(SystemExit) as end:

@@ -1,15 +1,19 @@
 import hashlib
 import socket
 import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meanteacher.core import InputError
 from meanteacher.data.download import data_folder, fetch
+from support import PATIENCE
 
 BODY = bytes(range(256)) * 9000  # more than one piece
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -108,11 +112,26 @@ def test_a_passing_fault_is_tried_again(server: Server, target: Path, fault: Ans
     assert left_behind(target) == ["file.bin"]
 
 
-def test_a_server_that_says_nothing_is_given_up_and_tried_again(server: Server, target: Path) -> None:
+def test_a_server_that_says_nothing_is_given_up_and_tried_again(
+    server: Server, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    urlopen = urllib.request.urlopen
+
+    def patient_with_the_second(request: urllib.request.Request, *, timeout: float) -> Any:
+        given.append(timeout)
+        if len(given) == 1:
+            return urlopen(request, timeout=timeout)
+        while not server.n_requests:  # on a busy machine it may not have noticed the first one yet
+            time.sleep(0.01)
+        return urlopen(request, timeout=PATIENCE)
+
+    monkeypatch.setattr(urllib.request, "urlopen", patient_with_the_second)
     server.answers = [silent, whole]
     fetch(server.url, target, sha256=SHA256, pause=0, timeout=0.5)
     assert target.read_bytes() == BODY
     assert server.n_requests == 2
+    assert given == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from meanteacher.core import InputError
 from meanteacher.recipes import Claim, run
-from support import child_environment, recipe
+from support import PATIENCE, child_environment, recipe
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_full_disk_leaves_the_previous_checkpoint_intact(interrupted: Path):
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert "Earlier checkpoints are intact" in failed.stderr
     assert {p.name: p.read_bytes() for p in _last(interrupted).iterdir()} == before
@@ -183,7 +183,7 @@ def test_crash_while_saving_leaves_a_checkpoint_to_resume_from(interrupted: Path
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert crashed.returncode == 9, crashed.stderr
     _resume(interrupted)

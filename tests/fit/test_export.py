@@ -70,8 +70,11 @@ def test_classes_are_the_same_on_a_thousand_images(bundle: Bundle, session: Any)
     expected = bundle.probabilities(batch).numpy()
     assert len(np.unique(expected.argmax(1))) > 1
     got = probabilities(session, batch)
-    np.testing.assert_array_equal(got.argmax(1), expected.argmax(1))
     np.testing.assert_allclose(got, expected, atol=1e-4)
+    best = np.sort(expected, axis=1)
+    clear = best[:, -1] - best[:, -2] > 2e-4  # closer ones are decided by how each program rounds
+    assert clear.mean() > 0.99
+    np.testing.assert_array_equal(got.argmax(1)[clear], expected.argmax(1)[clear])
 
 
 @pytest.mark.parametrize("n", [1, 7])
@@ -153,11 +156,22 @@ def test_wrong_export_leaves_no_file(bundle: Bundle, tmp_path: Path, monkeypatch
 
 @pytest.mark.usefixtures("quickly")
 def test_other_class_is_noticed_however_close(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    unsure = dataclasses.replace(bundle, temperature=1e5)
+    unsure = dataclasses.replace(bundle, temperature=1e4)
     fails_with(unsure, lambda p: p[:, ::-1].copy(), monkeypatch)
     with pytest.raises(InputError, match="of 72 images get another class"):
         export_onnx(unsure, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("quickly")
+def test_equally_probable_classes_may_be_told_apart_otherwise(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Rounding decides between them, and differs from machine to machine: no reason to refuse the export."""
+    tied = dataclasses.replace(bundle, temperature=1e9)
+    fails_with(tied, lambda p: p + np.array([0, 0, 1e-7], np.float32), monkeypatch)
+    export_onnx(tied, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").exists()
 
 
 @pytest.mark.usefixtures("quickly")

@@ -185,8 +185,10 @@ def test_the_shipped_model_gives_the_predictions(fitted: Path, photos: Path) -> 
     rows = table(fitted / "predictions.csv")
     readable = [i for i, row in enumerate(rows) if not row["problem"]]
     p = bundle.probabilities(torch.from_numpy(images[readable]))
-    assert [bundle.class_names[k] for k in p.argmax(1)] == [rows[i]["label"] for i in readable]
-    assert np.allclose(p.max(1).values, [float(rows[i]["confidence"]) for i in readable], atol=1e-3)
+    said = p[range(len(readable)), [bundle.class_names.index(rows[i]["label"]) for i in readable]]
+    # Of two classes that are equally probable, rounding decides.
+    assert np.allclose(said, p.max(1).values, atol=1e-3)
+    assert np.allclose(said, [float(rows[i]["confidence"]) for i in readable], atol=1e-3)
 
 
 def digests(out: Path, photos: Path, pattern: str) -> set[bytes]:

@@ -18,6 +18,7 @@ from label_example import ASKED, KNOWN, Example, make_example, serving
 from meanteacher.cli.label import run_label
 from meanteacher.core import InputError
 from meanteacher.label.server import LabelServer
+from support import PATIENCE
 
 JSON = {"Content-Type": "application/json"}
 
@@ -44,7 +45,7 @@ def server(example: Example) -> Iterator[LabelServer]:
 
 def ask(server: LabelServer, verb: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
     """Exactly this request; `path` may name the token as TOKEN."""
-    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(verb, path.replace("TOKEN", server.token), body, named)
@@ -138,7 +139,7 @@ def test_nonsense_is_no_answer(server: LabelServer, example: Example, body: byte
 )
 def test_what_no_browser_would_send_is_refused_too(server: LabelServer, request_line: str, status: bytes):
     head = f"{request_line} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\nContent-Type: application/json\r\n\r\n"
-    with socket.create_connection(server.server_address, timeout=10) as connection:
+    with socket.create_connection(server.server_address, timeout=PATIENCE) as connection:
         connection.sendall(head.replace("TOKEN", server.token).encode())
         assert connection.recv(100).split()[1] == status
 
@@ -243,7 +244,7 @@ def test_a_browser_that_hangs_up_is_no_error_but_a_fault_is_shown(
     server: LabelServer, capfd: pytest.CaptureFixture[str]
 ):
     for sent in (b"", b"GET /", b"nonsense\r\n\r\n"):
-        with socket.create_connection(server.server_address, timeout=10) as connection:
+        with socket.create_connection(server.server_address, timeout=PATIENCE) as connection:
             connection.sendall(sent)
     assert ask(server, "GET", "/TOKEN/state").status == 200
     for error, shown in ((BrokenPipeError(), False), (ConnectionResetError(), False), (KeyError("lost"), True)):
@@ -262,7 +263,7 @@ def test_the_command_opens_the_browser_and_ends_politely(
 
     def browser(address: str) -> None:
         opened.append(address)
-        connection = HTTPConnection(urlsplit(address).netloc, timeout=10)
+        connection = HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE)
         content = json.dumps({"question": 0, "label": "owl"})
         connection.request("POST", f"{urlsplit(address).path}answer", content, JSON)
         connection.getresponse().read()

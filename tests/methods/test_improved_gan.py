@@ -1,6 +1,9 @@
 """The improved GAN: two players, one backward pass, and no cheating."""
 
+import statistics
+
 import torch
+from torch import Tensor
 
 from meanteacher.methods import ImprovedGan
 from meanteacher.methods.improved_gan import GanMemory
@@ -72,17 +75,29 @@ def test_made_up_images_leave_no_trace_in_the_batch_statistics():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_generator_learns_to_match_the_features():
-    torch.manual_seed(0)
+def _matching_after_training(seed: int) -> float:
+    """The cost on ten batches that a generator's training did not see, by what it was before."""
+    torch.manual_seed(seed)
     student = SmallNet().train()
     memory = METHOD.init(student, PROBLEM)
     assert isinstance(memory, GanMemory)
     optimizer = torch.optim.Adam(memory.generator.parameters(), lr=0.02)
-    costs = []
+
+    def cost(step: int) -> Tensor:
+        torch.manual_seed(step)
+        return METHOD.forward(student, memory, stream()[step], step).costs["feature matching"]
+
+    def judged() -> float:
+        return sum(cost(step).item() for step in range(1000, 1010))
+
+    before = judged()
     for step in range(60):
-        cost = METHOD.forward(student, memory, stream()[step], step).costs["feature matching"]
         optimizer.zero_grad()
-        cost.backward()
+        cost(step).backward()
         optimizer.step()
-        costs.append(cost.item())
-    assert sum(costs[-10:]) < 0.85 * sum(costs[:10])
+    return judged() / before
+
+
+def test_generator_learns_to_match_the_features():
+    """Without training it would be exactly 1; measured: 0.76 to 0.78, most of the rest being dropout."""
+    assert statistics.mean(_matching_after_training(seed) for seed in range(3)) < 0.87

@@ -20,7 +20,7 @@ from meanteacher.recipes import DataSpec, Outcome, run
 from meanteacher.schedules import Constant, Cosine
 from meanteacher.train import Checkpoints, Declared, Evaluation, Sgd, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
-from support import BATCHES, METHODS, PROBLEM, SmallNet, child_environment, recipe, stream
+from support import BATCHES, METHODS, PATIENCE, PROBLEM, SmallNet, child_environment, recipe, stream
 
 every_kind = pytest.mark.parametrize(("method", "batch"), [(m, b) for m in METHODS for b in BATCHES])
 
@@ -61,7 +61,7 @@ def test_killed_and_resumed_run_ends_with_the_same_bytes(method: str, batch: str
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "killed" / "record.json").exists()
