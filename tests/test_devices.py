@@ -11,11 +11,13 @@ from typer.testing import CliRunner
 from meanteacher import devices
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Problem
-from meanteacher.devices import choose_device, device_name, same_kind
+from meanteacher.devices import choose_device, device_name, free_bytes, in_double, same_kind, wait_for
 from meanteacher.fit.bundle import Bundle, save_bundle
 from meanteacher.models import FastNet
+from meanteacher.passes import SameNoise
 from meanteacher.recipes import run
 from meanteacher.recipes.environment import environment
+from meanteacher.seeding import isolated_global_randomness
 from meanteacher.views import PerChannel
 from support import recipe
 
@@ -93,6 +95,75 @@ def test_records_name_the_device_and_what_it_is(machine):
     assert environment()["device_name"] == "Some Processor"
     on_gpu = environment(torch.device("cuda", 0))
     assert (on_gpu["device"], on_gpu["device_name"]) == ("cuda", "GPU number 0")
+
+
+class Generators:
+    """Stands for the module of a device whose networks draw from its own generator."""
+
+    def __init__(self) -> None:
+        self.state = 0
+
+    def get_rng_state(self, device: object = None) -> int:
+        return self.state
+
+    def set_rng_state(self, state: int, device: object = None) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_noise_of_a_gpu_is_repeated_and_put_back(kind: str, monkeypatch: pytest.MonkeyPatch):
+    generators = Generators()
+    monkeypatch.setattr(torch, kind, generators)
+    generators.state = 5
+    noise = SameNoise(torch.device(kind))
+    generators.state = 8
+    with noise.again():
+        assert generators.state == 5
+        generators.state = 6
+    assert generators.state == 8
+
+
+def test_generator_of_apples_gpu_is_left_as_it_was(machine, monkeypatch: pytest.MonkeyPatch):
+    machine(mps=True)
+    generators = Generators()
+    monkeypatch.setattr(torch, "mps", generators)
+    generators.state = 5
+    with isolated_global_randomness():
+        generators.state = 6
+    assert generators.state == 5
+
+
+@pytest.mark.parametrize(("kind", "where"), [("mps", "cpu"), ("cuda", "cuda"), ("cpu", "cpu")])
+def test_double_precision_is_on_the_device_where_it_has_any(kind: str, where: str):
+    class Stub:
+        def __init__(self, kind: str) -> None:
+            self.device = torch.device(kind)
+
+        def cpu(self) -> "Stub":
+            return Stub("cpu")
+
+        def double(self) -> str:
+            return self.device.type
+
+    assert in_double(Stub(kind)) == where
+
+
+def test_clock_waits_for_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append("mps"))
+    for name in ("cpu", "cuda:1", "mps"):
+        wait_for(torch.device(name))
+    assert waited == [torch.device("cuda", 1), "mps"]
+
+
+def test_free_memory_counts_what_torch_may_use_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 90)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 20)
+    assert [free_bytes(torch.device(name)) for name in ("cuda", "mps", "cpu")] == [140, 70, float("inf")]
 
 
 def test_processor_has_a_name():

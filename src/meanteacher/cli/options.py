@@ -16,7 +16,8 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="auto|cpu|cuda|cuda:N|mps",
-        help="Where to compute; auto: on a GPU if there is one. Resuming takes the kind it was started on.",
+        help="Where to compute; auto: a GPU if there is one (or what MEANTEACHER_DEVICE says), to resume the kind it "
+        "was started on.",
         autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
     ),
 ]
