@@ -39,25 +39,26 @@ class Catalogue(list[Mutant]):
         return add
 
 
-def rewrite(patch: Patch, function: Callable[..., Any], old: str, new: str) -> None:
-    """Replace one piece of a function's source, wherever the function is known.
+def rewrite(patch: Patch, function: Callable[..., Any], *changes: str) -> None:
+    """Replace pieces of a function's source, wherever the function is known.
 
     Args:
         patch: takes it back
         function: of a module, or of a class; a property's is its `fget`
-        old: stands in its source once
-        new: stands there instead
+        changes: a piece that stands in its source once, what stands there instead, and so on in turn
 
     Raises:
         LookupError: the source is not what the mutant was written for. Adapt the mutant.
     """
     plain = inspect.unwrap(function)
     source = textwrap.dedent(inspect.getsource(plain))
-    if source.count(old) != 1:
-        raise LookupError(f"{plain.__qualname__} holds {old!r} {source.count(old)} times instead of once.")
+    for old, new in zip(changes[::2], changes[1::2], strict=True):
+        if source.count(old) != 1:
+            raise LookupError(f"{plain.__qualname__} holds {old!r} {source.count(old)} times instead of once.")
+        source = source.replace(old, new)
     module = sys.modules[plain.__module__]
     made: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), str(module.__file__), "exec"), vars(module), made)
+    exec(compile(source, str(module.__file__), "exec"), vars(module), made)
     owner, _, name = plain.__qualname__.rpartition(".")
     if owner:
         patch.setattr(getattr(module, owner), name, made[name])

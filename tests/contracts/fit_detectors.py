@@ -87,6 +87,18 @@ def the_normalisation_knows_only_images_that_teach(fit: Fit) -> None:
             assert np.allclose(found[part].flatten(), expected, atol=1e-5), f"{name}: {part} of other images"
 
 
+def what_judges_are_the_outputs_of_the_teachers(fit: Fit) -> None:
+    better = fit.judged.better
+    for method in METHODS:
+        found = fit.fitted.judged[method].logits
+        assert np.allclose(found, fit.judged.logits[method], atol=_CLOSE), f"{method}: other outputs are judged"
+    run = next(run for name, run in fit.runs.items() if name.startswith(better) and run.split["validation"])
+    teacher, student = (
+        run.logits(weights, run.split["validation"]) for weights in (run.teacher, run.tensors("student"))
+    )
+    assert abs(teacher - student).max() > 10 * _CLOSE, "student and teacher are alike, so this tells nothing"
+
+
 # --- what ships -------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +287,7 @@ _SPLIT = (
     no_image_judges_what_it_taught,
     every_class_is_judged_in_its_share,
     the_normalisation_knows_only_images_that_teach,
+    what_judges_are_the_outputs_of_the_teachers,
 )
 _RESULTS = (
     what_ships_is_the_teacher_of_the_better_method,

@@ -39,10 +39,8 @@ def runs_that_diverged_are_averaged_too(patch: Patch) -> None:
 
 
 @of_records
-def student_and_teacher_change_columns(patch: Patch) -> None:
-    rewrite(
-        patch, tables.summarise, "spread([error.student for error in errors])", "spread([e.teacher for e in errors])"
-    )
+def errors_of_the_teacher_stand_in_the_column_of_the_student(patch: Patch) -> None:
+    rewrite(patch, tables.summarise, "error.student for error in errors", "error.teacher for error in errors")
 
 
 @of_records

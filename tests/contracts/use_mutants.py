@@ -195,7 +195,7 @@ def label_is_saved_for_the_next_image(patch: Patch) -> None:
 
 @of_labelling
 def undo_takes_back_the_first_answer(patch: Patch) -> None:
-    rewrite(patch, session.Session.undo, "last = self._done[-1]", "last = self._done[0]")
+    rewrite(patch, session.Session.undo, "self._done[-1]", "self._done[0]", "self._done.pop()", "self._done.pop(0)")
 
 
 @of_labelling
