@@ -1,5 +1,8 @@
 """Every silent mistake of the catalogue is caught, and the sound code is not accused."""
 
+import re
+from pathlib import Path
+
 import pytest
 from catalogue import Mutant
 from detectors import AREAS, caught_by, prepare
@@ -14,6 +17,17 @@ def test_sound_code_is_not_accused(area: str):
 def test_catalogue_is_large_and_names_each_mutant_once():
     assert len(MUTANTS) >= 80
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_documents_know_the_whole_catalogue():
+    """Write docs/mutants.md anew with: make mutants"""
+    root = Path(__file__).parents[2]
+    listed = re.findall(
+        r"^\| (?!mutant )(.+?) \| (.+) \|$", (root / "docs/mutants.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert sorted(name for name, _ in listed) == sorted(mutant.name for mutant in MUTANTS)
+    assert "**nothing**" not in [found for _, found in listed]
+    assert f"**{len(MUTANTS)} silent mistakes**" in (root / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.area}: {mutant.name}")
