@@ -28,7 +28,7 @@ from meanteacher.models import (
     WideResNet,
 )
 from meanteacher.models.layers import WeightNormLayer
-from meanteacher.train.precision import autocast
+from meanteacher.train.compile import autocast
 from meanteacher.train.state import trained_parameters
 from support import METHODS
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
 from meanteacher.models import Conv13, Mlp, ModelSpec, ResNeXt152, Shake26, WideResNet
-from meanteacher.models.heads import TwoHeads
+from meanteacher.models.layers import TwoHeads
 
 PROBLEM = Problem(n_classes=5, n_examples=100, input_shape=(2, 16, 16))
 SPECS: dict[str, ModelSpec] = {

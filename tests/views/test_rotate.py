@@ -9,7 +9,7 @@ from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.views import Rotate
-from meanteacher.views.rotate import rotation, warped
+from meanteacher.views.geometry import rotation, warped
 
 
 def seeded(seed: int = 0) -> torch.Generator:

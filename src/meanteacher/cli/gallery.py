@@ -1,6 +1,5 @@
 """`meanteacher gallery`: every method on two moons, from labels to a page with a picture each."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -75,8 +74,7 @@ def _recipes() -> dict[str, Recipe]:
 
 
 def _texts(recipes: Mapping[str, Recipe]) -> dict[str, MethodText]:
-    kinds = {method: type(recipe.method) for method, recipe in recipes.items()}
-    return {method: MethodText.of(sys.modules[kind.__module__].__doc__, kind.__doc__) for method, kind in kinds.items()}
+    return {method: MethodText.of(type(recipe.method).__doc__) for method, recipe in recipes.items()}
 
 
 def _train_and_draw(

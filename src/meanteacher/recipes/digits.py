@@ -2,7 +2,7 @@
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
-from meanteacher.data.digits import Digits
+from meanteacher.data.toy import Digits
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.models import Mlp
 from meanteacher.recipes.recipe import DataSpec, Recipe

@@ -14,7 +14,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.files import HeldError, locked
 from meanteacher.recipes.describe import computed, differences
-from meanteacher.train.speed import Speed
+from meanteacher.train.compile import Speed
 
 
 class RunFolder:

@@ -6,7 +6,7 @@ reported.
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
-from meanteacher.data.moons import Moons
+from meanteacher.data.toy import Moons
 from meanteacher.methods import (
     FixMatch,
     FreeMatch,

@@ -32,8 +32,7 @@ from meanteacher.train import (
     start,
     train,
 )
-from meanteacher.train.precision import WantedPrecision
-from meanteacher.train.speed import Speed, WantedCompile, check_speed, choose_speed, compile_networks
+from meanteacher.train.compile import Speed, WantedCompile, WantedPrecision, check_speed, choose_speed, compile_networks
 
 RECORD_SCHEMA = 1
 _WITHOUT_VITALS = 1001

@@ -38,22 +38,22 @@ class MethodText:
     summary: str
 
     @classmethod
-    def of(cls, module_docstring: str | None, class_docstring: str | None) -> "MethodText":
-        """Read `Title (Authors year): idea.` and the first paragraph about the class.
+    def of(cls, docstring: str | None) -> "MethodText":
+        r"""Read a method's docstring: `Title (Authors year): idea.`, and the paragraph after it.
 
-        >>> text = MethodText.of("The Pi model (Laine & Aila 2017): two noisy passes must agree.", "Both are trained.")
+        >>> text = MethodText.of("The Pi model (Laine & Aila 2017): two noisy passes must agree.\n\nBoth are trained.")
         >>> text.title, text.paper, text.idea, text.summary
         ('Pi model', 'Laine & Aila 2017', 'two noisy passes must agree.', 'Both are trained.')
         """
-        opening = paragraphs(module_docstring)[:1]
-        match = re.fullmatch(r"(?:The )?([^(:]+?)(?: \(([^)]+)\))?: (.+)", "".join(opening))
+        opening, *rest = paragraphs(docstring) or [""]
+        match = re.fullmatch(r"(?:The )?([^(:]+?)(?: \(([^)]+)\))?: (.+)", opening)
         if match is None:
             raise ValueError(
-                f"A method's module opens with {''.join(opening)!r}, expected a docstring such as "
+                f"A method's docstring opens with {opening!r}, expected a line such as "
                 "'Mean Teacher (Tarvainen & Valpola 2017): agree with the average of one's past selves.'"
             )
         title, paper, idea = match.groups()
-        return cls(title, paper, idea, "".join(paragraphs(class_docstring)[:1]))
+        return cls(title, paper, idea, "".join(rest[:1]))
 
 
 def paragraphs(docstring: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Random translation: every image its own shift."""
+"""The views of the paper's ConvNet experiments: flip, translation and noise, one after the other."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanteacher.core import InputError
+from meanteacher.core import Augment, InputError
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Apply each in turn. An empty chain shows the images as they are."""
+
+    augments: tuple[Augment, ...] = ()
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        for augment in self.augments:
+            images = augment(images, generator)
+        return images
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirror each image left to right with probability one half. Not for digits or text."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
+        mirrored = images.flip(-1)
+        # A CPU chooses one value after the other, so it is shown several as one, and writes where it just read.
+        wide = _widest(images)
+        chosen = mirrored.view(wide)
+        torch.where(heads[:, None, None, None], chosen, images.view(wide), out=chosen)
+        return mirrored
+
+
+def _widest(images: Tensor) -> torch.dtype:
+    """int64 where the rows of the images are whole numbers of them, otherwise what they are."""
+    starts = (images.storage_offset(), images.shape[-1])
+    whole = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
+    return torch.int64 if whole else images.dtype
 
 
 @dataclass(frozen=True)
@@ -47,3 +80,14 @@ def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int
         (top[:, None] + row)[:, None, :, None],
         (left[:, None] + column)[:, None, None, :],
     ]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Add independent N(0, deviation²) to every value, after the images have been normalised (Table 5)."""
+
+    deviation: float
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+        return images.add(noise, alpha=self.deviation)

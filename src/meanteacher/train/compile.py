@@ -1,9 +1,12 @@
-"""Whether to compile the networks of a run: found out by measuring, since it depends on network and machine."""
+"""How the steps of a run are computed: compiled or not, in float32 or bfloat16."""
 
 import copy
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -14,8 +17,61 @@ from torch import nn
 from meanteacher.core import Batch, InputError, Method, Stream, check_choice
 from meanteacher.devices import wait_for
 from meanteacher.seeding import isolated_global_randomness
-from meanteacher.train.precision import Precision, WantedPrecision, autocast, choose_precision
 from meanteacher.train.state import TrainState
+
+Precision = Literal["float32", "bfloat16"]
+WantedPrecision = Literal["auto", "float32", "bfloat16"]
+"""auto: bfloat16 where there is hardware for it that can be relied on, which is a CUDA GPU of 2020 or later."""
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Convolutions and products inside compute in `precision`. Gradients do by themselves, after the forward pass."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+
+
+def choose_precision(
+    wanted: WantedPrecision, device: torch.device, announce: Callable[[str], None] = lambda line: None
+) -> Precision:
+    """What was wanted, or float32 with a line that says why, where bfloat16 would end the process."""
+    if wanted == "auto":
+        return "bfloat16" if _has_bfloat16(device) else "float32"
+    if wanted == "bfloat16" and device.type == "cpu" and (fault := bfloat16_fault()) is not None:
+        announce(f"bfloat16 ends a child process with {fault} here; using float32.")
+        return "float32"
+    return wanted
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether it is a GPU with instructions for it: older ones of NVIDIA's compute it too, but slowly, in float32."""
+    if device.type != "cuda":
+        return False
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+_SECONDS = 300
+"""To wait for the child, which imports torch: a moment on a quiet machine, minutes on a crowded one."""
+
+# As many channels as a matrix instruction takes at once, so that it is used where there is one.
+_SCRIPT = """
+import torch
+images = torch.ones(4, 32, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
+network = torch.nn.Sequential(torch.nn.Conv2d(32, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 36, 32))
+with torch.autocast("cpu", torch.bfloat16):
+    output = network(images)
+output.float().sum().backward()
+"""
+
+
+def bfloat16_fault() -> str | None:
+    """How a child process ended that passed forward and backward in bfloat16; None where nothing is wrong."""
+    try:
+        child = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"a timeout of {_SECONDS} s"
+    if child.returncode == 0:
+        return None
+    return f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+
 
 WantedCompile = Literal["auto", "yes", "no"]
 """auto: if it pays within what is left of the run."""
