@@ -21,8 +21,8 @@ from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.data import sampling
 from meanteacher.data.split import Split
 from meanteacher.data.stream import ImageStream
+from meanteacher.experiment.run import _Experiment
 from meanteacher.methods import consistency, mean_teacher, pi_model, pseudo_label, supervised, temporal_ensembling, vat
-from meanteacher.recipes.run import _Experiment
 from meanteacher.teacher import Teacher
 from meanteacher.train import TrainState, checkpoint, loop
 from meanteacher.views import Flip, Noise, PerChannel, Translate

@@ -14,15 +14,15 @@ from torch._dynamo.utils import counters
 
 from meanteacher.core import InputError
 from meanteacher.evaluate import error_rate
+from meanteacher.experiment import Outcome, run
 from meanteacher.passes import untracked
-from meanteacher.recipes import Outcome, run
 from meanteacher.schedules import Constant
 from meanteacher.train import Sgd, TrainState, start
 from meanteacher.train import compile as compiling
 from meanteacher.train.compile import Speed, check_speed, choose_speed, compile_networks
 from support import METHODS, PROBLEM, SmallNet, made_up, recipe, stream
 
-RUNNING = importlib.import_module("meanteacher.recipes.run")
+RUNNING = importlib.import_module("meanteacher.experiment.run")
 """The module, which the function of that name hides."""
 
 

@@ -9,20 +9,22 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
-from meanteacher.cli.interrupt import graceful_stop
-from meanteacher.cli.many import run_folder, say_how_to_go_on, train_all
+from meanteacher.cli.console import graceful_stop
+from meanteacher.cli.run import run_folder, say_how_to_go_on, train_all
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split
 from meanteacher.evaluate import predict_logits
-from meanteacher.recipes import RECIPES, Recipe, moons, restored
+from meanteacher.experiment import Recipe, restored
+from meanteacher.recipes import RECIPES, moons
 from meanteacher.report import Record, RecordError, load_record, summarise, to_text
 from meanteacher.report.boundary import Floats, Points, Window, draw_boundary
-from meanteacher.report.gathered import gathered, load_gathered
 from meanteacher.report.methods_page import (
     FOLDER,
     NUMBERS,
     MethodText,
     description,
+    gathered,
+    load_gathered,
     median_run,
     methods_page,
     paragraphs,

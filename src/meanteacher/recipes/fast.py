@@ -12,9 +12,9 @@ from meanteacher.costs import Confident
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, Supervised
 from meanteacher.models import FastNet, Mirrored
-from meanteacher.recipes.recipe import DataSpec, Recipe
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp
 from meanteacher.train import Muon
 from meanteacher.views import Chain, Cutout, Flip, Normaliser, PerChannel, PerImage, RandAugment, Translate
