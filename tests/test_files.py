@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from meanteacher import files
-from meanteacher.files import HeldError, locked
+from meanteacher.files import HeldError, atomic_file, locked, write_atomic, write_json
 from support import child_environment, held_by_another_process
 
 
@@ -133,3 +133,16 @@ def test_images_are_decoded_and_labelled_where_there_is_nothing_of_posix(tmp_pat
         "assert example.labels() == {**KNOWN, 'unlabelled/one.jpg': 'owl'}\n",
         str(tmp_path),
     )
+
+
+def test_a_file_is_replaced_whole_or_stays_as_it_was_and_nothing_is_left_beside_it(tmp_path: Path):
+    path = tmp_path / "file"
+    assert write_atomic(path, "first").read_text() == "first"
+    with pytest.raises(ZeroDivisionError), atomic_file(path) as file:
+        file.write(b"half")
+        assert path.read_text() == "first"
+        raise ZeroDivisionError
+    assert path.read_text() == "first"
+    assert write_atomic(path, b"\xff").read_bytes() == b"\xff"
+    assert write_json(path, {"a": [1, None]}).read_text() == '{\n "a": [\n  1,\n  null\n ]\n}'
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,6 +1,7 @@
 """Files: the one atomic write, and the one lock."""
 
 import errno
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -46,8 +47,8 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
 
 
 @contextmanager
-def opened_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when the block ends well, so that nobody ever reads half of it."""
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name when the block ends without an error, so that nobody reads half of it."""
     # Beside the target, since only a rename within one file system is atomic.
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -60,7 +61,13 @@ def opened_whole(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file at once, whatever happens meanwhile."""
-    with opened_whole(path) as file:
-        file.write(data)
+def write_atomic(path: Path, content: str | bytes) -> Path:
+    """Write the whole file, or leave it as it was. Returns the path."""
+    with atomic_file(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+def write_json(path: Path, value: object) -> Path:
+    """Write a value as JSON, the whole file or nothing. Returns the path."""
+    return write_atomic(path, json.dumps(value, indent=1))

@@ -226,7 +226,7 @@ class KilledError(BaseException):
     """Nothing of ours runs after it."""
 
 
-@pytest.mark.parametrize("moment", ["os.fsync", "Path.replace", "write_whole"])
+@pytest.mark.parametrize("moment", ["os.fsync", "Path.replace", "write_atomic"])
 def test_a_killed_write_is_never_taken_for_a_finished_one(
     moment: str, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,11 +242,11 @@ def test_a_killed_write_is_never_taken_for_a_finished_one(
     unlink = Path.unlink
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", lambda path, missing_ok: unlink(path) if path.suffix == ".json" else None)
-        target = {"os.fsync": os, "Path.replace": Path, "write_whole": cache}[moment]
+        target = {"os.fsync": os, "Path.replace": Path, "write_atomic": cache}[moment]
         patch.setattr(target, moment.rpartition(".")[2], kill)
         with pytest.raises(KilledError):
             decode_all(photos, 6, folder)
-    if moment != "write_whole":
+    if moment != "write_atomic":
         assert (folder / ".writing-images-6.npy").exists()
     check(photos, decode_all(photos, 6, folder))
     assert {path.name for path in folder.iterdir()} == {".lock", "images-6.npy", "images-6.json"}

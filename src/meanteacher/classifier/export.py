@@ -15,7 +15,7 @@ from torch import Tensor
 
 from meanteacher.classifier.bundle import Bundle
 from meanteacher.core import InputError
-from meanteacher.files import write_whole
+from meanteacher.files import write_atomic
 from meanteacher.photos.decode import BACKGROUND, FILTER, REDUCING_GAP
 
 INPUT, OUTPUT = "images", "probabilities"
@@ -52,7 +52,7 @@ def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
     _compare(bundle, onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, data)
+        write_atomic(out, data)
     except OSError as error:
         raise InputError(f"Cannot write {out} ({error}). Make room, or give another file with --out.") from error
     return out

@@ -18,7 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from meanteacher.classifier.bundle import Bundle, ClassifierModule
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU, choose_device
-from meanteacher.files import opened_whole
+from meanteacher.files import atomic_file
 from meanteacher.passes import in_fast_layout
 from meanteacher.photos.decode import UnreadableError, decode, squeeze
 from meanteacher.photos.duplicates import digest
@@ -242,7 +242,7 @@ def predict(
     done = n_unreadable = 0
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with opened_whole(out) as file, closing(classify(bundle, found, device=chosen)) as chunks:
+        with atomic_file(out) as file, closing(classify(bundle, found, device=chosen)) as chunks:
             file.write(HEADER.encode("utf-8"))
             for chunk in chunks:
                 if should_stop():

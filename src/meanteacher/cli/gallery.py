@@ -15,6 +15,7 @@ from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import Recipe, restored
+from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES, moons
 from meanteacher.report import Record, RecordError, load_record, summarise, to_text
 from meanteacher.report.boundary import Floats, Points, Window, draw_boundary
@@ -48,8 +49,8 @@ def run_gallery(*, out: Path, runs: Path, draws: int, device: str = "auto") -> b
     records, pictures = done
     # All at once at the end: a page never stands beside the pictures of other runs.
     for method, picture in pictures.items():
-        _write(out / FOLDER / f"{method}.svg", picture)
-    _write(out / NUMBERS, gathered(records))
+        write_atomic(out / FOLDER / f"{method}.svg", picture)
+    write_atomic(out / NUMBERS, gathered(records))
     page = write_methods_page(out)
     console.print()
     console.print(to_text(summarise(records)), highlight=False, soft_wrap=True)
@@ -67,7 +68,7 @@ def write_methods_page(out: Path) -> Path:
     missing = [method for method in recipes if not (out / FOLDER / f"{method}.svg").exists()]
     if missing:
         raise InputError(f"{out / FOLDER} has no picture of {', '.join(missing)}. Draw it with: meanteacher gallery")
-    return _write(out / "methods.md", page)
+    return write_atomic(out / "methods.md", page)
 
 
 def _recipes() -> dict[str, Recipe]:
@@ -136,10 +137,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error}. Give another folder with --out.") from error
-
-
-def _write(path: Path, text: str) -> Path:
-    """Whole or not at all."""
-    unfinished = path.with_name(f".writing-{path.name}")
-    unfinished.write_text(text, encoding="utf-8")
-    return unfinished.replace(path)

@@ -17,7 +17,7 @@ from meanteacher.classifier.export import export_onnx
 from meanteacher.classifier.predict import predict
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import InputError
-from meanteacher.experiment.folder import write_json
+from meanteacher.files import write_json
 from meanteacher.formats import count, percent, percent_range, points
 
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}

@@ -1,7 +1,6 @@
 """The folder of one run: its identity, its lock, its record. One run a folder, one process at a time."""
 
 import json
-import os
 import platform
 import subprocess
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ import torch
 from meanteacher.core import InputError
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.experiment.describe import computed, differences
-from meanteacher.files import HeldError, locked
+from meanteacher.files import HeldError, locked, write_json
 from meanteacher.train.compile import Speed
 
 
@@ -123,16 +122,6 @@ class RunFolder:
                 f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
                 "Resume it with what it was started with, or give another folder with --out."
             )
-
-
-def write_json(path: Path, value: object) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f".writing-{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

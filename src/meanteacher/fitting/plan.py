@@ -16,7 +16,7 @@ from meanteacher.costs import Confident
 from meanteacher.data import Fixed, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Recipe
-from meanteacher.experiment.folder import write_json
+from meanteacher.files import write_json
 from meanteacher.models import FastNet, ModelSpec
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views
 from meanteacher.views import PerChannel

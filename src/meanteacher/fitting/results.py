@@ -19,8 +19,8 @@ from meanteacher.classifier.bundle import Bundle, Seen, save_bundle, seen_by
 from meanteacher.classifier.predict import cell, prediction_rows
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment.folder import environment, write_json
-from meanteacher.files import write_whole
+from meanteacher.experiment.folder import environment
+from meanteacher.files import write_atomic, write_json
 from meanteacher.fitting.answer import answer, estimate
 from meanteacher.fitting.crossval import Judged, Judging, Trained, learnt_from
 from meanteacher.fitting.label_next import Suggestion, label_next
@@ -124,8 +124,8 @@ def write_results(
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
     suggestions = label_next(probabilities, candidates, fitted.groups, photos.class_names)
     rows = prediction_rows(photos.names, probabilities, photos.class_names, fitted.decoded.unreadable)
-    write_whole(out / "predictions.csv", rows.encode("utf-8"))
-    write_whole(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions).encode("utf-8"))
+    write_atomic(out / "predictions.csv", rows)
+    write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "title": printable(fitted.title),
@@ -173,8 +173,8 @@ def write_results(
 
 def write_pages(content: dict[str, Any], out: Path) -> None:
     """The report and the model card of what fit.json holds."""
-    write_whole(out / "MODEL_CARD.md", model_card(content).encode("utf-8"))
-    write_whole(out / "report.html", fit_page(content).encode("utf-8"))
+    write_atomic(out / "MODEL_CARD.md", model_card(content))
+    write_atomic(out / "report.html", fit_page(content))
 
 
 def read_fit(folder: Path) -> dict[str, Any]:

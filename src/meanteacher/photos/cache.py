@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from meanteacher.core import InputError
-from meanteacher.files import HeldError, locked, write_whole
+from meanteacher.files import HeldError, locked, write_atomic
 from meanteacher.photos.decode import UnreadableError, decode, squeeze
 from meanteacher.photos.find import Photos
 
@@ -139,7 +139,7 @@ def _write(
         n_bytes, time = stamp if stamp is not None and is_lasting else (None, None)
         rows.append((name, n_bytes, time, reason))
     content = {"version": _VERSION, "root": str(photos.root.resolve()), "images": rows}
-    write_whole(about, json.dumps(content).encode())
+    write_atomic(about, json.dumps(content).encode())
 
 
 def _fill(

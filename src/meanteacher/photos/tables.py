@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import write_whole
+from meanteacher.files import write_atomic
 
 COLUMNS = ("path", "label")
 _HEADER = ",".join(COLUMNS)
@@ -67,7 +67,7 @@ def write_labels(path: Path, rows: Mapping[str, str]) -> None:
     writer.writerow(COLUMNS)
     writer.writerows(rows.items())
     try:
-        write_whole(path, text.getvalue().encode("utf-8", "surrogateescape"))
+        write_atomic(path, text.getvalue().encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise InputError(
             f"Could not write {path} ({error.strerror}): make room, or make its folder writable."

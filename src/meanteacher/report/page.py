@@ -1,7 +1,6 @@
 """One offline HTML page from records: the answer, the errors, the curves, the vitals, the provenance."""
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from statistics import fmean
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from meanteacher.files import write_atomic
 from meanteacher.formats import count, percent, percentage
 from meanteacher.report.compare import answer, baseline_and_others, paired_difference, percent_spread, summarise
 from meanteacher.report.figures import all_series, dot_plot, learning_curves, page_colour
@@ -163,13 +163,7 @@ def write_page(records: Iterable[Record], path: str | Path, title: str, *, part:
     html = render_page(records, title, part=part)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(html, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return path
+    return write_atomic(path, html)
 
 
 def render_page(records: Iterable[Record], title: str, *, part: Part = "test") -> str:
