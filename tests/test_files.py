@@ -109,7 +109,7 @@ def test_every_module_can_be_imported_where_there_is_nothing_of_posix():
 def test_a_run_is_trained_interrupted_and_resumed_where_there_is_nothing_of_posix(tmp_path: Path):
     as_on_windows(
         "from pathlib import Path\n"
-        "from meanteacher.recipes import run\n"
+        "from meanteacher.experiment import run\n"
         "from support import MadeUp, recipe\n"
         "out, small = Path(sys.argv[1]), recipe(steps=10)\n"
         "asked = iter([False] * 6 + [True])\n"
@@ -138,10 +138,15 @@ def test_images_are_decoded_and_labelled_where_there_is_nothing_of_posix(tmp_pat
 def test_a_file_is_replaced_whole_or_stays_as_it_was_and_nothing_is_left_beside_it(tmp_path: Path):
     path = tmp_path / "file"
     assert write_atomic(path, "first").read_text() == "first"
-    with pytest.raises(ZeroDivisionError), atomic_file(path) as file:
-        file.write(b"half")
-        assert path.read_text() == "first"
-        raise ZeroDivisionError
+
+    def write_half() -> None:
+        with atomic_file(path) as file:
+            file.write(b"half")
+            assert path.read_text() == "first"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
     assert path.read_text() == "first"
     assert write_atomic(path, b"\xff").read_bytes() == b"\xff"
     assert write_json(path, {"a": [1, None]}).read_text() == '{\n "a": [\n  1,\n  null\n ]\n}'
