@@ -35,7 +35,8 @@ _LABELLED_ROWS, ROWS = 96, 192
 """Of a batch. In a short run it is the labelled ones that limit the first half: with a quarter of the rows labelled it
 ends no better than without any unlabelled ones."""
 _MANY_LABELS = 1000
-"""From here on labelled images are spared the strong view: 4000 are learnt better so, 300 worse (decision 11)."""
+"""From here on labelled rows do not get the strong view: better with 4000 labels, worse with 300
+(docs/experiments/fit.md)."""
 _COST = Confident(threshold=0.8, temperature=0.1)
 
 

@@ -18,7 +18,7 @@ _LOGIT_SCALE = 1 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class FastNet:
-    """Error per second on a CPU is what it was chosen by (docs/decisions/0011).
+    """Error per second on a CPU is what it was chosen by (docs/experiments/fast-network.md).
 
     The first layer decorrelates small patches of the training images and is not trained, so nothing is
     propagated back at full resolution but through one convolution. Each of the three stages convolves, halves

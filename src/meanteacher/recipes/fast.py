@@ -1,7 +1,7 @@
 """The lowest error that minutes on two CPU cores can buy: a small network, few well-used steps, a confident teacher.
 
 Each task has Mean Teacher and supervised-only with the same network, optimiser, steps and images a step. What was
-tried on the way is in docs/decisions/0011, and what they reach in docs/results.md.
+tried on the way is in docs/experiments/fast-network.md, and what they reach in docs/results.md.
 """
 
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ def fast_methods(steps: int, *, cost: Confident, weight: float, ramp: float) -> 
     return {
         "mean-teacher": MeanTeacher(
             decay=decay,
-            buffers="average",  # the weights are fitted to the statistics of the student's view (docs/decisions/0011)
+            buffers="average",  # the weights fit the statistics of the student's view: docs/experiments/fast-network.md
             weight=SigmoidRampUp(value=weight, steps=max(1, round(ramp * steps))),
             cost=cost,
         ),
