@@ -1,6 +1,7 @@
 """Every network trains in bfloat16: nothing but its products is computed in it, and no two types clash.
 
-Shown with tensors without values. On some virtual machines a real bfloat16 convolution ends the process (decision 10).
+Shown with tensors without values. On some virtual machines a real bfloat16 convolution ends the process
+(docs/experiments/compile-and-precision.md).
 """
 
 import dataclasses

@@ -58,7 +58,7 @@ def keep_freed_memory() -> None:
     """Ask the C library not to return freed memory to the system; a twelfth of a CPU step goes into asking for it back.
 
     A step frees every activation it made. As the library comes, large ones go back to the system at once, and the next
-    step gets them anew page by page, each one cleared: 10,000 page faults a step (docs/decisions/0010). The peak stays
+    step gets them anew page by page, each one cleared: 10,000 page faults per step (docs/experiments/freed-memory.md). The peak stays
     what it was. Only glibc, which is most of Linux, can be asked. The process has to be ours: importing never does it.
     """
     if sys.platform == "linux":
