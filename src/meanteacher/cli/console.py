@@ -58,8 +58,8 @@ def keep_freed_memory() -> None:
     """Ask the C library not to return freed memory to the system; a twelfth of a CPU step goes into asking for it back.
 
     A step frees every activation it made. As the library comes, large ones go back to the system at once, and the next
-    step gets them anew page by page, each one cleared: 10,000 page faults per step (docs/experiments/freed-memory.md). The peak stays
-    what it was. Only glibc, which is most of Linux, can be asked. The process has to be ours: importing never does it.
+    step gets them anew page by page, each one cleared: 10,000 page faults per step (docs/experiments/freed-memory.md).
+    The peak stays the same. Only glibc, which most of Linux uses, can be asked. Only a command does this, never an import.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
