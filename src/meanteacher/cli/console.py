@@ -59,7 +59,7 @@ def keep_freed_memory() -> None:
 
     A step frees every activation it made. As the library comes, large ones go back to the system at once, and the next
     step gets them anew page by page, each one cleared: 10,000 page faults per step (docs/experiments/freed-memory.md).
-    The peak stays the same. Only glibc, which most of Linux uses, can be asked. Only a command does this, never an import.
+    The peak stays the same. Only glibc, which most of Linux uses, can be asked. Commands do this, an import never does.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
