@@ -38,7 +38,7 @@ def main(seed: int = 0, weight: float = 50.0, steps: int = 500) -> float:
         batch = Batch({"student": noisy(0.2), "teacher": noisy(0.05)}, labels, torch.arange(len(points)))
         output = method.forward(student, teacher, batch, step)
         optimizer.zero_grad()
-        torch.stack(list(output.costs.values())).sum().backward()
+        output.total.backward()
         optimizer.step()
         method.after_step(student, teacher, batch, output, step)
 

@@ -195,7 +195,7 @@ def train_steps(
         batch = batches(step)
         output = method.forward(student, memory, batch, step)
         optimizer.zero_grad()
-        torch.stack(list(output.costs.values())).sum().backward()
+        output.total.backward()
         optimizer.step()
         method.after_step(student, memory, batch, output, step)
         each(step)

@@ -354,8 +354,8 @@ def test_a_low_temperature_rounds_the_target_to_one_class() -> None:
 
 def test_a_confident_cost_rests_while_no_row_is_certain() -> None:
     cost = Confident(threshold=0.9)
-    assert not cost.acts(torch.zeros(3, 5))
-    assert cost.acts(torch.tensor([[0.0, 0.0], [9.0, 0.0]]))
+    assert not cost.is_active(torch.zeros(3, 5))
+    assert cost.is_active(torch.tensor([[0.0, 0.0], [9.0, 0.0]]))
 
 
 @pytest.mark.parametrize(("threshold", "temperature"), [(1.0, 1.0), (-0.1, 1.0), (0.5, 0.0)])

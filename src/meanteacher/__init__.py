@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meanteacher.core import UNLABELLED as UNLABELLED
     from meanteacher.core import Batch as Batch
+    from meanteacher.core import Cost as Cost
     from meanteacher.core import DivergedError as DivergedError
     from meanteacher.core import InputError as InputError
     from meanteacher.core import Method as Method
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _HOME = {
     "UNLABELLED": "core",
     "Batch": "core",
+    "Cost": "core",
     "DivergedError": "core",
     "InputError": "core",
     "MeanTeacher": "methods",

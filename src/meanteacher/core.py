@@ -3,7 +3,7 @@
 from __future__ import annotations  # torch is for the reader here: checking a folder should not wait for it
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -64,17 +64,31 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutput:
-    """What a method makes of a batch."""
+class Cost:
+    """A cost and the weight inside it."""
 
-    costs: Mapping[str, Tensor]
-    """Named and already weighted; their sum is what is minimised."""
+    value: Tensor
+    """A scalar, already multiplied by the weight."""
+    weight: float | Tensor | None = None
+    """None for a cost without one. Zero says that the cost rests, for instance before its ramp-up or without a
+    confident row. A cost that does not rest and has no gradient is an alarm. A weight that depends on the batch
+    stays on the device: reading it would make the step wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a method computes from a batch."""
+
+    costs: Mapping[str, Cost]
     logits: Tensor
     """[B, n_classes], the student's."""
-    weights: Mapping[str, float | Tensor] = field(default_factory=dict)
-    """The factor already inside each cost, 1 where not named. A cost of weight zero may rest; any other
-    cost that moves nothing is an alarm. Where it depends on the batch it stays on the device, as the costs do:
-    reading it would make the step wait."""
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of the costs: what is minimised."""
+        import torch
+
+        return torch.stack([cost.value for cost in self.costs.values()]).sum()
 
 
 class Method(Protocol):

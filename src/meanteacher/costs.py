@@ -4,8 +4,8 @@ One convention for all: classification is averaged over the labelled rows (those
 consistency over the rows it applies to, and weights stand outside, explicit.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,8 +13,17 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import in_double
 
-ConsistencyCost = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""(student logits, target logits, rows it applies to) -> cost."""
+
+class ConsistencyCost(Protocol):
+    """How far the student's logits are from the target's. Subclass it for a cost of your own."""
+
+    def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        """A scalar: the mean over the rows it applies to, [B] of bool; all of them without."""
+        ...
+
+    def is_active(self, target_logits: Tensor) -> Tensor | bool:
+        """Whether these targets can train anything. While they cannot, the cost rests and its zero is no alarm."""
+        return True
 
 
 def classification_cost(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
@@ -99,7 +108,7 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
 
 
 @dataclass(frozen=True)
-class Mse:
+class Mse(ConsistencyCost):
     """`softmax_mse` as a value that can stand in a recipe."""
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -107,7 +116,7 @@ class Mse:
 
 
 @dataclass(frozen=True)
-class Kl:
+class Kl(ConsistencyCost):
     """`kl_divergence` as a value that can stand in a recipe."""
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -115,7 +124,7 @@ class Kl:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confident:
+class Confident(ConsistencyCost):
     """`confident_cross_entropy` with its threshold and temperature, as a value that can stand in a recipe."""
 
     threshold: float
@@ -128,8 +137,8 @@ class Confident:
                 f"temperature above 0; got {self.threshold} and {self.temperature}."
             )
 
-    def acts(self, target_logits: Tensor) -> Tensor:
-        """One bool: whether any row is certain. Otherwise there is nothing to learn from, rightly."""
+    def is_active(self, target_logits: Tensor) -> Tensor:
+        """Whether any row is certain. Without one there is nothing to learn from."""
         return (target_logits.softmax(1).amax(1) >= self.threshold).any()
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -139,7 +148,7 @@ class Confident:
 
 
 @dataclass(frozen=True)
-class CTau:
+class CTau(ConsistencyCost):
     """`c_tau` with its tau, as a value that can stand in a recipe."""
 
     tau: float

@@ -181,7 +181,7 @@ def pi_model_trains_both_sides() -> None:
     student = SmallNet().eval()
     batch = stream()[0]
     view = batch.views["teacher"].requires_grad_()
-    cost = method.forward(student, method.init(student, PROBLEM), batch, 0).costs["consistency"]
+    cost = method.forward(student, method.init(student, PROBLEM), batch, 0).costs["consistency"].value
     (gradient,) = torch.autograd.grad(cost, view, allow_unused=True)
     assert gradient is not None, "the second side is stopped"
 
@@ -203,7 +203,7 @@ def smoothness_without_perturbation_is_nothing() -> None:
     for name in ("vat", "vat-entmin"):
         method = dataclasses.replace(METHODS[name], epsilon=0.0)
         student = SmallNet().train()
-        cost = method.forward(student, method.init(student, PROBLEM), stream()[0], 0).costs["smoothness"]
+        cost = method.forward(student, method.init(student, PROBLEM), stream()[0], 0).costs["smoothness"].value
         assert abs(cost.item()) < 1e-5, "the passes of a step drop different units"
 
 
@@ -212,7 +212,7 @@ def the_threshold_decides() -> None:
     assert isinstance(method, FixMatch)
     student = SmallNet().eval()
     strict = dataclasses.replace(method, threshold=1.1)
-    cost = strict.forward(student, strict.init(student, PROBLEM), stream()[0], 0).costs["pseudo-label"]
+    cost = strict.forward(student, strict.init(student, PROBLEM), stream()[0], 0).costs["pseudo-label"].value
     assert cost.item() == 0, "a row under the threshold is learnt from"
 
 
@@ -223,7 +223,7 @@ def consistency_can_leave_labelled_rows_out() -> None:
     student = SmallNet().eval()
     batch = stream()[0]
     view = batch.views["student"].requires_grad_()
-    cost = method.forward(student, method.init(SmallNet(), PROBLEM).eval(), batch, 0).costs["consistency"]
+    cost = method.forward(student, method.init(SmallNet(), PROBLEM).eval(), batch, 0).costs["consistency"].value
     (gradient,) = torch.autograd.grad(cost, view)
     moved = gradient.flatten(1).abs().sum(1) > 0
     assert torch.equal(moved, batch.labels == UNLABELLED), "consistency applies to other rows than declared"
@@ -269,7 +269,9 @@ def a_method_needs_no_labels_in_a_batch() -> None:
         batch = stream()[1]
         empty = Batch(batch.views, torch.full_like(batch.labels, UNLABELLED), batch.index)
         output = method.forward(student, memory, empty, 1)
-        assert all(bool(torch.isfinite(cost)) for cost in output.costs.values()), f"{name}: not finite without labels"
+        assert all(bool(torch.isfinite(cost.value)) for cost in output.costs.values()), (
+            f"{name}: not finite without labels"
+        )
 
 
 def training_learns() -> None:
@@ -311,7 +313,7 @@ def a_target_must_be_certain_before_it_is_sharpened() -> None:
         assert (cost(torch.zeros(1, 2), target).item() > 0) == is_certain, (
             f"a target of {probability} is learnt, or not"
         )
-        assert bool(cost.acts(target)) == is_certain, "the weight is said to act where the cost does not"
+        assert bool(cost.is_active(target)) == is_certain, "the weight is said to act where the cost does not"
 
 
 def _each_method(check: Callable[..., None], *arguments: object) -> Callable[[], None]:

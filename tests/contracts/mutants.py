@@ -17,7 +17,7 @@ from catalogue import Catalogue, Patch, rewrite
 from torch import Tensor
 
 from meanteacher import costs, evaluate, passes, schedules, seeding, teacher
-from meanteacher.core import UNLABELLED, Batch, StepOutput
+from meanteacher.core import UNLABELLED, Batch, Cost, StepOutput
 from meanteacher.data import sampling
 from meanteacher.data.split import Split
 from meanteacher.data.stream import ImageStream
@@ -38,7 +38,7 @@ mutant = MUTANTS.of("training")
 def consistency_compares_the_teacher_with_itself(patch: Patch) -> None:
     real = consistency.ConsistencyMethod.step_output
 
-    def wrong(self, logits, matched, target, batch, step, rows=None):
+    def wrong(self, logits, consistency_logits, target, batch, step, rows=None):
         return real(self, logits, target, target, batch, step, rows)
 
     patch.setattr(consistency.ConsistencyMethod, "step_output", wrong)
@@ -84,8 +84,8 @@ def consistency_ignores_which_rows_it_applies_to(patch: Patch) -> None:
 def second_side_of_the_pi_model_is_stopped(patch: Patch) -> None:
     real = consistency.ConsistencyMethod.step_output
 
-    def wrong(self, logits, matched, target, batch, step, rows=None):
-        return real(self, logits, matched, target.detach(), batch, step, rows)
+    def wrong(self, logits, consistency_logits, target, batch, step, rows=None):
+        return real(self, logits, consistency_logits, target.detach(), batch, step, rows)
 
     patch.setattr(pi_model.PiModel, "step_output", wrong)
 
@@ -384,8 +384,8 @@ def smoothness_of_vat_is_detached(patch: Patch) -> None:
 
     def wrong(self, student, memory, batch, step):
         output = real(self, student, memory, batch, step)
-        still = {name: cost.detach() if name == "smoothness" else cost for name, cost in output.costs.items()}
-        return StepOutput(still, output.logits, output.weights)
+        cost = output.costs["smoothness"]
+        return StepOutput({**output.costs, "smoothness": Cost(cost.value.detach(), cost.weight)}, output.logits)
 
     patch.setattr(vat.Vat, "forward", wrong)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from meanteacher.core import Batch, StepOutput
+from meanteacher.core import Batch, Cost, StepOutput
 from meanteacher.costs import classification_cost, softmax_mse
 from meanteacher.experiment import run
 from meanteacher.methods import MeanTeacher
@@ -25,11 +25,10 @@ class ComparesTheTeacherWithItself(MeanTeacher):
         target = memory(batch.views["teacher"])
         return StepOutput(
             {
-                "classification": classification_cost(logits, batch.labels),
-                "consistency": self.weight(step) * softmax_mse(target, target),
+                "classification": Cost(classification_cost(logits, batch.labels)),
+                "consistency": Cost(self.weight(step) * softmax_mse(target, target), self.weight(step)),
             },
             logits,
-            {"consistency": self.weight(step)},
         )
 
 
@@ -43,11 +42,10 @@ class DetachesTheStudent(MeanTeacher):
             target = memory(batch.views["teacher"])
         return StepOutput(
             {
-                "classification": classification_cost(logits, batch.labels),
-                "consistency": self.weight(step) * softmax_mse(logits.detach(), target),
+                "classification": Cost(classification_cost(logits, batch.labels)),
+                "consistency": Cost(self.weight(step) * softmax_mse(logits.detach(), target), self.weight(step)),
             },
             logits,
-            {"consistency": self.weight(step)},
         )
 
 
@@ -57,8 +55,8 @@ class MultipliesItAway(MeanTeacher):
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
         whole = super().forward(student, memory, batch, step)
-        costs = {**whole.costs, "consistency": whole.costs["consistency"] * 0.0}
-        return StepOutput(costs, whole.logits, whole.weights)
+        sound = whole.costs["consistency"]
+        return StepOutput({**whole.costs, "consistency": Cost(sound.value * 0.0, sound.weight)}, whole.logits)
 
 
 BROKEN = [ComparesTheTeacherWithItself, DetachesTheStudent, MultipliesItAway]

@@ -74,11 +74,12 @@ def _trained_on(batches: ImageStream, method: Method) -> Curve:
         batch = batches[step]
         output = method.forward(student, memory, batch, step)
         optimizer.zero_grad()
-        torch.stack(list(output.costs.values())).sum().backward()
+        output.total.backward()
         optimizer.step()
         method.after_step(student, memory, batch, output, step)
         logits = predict_logits(method.predictor(student, memory), data.images, normalise=batches.normalise)
-        for name, value in {**output.costs, "evaluated": F.cross_entropy(logits, data.labels)}.items():
+        costs = {name: cost.value for name, cost in output.costs.items()}
+        for name, value in {**costs, "evaluated": F.cross_entropy(logits, data.labels)}.items():
             assert value.dtype == torch.float64, f"{name} is {value.dtype}: its digits depend on the processor"
             values.setdefault(name, []).append(float(f"{value.item():.{DIGITS}g}"))
     return values

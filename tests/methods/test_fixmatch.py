@@ -44,7 +44,7 @@ def test_rows_under_the_threshold_are_ignored():
 
     def cost(strong_of_uncertain: float) -> float:
         batch = _batch([CERTAIN, UNCERTAIN], [[1.0, 2.0, 3.0], [strong_of_uncertain, 0.0, 0.0]], [UNLABELLED] * 2)
-        return method.forward(student, memory, batch, 0).costs["pseudo-label"].item()
+        return method.forward(student, memory, batch, 0).costs["pseudo-label"].value.item()
 
     assert cost(0.0) == cost(50.0)
     by_hand = F.cross_entropy(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([0])).item()
@@ -55,8 +55,8 @@ def test_labelled_rows_are_not_given_pseudo_labels():
     student = Says()
     batch = _batch([CERTAIN, CERTAIN], [[0.0, 5.0, 0.0]] * 2, [2, 1])
     output = METHOD.forward(student, METHOD.init(student, PROBLEM), batch, 0)
-    assert output.costs["pseudo-label"].item() == 0
-    assert output.weights["pseudo-label"] == 0
+    assert output.costs["pseudo-label"].value.item() == 0
+    assert output.costs["pseudo-label"].weight == 0
 
 
 def test_weak_view_gives_the_label_and_takes_no_gradient():
@@ -64,7 +64,7 @@ def test_weak_view_gives_the_label_and_takes_no_gradient():
     batch = _batch([CERTAIN], [[0.0, 1.0, 0.0]], [UNLABELLED])
     batch.views["student"].requires_grad_()
     batch.views["strong"].requires_grad_()
-    cost = METHOD.forward(student, METHOD.init(student, PROBLEM), batch, 0).costs["pseudo-label"]
+    cost = METHOD.forward(student, METHOD.init(student, PROBLEM), batch, 0).costs["pseudo-label"].value
     weak, strong = torch.autograd.grad(cost, [batch.views["student"], batch.views["strong"]])
     assert not bool(weak.any())
     assert bool(strong.any())
@@ -78,7 +78,7 @@ def test_label_comes_from_the_chosen_model(labelled_by: str):
     with torch.no_grad():
         memory.network.weight.fill_(-1.0)
     batch = _batch([[9.0, 0.0, -9.0]], [[1.0, 2.0, 3.0]], [UNLABELLED])
-    cost = method.forward(student, memory, batch, 0).costs["pseudo-label"].item()
+    cost = method.forward(student, memory, batch, 0).costs["pseudo-label"].value.item()
     label = 0 if labelled_by == "student" else 2
     by_hand = F.cross_entropy(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([label])).item()
     assert cost == pytest.approx(2.0 * by_hand)

@@ -18,7 +18,7 @@ def _gradients(cost_name: str) -> tuple[bool, bool]:
     student = SmallNet().train()
     memory = METHOD.init(student, PROBLEM)
     assert isinstance(memory, GanMemory)
-    METHOD.forward(student, memory, stream()[0], 0).costs[cost_name].backward()
+    METHOD.forward(student, memory, stream()[0], 0).costs[cost_name].value.backward()
 
     def moved(module: torch.nn.Module) -> bool:
         return any(p.grad is not None and bool(p.grad.any()) for p in module.parameters())
@@ -45,7 +45,7 @@ def test_made_up_is_class_k_plus_one_with_its_logit_at_zero():
     output = METHOD.forward(student, METHOD.init(student, PROBLEM), stream()[0], 0)
     extended = torch.cat([output.logits, torch.zeros(len(output.logits), 1)], dim=1)
     log_real = extended.log_softmax(1)[:, :-1].logsumexp(1)
-    torch.testing.assert_close(output.costs["real"], 2.0 * 0.5 * -log_real.mean())
+    torch.testing.assert_close(output.costs["real"].value, 2.0 * 0.5 * -log_real.mean())
 
 
 def test_features_are_the_input_of_the_last_layer():
@@ -59,7 +59,7 @@ def test_features_are_the_input_of_the_last_layer():
     made_up = memory.generator(torch.randn(len(batch.index), 4))
     trunk = student.layers[:-1]
     expected = (trunk(batch.views["student"]).mean(0) - trunk(made_up).mean(0)).abs().mean()
-    torch.testing.assert_close(output.costs["feature matching"], 2.0 * expected)
+    torch.testing.assert_close(output.costs["feature matching"].value, 2.0 * expected)
 
 
 def test_made_up_images_leave_no_trace_in_the_batch_statistics():
@@ -85,7 +85,7 @@ def _matching_after_training(seed: int) -> float:
 
     def cost(step: int) -> Tensor:
         torch.manual_seed(step)
-        return METHOD.forward(student, memory, stream()[step], step).costs["feature matching"]
+        return METHOD.forward(student, memory, stream()[step], step).costs["feature matching"].value
 
     def judged() -> float:
         return sum(cost(step).item() for step in range(1000, 1010))

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError
-from meanteacher.costs import Confident, CTau, Kl, Mse, c_tau, kl_divergence, logit_distance, softmax_mse
+from meanteacher.costs import (
+    Confident,
+    ConsistencyCost,
+    CTau,
+    Kl,
+    Mse,
+    c_tau,
+    kl_divergence,
+    logit_distance,
+    softmax_mse,
+)
 from meanteacher.methods import MeanTeacher
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
@@ -49,7 +59,7 @@ def test_consistency_cost_is_the_chosen_one_of_student_and_teacher(cost, by_hand
     batch = stream()[0]
     output = method.forward(student, memory, batch, 0)
     expected = 7.0 * by_hand(student(batch.views["student"]), memory(batch.views["teacher"]))
-    torch.testing.assert_close(output.costs["consistency"], expected)
+    torch.testing.assert_close(output.costs["consistency"].value, expected)
 
 
 def test_student_matches_with_its_second_output_and_the_teacher_answers_with_its_first():
@@ -60,10 +70,10 @@ def test_student_matches_with_its_second_output_and_the_teacher_answers_with_its
     output = method.forward(student, memory, batch, 0)
     logits, matched = student(batch.views["student"])
     target, _ = other(batch.views["teacher"])
-    torch.testing.assert_close(output.costs["consistency"], 2.0 * softmax_mse(matched, target))
-    torch.testing.assert_close(output.costs["logit distance"], 0.01 * logit_distance(logits, matched))
+    torch.testing.assert_close(output.costs["consistency"].value, 2.0 * softmax_mse(matched, target))
+    torch.testing.assert_close(output.costs["logit distance"].value, 0.01 * logit_distance(logits, matched))
     torch.testing.assert_close(output.logits, logits)
-    assert output.weights == {"consistency": 2.0, "logit distance": 0.01}
+    assert [output.costs[name].weight for name in ("consistency", "logit distance")] == [2.0, 0.01]
 
 
 def test_consistency_reaches_the_classifying_layer_only_through_the_logit_distance():
@@ -71,8 +81,8 @@ def test_consistency_reaches_the_classifying_layer_only_through_the_logit_distan
     student = TwoOutputs()
     output = method.forward(student, method.init(TwoOutputs(), PROBLEM), stream()[0], 0)
     weight = student.classify.weight
-    (untouched,) = torch.autograd.grad(output.costs["consistency"], weight, retain_graph=True, allow_unused=True)
-    (coupled,) = torch.autograd.grad(output.costs["logit distance"], weight)
+    (untouched,) = torch.autograd.grad(output.costs["consistency"].value, weight, retain_graph=True, allow_unused=True)
+    (coupled,) = torch.autograd.grad(output.costs["logit distance"].value, weight)
     assert untouched is None
     assert bool(coupled.any())
 
@@ -106,15 +116,33 @@ def test_teacher_of_decay_zero_is_the_student():
         assert torch.equal(ours, theirs)
 
 
-def test_a_confident_cost_says_that_it_rests_while_the_teacher_is_unsure():
-    batch = stream()[0]
+def _weight_with(cost: ConsistencyCost) -> float:
     torch.manual_seed(0)
     student = SmallNet()
+    method = _method(cost=cost, weight=Constant(2.0))
+    weight = method.forward(student, method.init(student, PROBLEM), stream()[0], 0).costs["consistency"].weight
+    assert weight is not None
+    return float(weight)
 
-    def reported(threshold: float) -> float:
-        method = _method(cost=Confident(threshold=threshold), weight=Constant(2.0))
-        output = method.forward(student, method.init(student, PROBLEM), batch, 0)
-        return float(output.weights["consistency"])
 
-    assert reported(0.999999) == 0.0
-    assert reported(0.0) == 2.0
+def test_a_confident_cost_says_that_it_rests_while_the_teacher_is_unsure():
+    assert _weight_with(Confident(threshold=0.999999)) == 0.0
+    assert _weight_with(Confident(threshold=0.0)) == 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyPositive(ConsistencyCost):
+    """A cost of one's own: it rests while no logit of the target is above the limit."""
+
+    limit: float
+
+    def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
+        return ((student_logits - target_logits).square() * (target_logits > self.limit)).mean()
+
+    def is_active(self, target_logits: Tensor) -> Tensor:
+        return (target_logits > self.limit).any()
+
+
+def test_a_cost_of_ones_own_can_rest():
+    assert _weight_with(OnlyPositive(1e6)) == 0.0
+    assert _weight_with(OnlyPositive(-1e6)) == 2.0

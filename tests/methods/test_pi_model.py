@@ -15,7 +15,7 @@ def test_gradient_is_that_of_both_sides_or_of_one(one_sided: bool):
     student = SmallNet().eval()
     batch = stream()[0]
     parameters = list(student.parameters())
-    cost = method.forward(student, method.init(student, PROBLEM), batch, 0).costs["consistency"]
+    cost = method.forward(student, method.init(student, PROBLEM), batch, 0).costs["consistency"].value
     first, second = student(batch.views["student"]), student(batch.views["teacher"])
     expected = 2.0 * softmax_mse(first, second.detach() if one_sided else second)
     for ours, theirs in zip(

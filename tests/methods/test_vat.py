@@ -74,7 +74,7 @@ def test_without_a_perturbation_there_is_no_cost():
     method = dataclasses.replace(METHOD, epsilon=0.0)
     student = SmallNet().train()
     output = method.forward(student, method.init(student, PROBLEM), stream()[0], 0)
-    assert abs(output.costs["smoothness"].item()) < 1e-6
+    assert abs(output.costs["smoothness"].value.item()) < 1e-6
 
 
 def test_repeating_noise_does_not_repeat_what_comes_after():
@@ -116,7 +116,7 @@ def test_clean_side_is_a_constant():
     student = _trained()
     output = METHOD.forward(student, METHOD.init(student, PROBLEM), stream()[0], 0)
     before = parameters_of(student)
-    (on_logits,) = torch.autograd.grad(output.costs["smoothness"], output.logits, allow_unused=True)
+    (on_logits,) = torch.autograd.grad(output.costs["smoothness"].value, output.logits, allow_unused=True)
     assert on_logits is None
     assert torch.equal(before, parameters_of(student))
 
@@ -130,8 +130,8 @@ def test_entropy_is_added_to_the_same_smoothness():
         torch.manual_seed(0)
         outputs.append(method.forward(student, method.init(student, PROBLEM), stream()[0], 0))
     vat, both = outputs
-    torch.testing.assert_close(both.costs["smoothness"], vat.costs["smoothness"])
-    torch.testing.assert_close(both.costs["entropy"], 2.0 * entropy(both.logits))
+    torch.testing.assert_close(both.costs["smoothness"].value, vat.costs["smoothness"].value)
+    torch.testing.assert_close(both.costs["entropy"].value, 2.0 * entropy(both.logits))
 
 
 def test_mean_teacher_vat_draws_the_perturbed_student_towards_the_teacher():
@@ -146,5 +146,5 @@ def test_mean_teacher_vat_draws_the_perturbed_student_towards_the_teacher():
     x = batch.views["student"]
     perturbed = method.perturbed(student, x, student(x).detach(), SameNoise(x.device))
     torch.testing.assert_close(
-        output.costs["consistency"], 2.0 * kl_divergence(perturbed, memory(batch.views["teacher"]))
+        output.costs["consistency"].value, 2.0 * kl_divergence(perturbed, memory(batch.views["teacher"]))
     )

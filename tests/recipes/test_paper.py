@@ -199,9 +199,9 @@ def test_costs_relate_as_in_the_authors_code_at_every_step(cell: Cell, step: int
             "classification": F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum") / 100,
             "consistency": nominal * ramp * squares / 100,
         }
-        factors |= {round(float(ours[name] / theirs[name]), 6) for name in theirs if theirs[name] != 0}
+        factors |= {round(float(ours[name].value / theirs[name]), 6) for name in theirs if theirs[name] != 0}
         assert set(ours) == set(theirs)
-        assert (ours["classification"] == 0) == (n_labelled == 0)
+        assert (ours["classification"].value == 0) == (n_labelled == 0)
     (factor,) = factors
     assert factor == pytest.approx(100 / nominal if not cell.all_labels else 1.0, rel=1e-6)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
+from meanteacher.core import UNLABELLED, Batch, Cost, Problem, StepOutput
 from meanteacher.costs import Confident
 from meanteacher.data import ImageStream, make_split
 from meanteacher.experiment import Recipe, run
@@ -66,9 +66,8 @@ class TrainsTheTeacher(MeanTeacher):
         assert isinstance(memory, Teacher)
         whole = super().forward(student, memory, batch, step)
         anchor = memory.network(batch.views["teacher"]).square().mean()
-        return StepOutput(
-            {**whole.costs, "consistency": whole.costs["consistency"] + anchor}, whole.logits, whole.weights
-        )
+        cost = whole.costs["consistency"]
+        return StepOutput({**whole.costs, "consistency": Cost(cost.value + anchor, cost.weight)}, whole.logits)
 
 
 def test_gradient_on_the_teacher_is_an_alarm(tmp_path: Path):

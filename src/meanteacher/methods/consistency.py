@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, Batch, InputError, Schedule, StepOutput, check_choice
-from meanteacher.costs import Confident, ConsistencyCost, Mse, logit_distance
+from meanteacher.core import UNLABELLED, Batch, Cost, InputError, Schedule, StepOutput, check_choice
+from meanteacher.costs import ConsistencyCost, Mse, logit_distance
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import Logits, both_outputs
 
@@ -40,30 +40,37 @@ class ConsistencyMethod(Supervised):
         return both_outputs(output)
 
     def step_output(
-        self, logits: Tensor, matched: Tensor, target: Tensor, batch: Batch, step: int, rows: Tensor | None = None
+        self,
+        logits: Tensor,
+        consistency_logits: Tensor,
+        target: Tensor,
+        batch: Batch,
+        step: int,
+        rows: Tensor | None = None,
     ) -> StepOutput:
-        """Classification of the logits, consistency of `matched` with the target, and what couples the two.
+        """The classification cost, the consistency cost, and with two outputs their distance.
 
         Args:
             logits: [B, C], the student's for classification
-            matched: [B, C], the student's for consistency
+            consistency_logits: [B, C], the student's for consistency
             target: [B, C], logits; detached or not is the method's decision
             batch: what they were computed from
             step: for the ramp
-            rows: [B] of bool, to leave more rows out than `consistency_on` does
+            rows: [B] of bool, to leave more rows out than `consistency_on` does; the cost rests without any
         """
         weight = self.weight(step)
+        active = self.cost.is_active(target)
+        if rows is not None:
+            active = active & rows.any()
+        value = self.cost(consistency_logits, target, self.consistency_rows(batch, rows))
         costs = {
             "classification": self.classification(logits, batch.labels),
-            "consistency": weight * self.cost(matched, target, self.consistency_rows(batch, rows)),
-        }
-        weights: dict[str, float | Tensor] = {
-            "consistency": weight * self.cost.acts(target) if isinstance(self.cost, Confident) else weight
+            "consistency": Cost(weight * value, weight * active),
         }
         if self.logit_distance is not None:
-            costs["logit distance"] = self.logit_distance * logit_distance(logits, matched)
-            weights["logit distance"] = self.logit_distance
-        return StepOutput(costs, logits, weights)
+            distance = logit_distance(logits, consistency_logits)
+            costs["logit distance"] = Cost(self.logit_distance * distance, self.logit_distance)
+        return StepOutput(costs, logits)
 
     def consistency_rows(self, batch: Batch, rows: Tensor | None = None) -> Tensor | None:
         """[B] of bool, or None for every row."""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meanteacher.core import Batch, InputError, Problem, Schedule, StepOutput
+from meanteacher.core import Batch, Cost, InputError, Problem, Schedule, StepOutput
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import at_least_float32, class_output, untracked
 from meanteacher.teacher import Buffers, Teacher
@@ -63,12 +63,11 @@ class ImprovedGan(Supervised):
         return StepOutput(
             {
                 "classification": self.classification(logits, batch.labels),
-                "real": weight * 0.5 * F.softplus(-logits.logsumexp(1)).mean(),
-                "made up": weight * 0.5 * F.softplus(fake_logits.logsumexp(1)).mean(),
-                "feature matching": weight * (real_features - made_up_features).abs().mean(),
+                "real": Cost(weight * 0.5 * F.softplus(-logits.logsumexp(1)).mean(), weight),
+                "made up": Cost(weight * 0.5 * F.softplus(fake_logits.logsumexp(1)).mean(), weight),
+                "feature matching": Cost(weight * (real_features - made_up_features).abs().mean(), weight),
             },
             logits,
-            {"real": weight, "made up": weight, "feature matching": weight},
         )
 
 

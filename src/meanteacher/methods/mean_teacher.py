@@ -28,6 +28,6 @@ class MeanTeacher(ConsistencyMethod):
         return Teacher(student, buffers=self.buffers, dropout=self.teacher_dropout)
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        logits, matched = self.outputs(student(batch.views["student"]))
+        logits, consistency_logits = self.outputs(student(batch.views["student"]))
         target = class_output(memory(batch.views["teacher"]))
-        return self.step_output(logits, matched, target, batch, step)
+        return self.step_output(logits, consistency_logits, target, batch, step)

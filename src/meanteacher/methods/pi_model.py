@@ -20,10 +20,10 @@ class PiModel(ConsistencyMethod):
     """Take the second pass as a constant: Mean Teacher with a decay of 0."""
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        logits, matched = self.outputs(student(batch.views["student"]))
+        logits, consistency_logits = self.outputs(student(batch.views["student"]))
         other = class_output(student(batch.views["teacher"]))
         target = other.detach() if self.one_sided else other
-        return self.step_output(logits, matched, target, batch, step)
+        return self.step_output(logits, consistency_logits, target, batch, step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class PseudoEnsemble(ConsistencyMethod):
     """
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        logits, matched = self.outputs(student(batch.views["student"]))
+        logits, consistency_logits = self.outputs(student(batch.views["student"]))
         with without_dropout(student):
             parent = class_output(untracked(student, batch.views["teacher"]))
-        return self.step_output(logits, matched, parent, batch, step)
+        return self.step_output(logits, consistency_logits, parent, batch, step)

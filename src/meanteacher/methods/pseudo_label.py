@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Batch, Problem, Schedule, StepOutput, check_choice
+from meanteacher.core import UNLABELLED, Batch, Cost, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import class_output
@@ -31,10 +31,9 @@ class PseudoLabel(Supervised):
         return StepOutput(
             {
                 "classification": self.classification(logits, batch.labels),
-                "pseudo-label": weight * classification_cost(logits, guesses),
+                "pseudo-label": Cost(weight * classification_cost(logits, guesses), weight),
             },
             logits,
-            {"pseudo-label": weight},
         )
 
 
@@ -71,14 +70,13 @@ class FixMatch(Supervised):
         # Averaged over all unlabelled rows, not over the certain ones: few certain rows weigh little.
         share = certain.sum() / unlabelled.sum().clamp_min(1)
         weight = self.weight(step)
+        value = weight * share * classification_cost(strong, guess.where(certain, UNLABELLED))
         return StepOutput(
             {
                 "classification": self.classification(weak, batch.labels),
-                "pseudo-label": weight * share * classification_cost(strong, guess.where(certain, UNLABELLED)),
+                "pseudo-label": Cost(value, weight * certain.any()),
             },
             weak,
-            # Without a certain row there is nothing to learn from, rightly.
-            {"pseudo-label": weight * certain.any()},
         )
 
     def asked(self, memory: nn.Module, guess: Tensor) -> Tensor:

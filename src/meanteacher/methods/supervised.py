@@ -5,7 +5,7 @@ from typing import ClassVar, get_args
 
 from torch import Tensor, nn
 
-from meanteacher.core import ADDED_LATER, Batch, InputError, Problem, Schedule, StepOutput, check_choice
+from meanteacher.core import ADDED_LATER, Batch, Cost, InputError, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
 from meanteacher.passes import class_output
 from meanteacher.teacher import Buffers, Teacher, warmed_up
@@ -53,9 +53,9 @@ class Supervised:
         logits = class_output(student(batch.views["student"]))
         return StepOutput({"classification": self.classification(logits, batch.labels)}, logits)
 
-    def classification(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def classification(self, logits: Tensor, labels: Tensor) -> Cost:
         """The cost of the rows that show their label."""
-        return classification_cost(logits, labels, self.labelled_share)
+        return Cost(classification_cost(logits, labels, self.labelled_share))
 
     def after_step(
         self,

@@ -66,12 +66,10 @@ class TemporalEnsembling(ConsistencyMethod):
 
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
         assert isinstance(memory, EnsembleTable)
-        logits, matched = self.outputs(student(batch.views["student"]))
+        logits, consistency_logits = self.outputs(student(batch.views["student"]))
         target, known = memory.target(batch.index.to(memory.average.device), self.momentum)
-        result = self.step_output(logits, matched, target, batch, step, rows=known)
-        # The first epoch has nothing to agree with.
-        weight = result.weights["consistency"] * known.any()
-        return StepOutput(result.costs, result.logits, {**result.weights, "consistency": weight})
+        # In the first epoch no row is known, and the cost rests.
+        return self.step_output(logits, consistency_logits, target, batch, step, rows=known)
 
     def after_step(self, student: nn.Module, memory: nn.Module, batch: Batch, output: StepOutput, step: int) -> None:
         assert isinstance(memory, EnsembleTable)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import Batch, Schedule, StepOutput
+from meanteacher.core import Batch, Cost, Schedule, StepOutput
 from meanteacher.costs import entropy, kl_divergence
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
@@ -69,11 +69,11 @@ class Vat(Supervised):
         logits = class_output(student(x))
         weight = self.weight(step)
         smoothness = kl_divergence(self.perturbed(student, x, logits.detach(), noise), logits.detach())
-        return StepOutput(
-            {"classification": self.classification(logits, batch.labels), "smoothness": weight * smoothness},
-            logits,
-            {"smoothness": weight},
-        )
+        costs = {
+            "classification": self.classification(logits, batch.labels),
+            "smoothness": Cost(weight * smoothness, weight),
+        }
+        return StepOutput(costs, logits)
 
     def perturbed(self, student: nn.Module, x: Tensor, logits: Tensor, noise: SameNoise) -> Tensor:
         """The student's logits at the worst place within `epsilon` of x."""
@@ -98,9 +98,7 @@ class VatEntMin(Vat):
     def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
         vat = super().forward(student, memory, batch, step)
         weight = self.entropy_weight * self.weight(step)
-        return StepOutput(
-            {**vat.costs, "entropy": weight * entropy(vat.logits)}, vat.logits, {**vat.weights, "entropy": weight}
-        )
+        return StepOutput({**vat.costs, "entropy": Cost(weight * entropy(vat.logits), weight)}, vat.logits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +124,8 @@ class MeanTeacherVat(Vat):
         target = class_output(memory(batch.views["teacher"]))
         weight = self.weight(step)
         consistency = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
-        return StepOutput(
-            {"classification": self.classification(logits, batch.labels), "consistency": weight * consistency},
-            logits,
-            {"consistency": weight},
-        )
+        costs = {
+            "classification": self.classification(logits, batch.labels),
+            "consistency": Cost(weight * consistency, weight),
+        }
+        return StepOutput(costs, logits)

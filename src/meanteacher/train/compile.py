@@ -199,7 +199,7 @@ class _Passes:
             began = time.perf_counter()
             with autocast(self.precision, device):
                 output = self.method.forward(self.student, self.memory, self.batch, 0)
-            torch.stack(list(output.costs.values())).sum().backward()
+            output.total.backward()
             wait_for(device)
             took = time.perf_counter() - began
         for module in (self.student, self.memory):

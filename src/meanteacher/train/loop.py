@@ -147,7 +147,7 @@ def _step(
     if gradients_too := vitals.reads_gradients(step):
         alarms += vitals.read_gradients(step, batch, output, trained_parameters(state.student, state.memory))
     state.optimizer.zero_grad(set_to_none=True)
-    torch.stack(list(output.costs.values())).sum().backward()
+    output.total.backward()
     state.optimizer.step()
     method.after_step(state.student, state.memory, batch, output, step)
     state.step += 1
@@ -170,9 +170,9 @@ class _Window:
     def add(self, output: StepOutput) -> None:
         self.steps += 1
         self.images += len(output.logits)
-        self.weights = dict(output.weights)
+        self.weights = {name: cost.weight for name, cost in output.costs.items() if cost.weight is not None}
         for name, cost in output.costs.items():
-            value = cost.detach()
+            value = cost.value.detach()
             self.costs[name] = self.costs[name] + value if name in self.costs else value
 
     def close(self, step: int, learning_rate: float) -> LogEntry:

@@ -66,15 +66,16 @@ class Vitals:
         """Read the gradient of each cost on what is trained. To be called while the graph is whole."""
         if not bool((batch.labels != UNLABELLED).any()):
             return []  # the classification cost rests, rightly
-        gradients = {name: _gradient_norm(cost, trained) for name, cost in output.costs.items()}
+        gradients = {name: _gradient_norm(cost.value, trained) for name, cost in output.costs.items()}
         self._gradients = gradients
         raised = []
         for name, norm in gradients.items():
-            weight = float(output.weights.get(name, 1.0))
+            cost = output.costs[name]
+            weight = 1.0 if cost.weight is None else float(cost.weight)
             dead = norm == 0 and weight != 0
             # Without any path to the student once is enough; with one, teacher and student may agree by
             # chance of an equal start.
-            certain = dead and not output.costs[name].requires_grad
+            certain = dead and not cost.value.requires_grad
             if self._streak(f"dead {name}", dead) >= _PATIENCE or certain:
                 raised += self._raise(
                     step,
@@ -183,8 +184,9 @@ class Vitals:
         """A cost may rest for a while: until its ramp-up begins, or until the teacher is certain of something."""
         n_read = self._streak("read", condition=True)
         raised = []
-        for name, weight in output.weights.items():
-            never_acted = self._streak(f"resting {name}", float(weight) == 0) == n_read
+        for name, cost in output.costs.items():
+            rests = cost.weight is not None and float(cost.weight) == 0
+            never_acted = self._streak(f"resting {name}", rests) == n_read
             if never_acted and n_read >= _A_WHILE and step >= self.declared.steps // 2:
                 raised += self._raise(
                     step,
