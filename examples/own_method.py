@@ -7,14 +7,14 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from meanteacher import Batch, MeanTeacher, StepOutput, run
+from meanteacher import Batch, MeanTeacher, StepOutput, Teacher, run
 from meanteacher.recipes import find
 from meanteacher.schedules import Constant, SigmoidRampUp
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpolation(MeanTeacher):
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x, target = batch.views["student"], memory(batch.views["teacher"]).softmax(1)
         other, share = torch.randperm(len(x)), torch.rand(len(x), 1)
         mixed, mixed_target = (share * v + (1 - share) * v[other] for v in (x, target))

@@ -4,7 +4,7 @@ from __future__ import annotations  # torch is for the reader here: checking a f
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -94,25 +94,25 @@ class StepOutput:
 class Method(Protocol):
     """A way to learn from labelled and unlabelled rows.
 
-    A method is a frozen value: everything that changes during training lives in the student and in
-    the memory that `init` returns, and is saved and restored with them.
+    A method is a frozen value. Everything that changes during training is in the student and in the memory, which
+    `init` returns and the other functions take; both are saved and restored. Each method types its own memory.
     """
 
     roles: ClassVar[tuple[str, ...]]
 
     def init(self, student: nn.Module, problem: Problem) -> nn.Module:
-        """The method's memory at step 0, for instance a teacher."""
+        """The memory at step 0, for instance a teacher."""
         ...
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
         """The costs of one step. Writes nothing but what the networks' own layers write."""
         ...
 
-    def after_step(self, student: nn.Module, memory: nn.Module, batch: Batch, output: StepOutput, step: int) -> None:
-        """The only place that writes the memory, after the optimiser has moved the student."""
+    def after_step(self, student: nn.Module, memory: Any, batch: Batch, output: StepOutput, step: int) -> None:
+        """Update the memory, after the optimiser has moved the student. Nothing else writes it."""
         ...
 
-    def predictor(self, student: nn.Module, memory: nn.Module) -> nn.Module:
+    def predictor(self, student: nn.Module, memory: Any) -> nn.Module:
         """The network that is evaluated and shipped."""
         ...
 

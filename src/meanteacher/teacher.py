@@ -1,8 +1,10 @@
-"""The weight-averaged copy of the student."""
+"""The weight-averaged copy of the student, and the memory of methods that keep more than that."""
 
 import copy
+import re
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +48,11 @@ class Teacher(nn.Module):
         """Whether dropout is active while it teaches (Figure 4b)."""
         self.network: nn.Module = copy.deepcopy(student)._apply(at_least_float32).requires_grad_(requires_grad=False)
 
+    @property
+    def teacher(self) -> "Teacher":
+        """Itself: a teacher can be the whole memory of a method, as well as a part of one."""
+        return self
+
     @torch.no_grad()
     def forward(self, x: Tensor) -> Logits:
         with nullcontext() if self.dropout else without_dropout(self.network):
@@ -68,6 +75,28 @@ class Teacher(nn.Module):
             theirs = [buffer for buffer in theirs if not buffer.is_floating_point()]
         for own, new in zip(ours, theirs, strict=True):
             own.copy_(new)
+
+
+Own = TypeVar("Own", bound=nn.Module)
+
+
+class Memory(nn.Module, Generic[Own]):
+    """A teacher, and what else a method keeps from step to step, for instance a generator that it trains."""
+
+    def __init__(self, teacher: Teacher, own: Own) -> None:
+        super().__init__()
+        self.teacher = teacher
+        self.own = own
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As every module; also reads the names in checkpoints of version 0.1."""
+        return super().load_state_dict({_name(old): value for old, value in state_dict.items()}, strict, assign)
+
+
+def _name(old: str) -> str:
+    if old.startswith(("teacher.", "own.")):
+        return old
+    return f"teacher.{old}" if old.startswith("network.") else "own." + re.sub(r"^(denoise|generator)\.", "", old)
 
 
 def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:

@@ -5,7 +5,7 @@ from torch import nn
 
 from meanteacher.core import Method
 from meanteacher.methods import PiModel
-from meanteacher.teacher import Teacher
+from meanteacher.teacher import Memory, Teacher
 from meanteacher.train.state import trained_parameters
 from support import N_CLASSES, PROBLEM, SmallNet, parameters_of, stream, train_steps
 
@@ -20,8 +20,8 @@ def begin(method: Method, *, warm_up: int = 3) -> tuple[nn.Module, nn.Module]:
 
 
 def teacher_in(memory: nn.Module) -> nn.Module:
-    assert isinstance(memory, Teacher)
-    return memory.network
+    assert isinstance(memory, Teacher | Memory)
+    return memory.teacher.network
 
 
 def every_cost_moves_the_student(method: Method) -> None:

@@ -200,7 +200,7 @@ def teachers_dropout_cannot_be_turned_off(patch: Patch) -> None:
 
 @mutant
 def student_is_evaluated_instead_of_the_teacher(patch: Patch) -> None:
-    patch.setattr(supervised.Supervised, "predictor", lambda self, student, memory: student)
+    patch.setattr(supervised.TeacherMethod, "predictor", lambda self, student, memory: student)
 
 
 # --- labels and batches -----------------------------------------------------------------------------------------------
@@ -392,12 +392,12 @@ def smoothness_of_vat_is_detached(patch: Patch) -> None:
 
 @mutant
 def threshold_of_fixmatch_is_ignored(patch: Patch) -> None:
-    patch.setattr(pseudo_label.FixMatch, "asked", lambda self, memory, guess: torch.zeros(len(guess)))
+    patch.setattr(pseudo_label.FixMatch, "thresholds", lambda self, memory, guess: torch.zeros(len(guess)))
 
 
 @mutant
 def decay_schedule_is_read_only_at_step_0(patch: Patch) -> None:
-    rewrite(patch, supervised.Supervised.after_step, "self.decay(step)", "self.decay(0)")
+    rewrite(patch, supervised.TeacherMethod.after_step, "self.decay(step)", "self.decay(0)")
 
 
 @mutant

@@ -13,6 +13,7 @@ from meanteacher.core import Batch, Cost, StepOutput
 from meanteacher.costs import classification_cost, softmax_mse
 from meanteacher.experiment import run
 from meanteacher.methods import MeanTeacher
+from meanteacher.teacher import Teacher
 from support import METHODS, recipe
 
 
@@ -20,7 +21,7 @@ from support import METHODS, recipe
 class ComparesTheTeacherWithItself(MeanTeacher):
     """The student's logits of the consistency cost are read from the teacher's output."""
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = student(batch.views["student"])
         target = memory(batch.views["teacher"])
         return StepOutput(
@@ -36,7 +37,7 @@ class ComparesTheTeacherWithItself(MeanTeacher):
 class DetachesTheStudent(MeanTeacher):
     """The cost's value is plausible, its gradient is zero."""
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = student(batch.views["student"])
         with torch.no_grad():
             target = memory(batch.views["teacher"])
@@ -53,7 +54,7 @@ class DetachesTheStudent(MeanTeacher):
 class MultipliesItAway(MeanTeacher):
     """There is a path to the student, and nothing comes through it."""
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         whole = super().forward(student, memory, batch, step)
         sound = whole.costs["consistency"]
         return StepOutput({**whole.costs, "consistency": Cost(sound.value * 0.0, sound.weight)}, whole.logits)

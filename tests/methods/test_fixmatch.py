@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, Batch
 from meanteacher.methods import FixMatch, FreeMatch
 from meanteacher.methods.pseudo_label import Certainty
+from meanteacher.teacher import Memory
 from support import METHODS, PROBLEM, SmallNet, stream
 
 METHOD = METHODS["fixmatch"]
@@ -95,8 +96,9 @@ assert isinstance(FREE, FreeMatch)
 
 def _certainty() -> Certainty:
     memory = FREE.init(SmallNet(), PROBLEM)
-    assert isinstance(memory, Certainty)
-    return memory
+    assert isinstance(memory, Memory)
+    assert isinstance(memory.own, Certainty)
+    return memory.own
 
 
 def test_threshold_starts_at_one_over_the_number_of_classes_and_follows_the_confidence():
@@ -130,11 +132,11 @@ def test_only_the_rows_it_is_told_of_count_and_none_change_nothing():
 def test_thresholds_are_written_after_the_step_only():
     student = SmallNet()
     memory = FREE.init(student, PROBLEM)
-    assert isinstance(memory, Certainty)
+    assert isinstance(memory, Memory)
     batch = stream()[0]
     output = FREE.forward(student, memory, batch, 0)
-    before = memory.threshold().clone()
+    before = memory.own.threshold().clone()
     FREE.forward(student, memory, batch, 0)
-    assert torch.equal(memory.threshold(), before)
+    assert torch.equal(memory.own.threshold(), before)
     FREE.after_step(student, memory, batch, output, 0)
-    assert not torch.equal(memory.threshold(), before)
+    assert not torch.equal(memory.own.threshold(), before)

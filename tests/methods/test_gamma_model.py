@@ -4,8 +4,9 @@ import torch
 from torch import nn
 
 from meanteacher.costs import softmax_mse
-from meanteacher.methods.gamma_model import Denoiser, GammaMemory
+from meanteacher.methods.gamma_model import Denoiser
 from meanteacher.passes import untracked, without_dropout
+from meanteacher.teacher import Memory
 from support import METHODS, PROBLEM, SmallNet, stream
 
 METHOD = METHODS["gamma-model"]
@@ -15,14 +16,14 @@ def test_teacher_is_clean():
     """Whatever units the student drops, the target is the same: that of the network without dropout."""
     student = SmallNet().train()
     memory = METHOD.init(student, PROBLEM)
-    assert isinstance(memory, GammaMemory)
+    assert isinstance(memory, Memory)
     batch = stream()[0]
     with torch.no_grad(), without_dropout(student):
         clean = untracked(student, batch.views["teacher"])
     for seed in range(3):
         torch.manual_seed(seed)
         output = METHOD.forward(student, memory, batch, 0)
-        expected = 2.0 * softmax_mse(memory.denoise(output.logits), clean)
+        expected = 2.0 * softmax_mse(memory.own(output.logits), clean)
         torch.testing.assert_close(output.costs["consistency"].value, expected)
 
 
@@ -44,10 +45,10 @@ def test_denoiser_starts_as_the_identity_and_is_trained_with_the_student():
     torch.testing.assert_close(Denoiser(3)(noisy), noisy)
     student = SmallNet()
     memory = METHOD.init(student, PROBLEM)
-    assert isinstance(memory, GammaMemory)
+    assert isinstance(memory, Memory)
     METHOD.forward(student, memory, stream()[0], 0).costs["consistency"].value.backward()
-    assert memory.denoise.gain.grad is not None
-    assert bool(memory.denoise.gain.grad.any())
+    assert memory.own.gain.grad is not None
+    assert bool(memory.own.gain.grad.any())
 
 
 def test_denoiser_learns_to_undo_a_known_distortion():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from meanteacher.methods import ImprovedGan
-from meanteacher.methods.improved_gan import GanMemory
+from meanteacher.teacher import Memory
 from support import METHODS, PROBLEM, SmallNet, stream
 
 METHOD = METHODS["improved-gan"]
@@ -17,13 +17,13 @@ def _gradients(cost_name: str) -> tuple[bool, bool]:
     """Whether the cost moves the discriminator, and the generator."""
     student = SmallNet().train()
     memory = METHOD.init(student, PROBLEM)
-    assert isinstance(memory, GanMemory)
+    assert isinstance(memory, Memory)
     METHOD.forward(student, memory, stream()[0], 0).costs[cost_name].value.backward()
 
     def moved(module: torch.nn.Module) -> bool:
         return any(p.grad is not None and bool(p.grad.any()) for p in module.parameters())
 
-    return moved(student), moved(memory.generator)
+    return moved(student), moved(memory.own)
 
 
 def test_generator_receives_the_feature_matching_gradient_and_the_discriminator_does_not():
@@ -51,12 +51,12 @@ def test_made_up_is_class_k_plus_one_with_its_logit_at_zero():
 def test_features_are_the_input_of_the_last_layer():
     student = SmallNet().eval()
     memory = METHOD.init(student, PROBLEM)
-    assert isinstance(memory, GanMemory)
+    assert isinstance(memory, Memory)
     batch = stream()[0]
     torch.manual_seed(0)
     output = METHOD.forward(student, memory, batch, 0)
     torch.manual_seed(0)
-    made_up = memory.generator(torch.randn(len(batch.index), 4))
+    made_up = memory.own(torch.randn(len(batch.index), 4))
     trunk = student.layers[:-1]
     expected = (trunk(batch.views["student"]).mean(0) - trunk(made_up).mean(0)).abs().mean()
     torch.testing.assert_close(output.costs["feature matching"].value, 2.0 * expected)
@@ -80,8 +80,8 @@ def _matching_after_training(seed: int) -> float:
     torch.manual_seed(seed)
     student = SmallNet().train()
     memory = METHOD.init(student, PROBLEM)
-    assert isinstance(memory, GanMemory)
-    optimizer = torch.optim.Adam(memory.generator.parameters(), lr=0.02)
+    assert isinstance(memory, Memory)
+    optimizer = torch.optim.Adam(memory.own.parameters(), lr=0.02)
 
     def cost(step: int) -> Tensor:
         torch.manual_seed(step)

@@ -6,6 +6,7 @@ import torch
 
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.temporal_ensembling import EnsembleTable, TemporalEnsembling
+from meanteacher.teacher import Memory, Teacher
 from support import METHODS, PROBLEM, SmallNet, stream
 
 METHOD = METHODS["temporal-ensembling"]
@@ -14,7 +15,7 @@ MOMENTUM = METHOD.momentum
 
 
 def _table(n: int = 4) -> EnsembleTable:
-    return EnsembleTable(SmallNet(), Problem(n_classes=3, n_examples=n, input_shape=(1, 6, 6)), buffers="average")
+    return EnsembleTable(Problem(n_classes=3, n_examples=n, input_shape=(1, 6, 6)))
 
 
 def _predictions(seed: int) -> torch.Tensor:
@@ -58,18 +59,18 @@ def test_targets_change_once_an_epoch_and_not_before():
     method = dataclasses.replace(METHOD, epoch_steps=3)
     student = SmallNet()
     memory = method.init(student, PROBLEM)
-    assert isinstance(memory, EnsembleTable)
+    assert isinstance(memory, Memory)
     updates = []
     for step in range(7):
         batch = stream()[step]
         method.after_step(student, memory, batch, method.forward(student, memory, batch, step), step)
-        updates.append(int(memory.n_updates.sum()) > 0)
+        updates.append(int(memory.own.n_updates.sum()) > 0)
         if step == 2:
-            after_first = memory.average.clone()
+            after_first = memory.own.average.clone()
         if step in (3, 4):
-            assert torch.equal(memory.average, after_first)
+            assert torch.equal(memory.own.average, after_first)
     assert updates == [False, False, True, True, True, True, True]
-    assert not torch.equal(memory.average, after_first)
+    assert not torch.equal(memory.own.average, after_first)
 
 
 def test_rows_without_a_target_yet_have_no_consistency_cost():
@@ -86,7 +87,7 @@ def test_target_is_a_constant_and_a_row_its_own():
     table.end_epoch(MOMENTUM)
     student = SmallNet().eval()
     batch = stream()[0]
-    output = METHOD.forward(student, table, batch, 0)
+    output = METHOD.forward(student, Memory(Teacher(student, buffers="average"), table), batch, 0)
     target = table.average[batch.index] / (1 - MOMENTUM)
     expected = 2.0 * (student(batch.views["student"]).softmax(1) - target).square().mean()
     torch.testing.assert_close(output.costs["consistency"].value, expected)
@@ -94,8 +95,9 @@ def test_target_is_a_constant_and_a_row_its_own():
 
 def test_memory_grows_with_the_data_set_and_with_nothing_else():
     def n_values(n: int) -> int:
+        memory = METHOD.init(SmallNet(), Problem(n_classes=3, n_examples=n, input_shape=(1, 6, 6)))
         network = sum(t.numel() for t in SmallNet().state_dict().values())
-        return sum(t.numel() for t in _table(n).state_dict().values()) - network
+        return sum(t.numel() for t in memory.state_dict().values()) - network
 
     assert n_values(2000) == 2 * n_values(1000)
 
@@ -103,8 +105,8 @@ def test_memory_grows_with_the_data_set_and_with_nothing_else():
 def test_predictions_are_noted_from_the_training_pass():
     student = SmallNet()
     memory = METHOD.init(student, PROBLEM)
-    assert isinstance(memory, EnsembleTable)
+    assert isinstance(memory, Memory)
     batch = stream()[0]
     output = StepOutput({}, torch.randn(len(batch.index), 3))
     METHOD.after_step(student, memory, Batch(batch.views, batch.labels, batch.index), output, 0)
-    torch.testing.assert_close(memory.latest[batch.index], output.logits.softmax(1))
+    torch.testing.assert_close(memory.own.latest[batch.index], output.logits.softmax(1))

@@ -58,12 +58,11 @@ def test_teacher_with_the_students_weights_is_an_alarm(tmp_path: Path):
 class TrainsTheTeacher(MeanTeacher):
     """The teacher runs with gradient and its parameters take part."""
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
+    def init(self, student: nn.Module, problem: Problem) -> Teacher:
         memory = super().init(student, problem)
         return memory.requires_grad_()
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        assert isinstance(memory, Teacher)
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         whole = super().forward(student, memory, batch, step)
         anchor = memory.network(batch.views["teacher"]).square().mean()
         cost = whole.costs["consistency"]

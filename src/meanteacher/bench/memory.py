@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from meanteacher.bench.setup import training
 from meanteacher.core import Problem
 from meanteacher.methods.temporal_ensembling import EnsembleTable
@@ -40,7 +38,7 @@ def peak(models: Mapping[str, ModelSpec], *, announce: Callable[[str], None]) ->
 def table(*, n_images: int, n_classes: int) -> dict[str, Any]:
     """Temporal Ensembling's table of targets: the one thing besides the images that grows with their number."""
     problem = Problem(n_classes=n_classes, n_examples=n_images, input_shape=(3, 32, 32))
-    memory = EnsembleTable(nn.Identity(), problem, buffers="average")
+    memory = EnsembleTable(problem)
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in memory.state_dict().values())
     return {"images": n_images, "megabytes": n_bytes / 1e6, "bytes_an_image": n_bytes / n_images}
 

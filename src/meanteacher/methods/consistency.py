@@ -7,14 +7,14 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Batch, Cost, InputError, Schedule, StepOutput, check_choice
 from meanteacher.costs import ConsistencyCost, Mse, logit_distance
-from meanteacher.methods.supervised import Supervised
+from meanteacher.methods.supervised import M, TeacherMethod
 from meanteacher.passes import Logits, both_outputs
 
 ConsistencyOn = Literal["all", "unlabelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsistencyMethod(Supervised):
+class ConsistencyMethod(TeacherMethod[M]):
     """Two views of each image must be classified alike; the methods differ in where the target comes from."""
 
     weight: Schedule

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.passes import class_output, untracked, without_dropout
-from meanteacher.teacher import Buffers, Teacher
+from meanteacher.teacher import Memory, Teacher
 
 
 class Denoiser(nn.Module):
@@ -29,16 +29,8 @@ class Denoiser(nn.Module):
         return (noisy - mean) * gain + mean
 
 
-class GammaMemory(Teacher):
-    """The weight average that is evaluated, and the denoiser, which is trained with the student."""
-
-    def __init__(self, student: nn.Module, n_classes: int, *, buffers: Buffers) -> None:
-        super().__init__(student, buffers=buffers)
-        self.denoise = Denoiser(n_classes)
-
-
 @dataclass(frozen=True, kw_only=True)
-class GammaModel(ConsistencyMethod):
+class GammaModel(ConsistencyMethod[Memory[Denoiser]]):
     """The Gamma model (Rasmus et al. 2015): undo the noise, and arrive at the clean prediction.
 
     The student is noisy, the teacher is the same network without noise, taken as a constant.
@@ -46,12 +38,11 @@ class GammaModel(ConsistencyMethod):
     Give the role `teacher` a view without noise.
     """
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
-        return GammaMemory(student, problem.n_classes, buffers=self.buffers)
+    def init(self, student: nn.Module, problem: Problem) -> Memory[Denoiser]:
+        return Memory(Teacher(student, buffers=self.buffers), Denoiser(problem.n_classes))
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        assert isinstance(memory, GammaMemory)
+    def forward(self, student: nn.Module, memory: Memory[Denoiser], batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))
         with torch.no_grad(), without_dropout(student):
             clean = class_output(untracked(student, batch.views["teacher"]))
-        return self.step_output(logits, memory.denoise(logits), clean, batch, step)
+        return self.step_output(logits, memory.own(logits), clean, batch, step)

@@ -1,16 +1,16 @@
 """Improved GAN (Salimans et al. 2016): tell the real images' classes, and real from made up."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, Cost, InputError, Problem, Schedule, StepOutput
-from meanteacher.methods.supervised import Supervised
+from meanteacher.methods.supervised import TeacherMethod
 from meanteacher.passes import at_least_float32, class_output, untracked
-from meanteacher.teacher import Buffers, Teacher
+from meanteacher.teacher import Memory, Teacher
 
 
 class GeneratorSpec(Protocol):
@@ -22,16 +22,8 @@ class GeneratorSpec(Protocol):
     def build(self, problem: Problem) -> nn.Module: ...
 
 
-class GanMemory(Teacher):
-    """The weight average that is evaluated, and the generator, which is trained with the student."""
-
-    def __init__(self, student: nn.Module, generator: nn.Module, *, buffers: Buffers) -> None:
-        super().__init__(student, buffers=buffers)
-        self.generator = generator
-
-
 @dataclass(frozen=True, kw_only=True)
-class ImprovedGan(Supervised):
+class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
     """Improved GAN (Salimans et al. 2016): tell the real images' classes, and real from made up.
 
     The student is the discriminator, with K classes and "made up" as class K + 1, whose logit is fixed at 0.
@@ -43,15 +35,13 @@ class ImprovedGan(Supervised):
 
     generator: GeneratorSpec
     weight: Schedule
-    roles: ClassVar[tuple[str, ...]] = ("student",)
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
-        return GanMemory(student, self.generator.build(problem), buffers=self.buffers)
+    def init(self, student: nn.Module, problem: Problem) -> Memory[nn.Module]:
+        return Memory(Teacher(student, buffers=self.buffers), self.generator.build(problem))
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        assert isinstance(memory, GanMemory)
+    def forward(self, student: nn.Module, memory: Memory[nn.Module], batch: Batch, step: int) -> StepOutput:
         real = batch.views["student"]
-        made_up = memory.generator(torch.randn(len(real), self.generator.n_noise, device=real.device))
+        made_up = memory.own(torch.randn(len(real), self.generator.n_noise, device=real.device))
         with _Features(student) as seen:
             logits = class_output(student(real))
             real_features = seen.last.mean(0).detach()

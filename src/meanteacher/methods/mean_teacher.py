@@ -11,7 +11,7 @@ from meanteacher.teacher import Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanTeacher(ConsistencyMethod):
+class MeanTeacher(ConsistencyMethod[Teacher]):
     """Mean Teacher (Tarvainen & Valpola 2017): agree with the average of one's past selves.
 
     The student is drawn towards the teacher, whose weights are the average of the student's (Sec. 2).
@@ -24,10 +24,10 @@ class MeanTeacher(ConsistencyMethod):
     def teacher_runs(self) -> bool:
         return True
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
+    def init(self, student: nn.Module, problem: Problem) -> Teacher:
         return Teacher(student, buffers=self.buffers, dropout=self.teacher_dropout)
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))
         target = class_output(memory(batch.views["teacher"]))
         return self.step_output(logits, consistency_logits, target, batch, step)

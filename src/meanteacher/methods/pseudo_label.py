@@ -1,5 +1,6 @@
 """Confident predictions as labels: Pseudo-Label, FixMatch and FreeMatch."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -8,9 +9,9 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, Cost, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
-from meanteacher.methods.supervised import Supervised
+from meanteacher.methods.supervised import M, Supervised, TeacherMethod
 from meanteacher.passes import class_output
-from meanteacher.teacher import Buffers, Teacher
+from meanteacher.teacher import Memory, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +22,8 @@ class PseudoLabel(Supervised):
     """
 
     weight: Schedule
-    roles: ClassVar[tuple[str, ...]] = ("student",)
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))
         unlabelled = batch.labels == UNLABELLED
         guesses = logits.detach().argmax(1).where(unlabelled, UNLABELLED)
@@ -38,14 +38,14 @@ class PseudoLabel(Supervised):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixMatch(Supervised):
-    """FixMatch (Sohn et al. 2020): what is certain about a weak view must be learnt from a strong one.
+class MatchMethod(TeacherMethod[M]):
+    """A certain prediction of the weak view becomes the label of the strong one; the methods differ in the thresholds.
 
-    Role `student` is the weak view, role `strong` the strong one. The weight average is what is evaluated.
+    Role `student` is the weak view, role `strong` the strong one.
     """
 
     weight: Schedule
-    threshold: float = 0.95
+    threshold: float
     labelled_by: Literal["student", "teacher"] = "student"
     """Whose prediction of the weak view becomes the label: the student's as in the original, or the average's."""
     roles: ClassVar[tuple[str, ...]] = ("student", "strong")
@@ -58,15 +58,15 @@ class FixMatch(Supervised):
     def teacher_runs(self) -> bool:
         return self.labelled_by == "teacher"
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: M, batch: Batch, step: int) -> StepOutput:
         # In one pass, so that both views share their batch statistics.
         joined = torch.cat([batch.views["student"], batch.views["strong"]])
         weak, strong = class_output(student(joined)).chunk(2)
         by_teacher = self.labelled_by == "teacher"
-        target = class_output(memory(batch.views["student"])) if by_teacher else weak.detach()
+        target = class_output(memory.teacher(batch.views["student"])) if by_teacher else weak.detach()
         confidence, guess = target.softmax(1).max(1)
         unlabelled = batch.labels == UNLABELLED
-        certain = unlabelled & (confidence >= self.asked(memory, guess))
+        certain = unlabelled & (confidence >= self.thresholds(memory, guess))
         # Averaged over all unlabelled rows, not over the certain ones: few certain rows weigh little.
         share = certain.sum() / unlabelled.sum().clamp_min(1)
         weight = self.weight(step)
@@ -79,19 +79,35 @@ class FixMatch(Supervised):
             weak,
         )
 
-    def asked(self, memory: nn.Module, guess: Tensor) -> Tensor:
-        """[B], the confidence that makes each row's guess a label."""
+    @abstractmethod
+    def thresholds(self, memory: M, guess: Tensor) -> Tensor:
+        """[B], the confidence from which each row's guess is its label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixMatch(MatchMethod[Teacher]):
+    """FixMatch (Sohn et al. 2020): what is certain about a weak view must be learnt from a strong one.
+
+    Role `student` is the weak view, role `strong` the strong one. The weight average is what is evaluated.
+    """
+
+    threshold: float = 0.95
+
+    def init(self, student: nn.Module, problem: Problem) -> Teacher:
+        return Teacher(student, buffers=self.buffers)
+
+    def thresholds(self, memory: Teacher, guess: Tensor) -> Tensor:
         return torch.full_like(guess, self.threshold, dtype=torch.float32)
 
 
-class Certainty(Teacher):
-    """Running averages: how certain the network is, and of each class."""
+class Certainty(nn.Module):
+    """Running averages of the network's confidence, over all rows and per class."""
 
     overall: Tensor
     per_class: Tensor
 
-    def __init__(self, student: nn.Module, n_classes: int, *, buffers: Buffers) -> None:
-        super().__init__(student, buffers=buffers)
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
         uniform = torch.full((n_classes,), 1 / n_classes)
         self.register_buffer("overall", uniform[0].clone())
         self.register_buffer("per_class", uniform.clone())
@@ -109,7 +125,7 @@ class Certainty(Teacher):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreeMatch(FixMatch):
+class FreeMatch(MatchMethod[Memory[Certainty]]):
     """FreeMatch (Wang et al. 2023): FixMatch with thresholds that follow the network's own certainty.
 
     The threshold starts at 1 / n_classes and rises with the network's certainty, to `threshold` at most.
@@ -121,14 +137,14 @@ class FreeMatch(FixMatch):
     threshold: float = 1.0
     momentum: float = 0.999
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
-        return Certainty(student, problem.n_classes, buffers=self.buffers)
+    def init(self, student: nn.Module, problem: Problem) -> Memory[Certainty]:
+        return Memory(Teacher(student, buffers=self.buffers), Certainty(problem.n_classes))
 
-    def asked(self, memory: nn.Module, guess: Tensor) -> Tensor:
-        assert isinstance(memory, Certainty)
-        return memory.threshold()[guess].clamp_max(self.threshold)
+    def thresholds(self, memory: Memory[Certainty], guess: Tensor) -> Tensor:
+        return memory.own.threshold()[guess].clamp_max(self.threshold)
 
-    def after_step(self, student: nn.Module, memory: nn.Module, batch: Batch, output: StepOutput, step: int) -> None:
-        assert isinstance(memory, Certainty)
+    def after_step(
+        self, student: nn.Module, memory: Memory[Certainty], batch: Batch, output: StepOutput, step: int
+    ) -> None:
         super().after_step(student, memory, batch, output, step)
-        memory.note(output.logits.detach().softmax(1), batch.labels == UNLABELLED, self.momentum)
+        memory.own.note(output.logits.detach().softmax(1), batch.labels == UNLABELLED, self.momentum)

@@ -1,24 +1,25 @@
-"""Supervised-only: the classification cost, nothing else."""
+"""Supervised-only, and what it shares with all other methods."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from torch import Tensor, nn
 
 from meanteacher.core import ADDED_LATER, Batch, Cost, InputError, Problem, Schedule, StepOutput, check_choice
 from meanteacher.costs import classification_cost
 from meanteacher.passes import class_output
-from meanteacher.teacher import Buffers, Teacher, warmed_up
+from meanteacher.teacher import Buffers, Memory, Teacher, warmed_up
+
+M = TypeVar("M", bound=Teacher | Memory[Any])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised:
-    """Supervised-only: the classification cost, nothing else.
+class TeacherMethod(ABC, Generic[M]):
+    """The classification cost, and a teacher that averages the student's weights.
 
-    Learn from the labelled rows only.
-
-    The paper evaluates the weight average of every system, this one included ("We use exponential moving
-    average weights in the evaluation of all our models", Table 1); here nothing learns from it.
+    The paper evaluates the weight average of every system ("We use exponential moving average weights in the
+    evaluation of all our models", Table 1).
     """
 
     decay: Schedule
@@ -46,28 +47,39 @@ class Supervised:
         """Whether the teacher makes a pass in training, and so can keep statistics of its own."""
         return False
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
-        return Teacher(student, buffers=self.buffers)
+    @abstractmethod
+    def init(self, student: nn.Module, problem: Problem) -> M:
+        """The memory at step 0."""
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        logits = class_output(student(batch.views["student"]))
-        return StepOutput({"classification": self.classification(logits, batch.labels)}, logits)
+    @abstractmethod
+    def forward(self, student: nn.Module, memory: M, batch: Batch, step: int) -> StepOutput:
+        """The costs of one step."""
 
     def classification(self, logits: Tensor, labels: Tensor) -> Cost:
-        """The cost of the rows that show their label."""
+        """The cost of the labelled rows."""
         return Cost(classification_cost(logits, labels, self.labelled_share))
 
-    def after_step(
-        self,
-        student: nn.Module,
-        memory: nn.Module,
-        batch: Batch,
-        output: StepOutput,
-        step: int,
-    ) -> None:
-        assert isinstance(memory, Teacher)
-        memory.update(student, decay=warmed_up(self.decay(step), step))
+    def after_step(self, student: nn.Module, memory: M, batch: Batch, output: StepOutput, step: int) -> None:
+        """Move the teacher."""
+        memory.teacher.update(student, decay=warmed_up(self.decay(step), step))
 
-    def predictor(self, student: nn.Module, memory: nn.Module) -> nn.Module:
-        assert isinstance(memory, Teacher)
-        return memory.network
+    def predictor(self, student: nn.Module, memory: M) -> nn.Module:
+        """The teacher's network."""
+        return memory.teacher.network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised(TeacherMethod[Teacher]):
+    """Supervised-only: the classification cost, nothing else.
+
+    Learn from the labelled rows only.
+
+    The weight average is evaluated, as for every method; nothing learns from it.
+    """
+
+    def init(self, student: nn.Module, problem: Problem) -> Teacher:
+        return Teacher(student, buffers=self.buffers)
+
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
+        logits = class_output(student(batch.views["student"]))
+        return StepOutput({"classification": self.classification(logits, batch.labels)}, logits)

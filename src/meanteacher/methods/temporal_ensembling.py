@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.teacher import Buffers, Teacher
+from meanteacher.teacher import Memory, Teacher
 
 
-class EnsembleTable(Teacher):
+class EnsembleTable(nn.Module):
     """The predictions of every training example, averaged over epochs. Its size grows with the data set."""
 
     average: Tensor
@@ -19,8 +19,8 @@ class EnsembleTable(Teacher):
     visited: Tensor
     n_updates: Tensor
 
-    def __init__(self, student: nn.Module, problem: Problem, *, buffers: Buffers) -> None:
-        super().__init__(student, buffers=buffers)
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
         n, n_classes = problem.n_examples, problem.n_classes
         self.register_buffer("average", torch.zeros(n, n_classes))
         self.register_buffer("latest", torch.zeros(n, n_classes))
@@ -50,7 +50,7 @@ class EnsembleTable(Teacher):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TemporalEnsembling(ConsistencyMethod):
+class TemporalEnsembling(ConsistencyMethod[Memory[EnsembleTable]]):
     """Temporal Ensembling (Laine & Aila 2017): agree with the average of one's past predictions.
 
     The target of an example is the average of what the network said of it in earlier epochs.
@@ -61,19 +61,19 @@ class TemporalEnsembling(ConsistencyMethod):
     """Steps between two updates of the targets: as many as one pass over the training set takes."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
-    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
-        return EnsembleTable(student, problem, buffers=self.buffers)
+    def init(self, student: nn.Module, problem: Problem) -> Memory[EnsembleTable]:
+        return Memory(Teacher(student, buffers=self.buffers), EnsembleTable(problem))
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
-        assert isinstance(memory, EnsembleTable)
+    def forward(self, student: nn.Module, memory: Memory[EnsembleTable], batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))
-        target, known = memory.target(batch.index.to(memory.average.device), self.momentum)
+        target, known = memory.own.target(batch.index.to(memory.own.average.device), self.momentum)
         # In the first epoch no row is known, and the cost rests.
         return self.step_output(logits, consistency_logits, target, batch, step, rows=known)
 
-    def after_step(self, student: nn.Module, memory: nn.Module, batch: Batch, output: StepOutput, step: int) -> None:
-        assert isinstance(memory, EnsembleTable)
+    def after_step(
+        self, student: nn.Module, memory: Memory[EnsembleTable], batch: Batch, output: StepOutput, step: int
+    ) -> None:
         super().after_step(student, memory, batch, output, step)
-        memory.note(batch.index.to(memory.average.device), output.logits.detach().softmax(1))
+        memory.own.note(batch.index.to(memory.own.average.device), output.logits.detach().softmax(1))
         if (step + 1) % self.epoch_steps == 0:
-            memory.end_epoch(self.momentum)
+            memory.own.end_epoch(self.momentum)

@@ -11,6 +11,7 @@ from meanteacher.core import Batch, Cost, Schedule, StepOutput
 from meanteacher.costs import entropy, kl_divergence
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
+from meanteacher.teacher import Teacher
 
 
 def adversarial_direction(
@@ -61,9 +62,8 @@ class Vat(Supervised):
     step_size: float = 1e-2
     """Of the finite difference. The original's 1e-6 is below the resolution of float32."""
     iterations: int = 1
-    roles: ClassVar[tuple[str, ...]] = ("student",)
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x = batch.views["student"]
         noise = SameNoise(x.device)
         logits = class_output(student(x))
@@ -95,7 +95,7 @@ class VatEntMin(Vat):
 
     entropy_weight: float = 1.0
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         vat = super().forward(student, memory, batch, step)
         weight = self.entropy_weight * self.weight(step)
         return StepOutput({**vat.costs, "entropy": Cost(weight * entropy(vat.logits), weight)}, vat.logits)
@@ -117,7 +117,7 @@ class MeanTeacherVat(Vat):
     def teacher_runs(self) -> bool:
         return True
 
-    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x = batch.views["student"]
         noise = SameNoise(x.device)
         logits = class_output(student(x))
