@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from meanteacher.evaluate import error_rate
 from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
-from meanteacher.train import Declared, Evaluation, Sgd, TrainState, Vitals, start, train
+from meanteacher.train import Declared, Evaluation, Intervals, Sgd, TrainState, Vitals, start, train
 from meanteacher.train import compile as compiling
 from meanteacher.train.compile import bfloat16_fault, choose_precision, choose_speed
 from support import METHODS, PROBLEM, made_up, stream
@@ -109,7 +109,7 @@ def test_networks_compute_in_bfloat16_while_they_train_and_everything_else_is_fl
         precision="bfloat16",
         vitals=Vitals(Declared(n_labelled=9, labelled_share=0.25, exact=True, steps=2)),
         evaluate=evaluate,
-        evaluate_every=2,
+        every=Intervals(evaluate=2),
     )
     assert trained == [True, True]
     assert network.asked[2:] == [False]

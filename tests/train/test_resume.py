@@ -18,7 +18,7 @@ from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Outcome, run
 from meanteacher.models import Conv13
 from meanteacher.schedules import Constant, Cosine
-from meanteacher.train import Checkpoints, Declared, Evaluation, Sgd, TrainState, Vitals, start, train
+from meanteacher.train import Checkpoints, Declared, Evaluation, Intervals, Sgd, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
 from support import BATCHES, METHODS, PATIENCE, PROBLEM, SmallNet, child_environment, recipe, stream
 
@@ -210,8 +210,7 @@ def test_long_time_between_evaluations_does_not_mean_a_long_time_between_checkpo
         seed=0,
         vitals=Vitals(Declared(n_labelled=9, labelled_share=0.25, exact=True, steps=4)),
         evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
-        evaluate_every=4,
-        save_seconds=save_seconds,
+        every=Intervals(evaluate=4, save_seconds=save_seconds),
         checkpoints=Noting(Path(), {}),
     )
     assert steps == saved

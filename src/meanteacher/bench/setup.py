@@ -10,7 +10,7 @@ from meanteacher.data import Dataset, Fixed, ImageStream, make_split
 from meanteacher.methods import MeanTeacher
 from meanteacher.models import ModelSpec
 from meanteacher.schedules import Constant
-from meanteacher.train import Adam, Declared, Evaluation, TrainState, Vitals, start, train
+from meanteacher.train import Adam, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Noise, PerImage, Translate
 
 BATCH, N_LABELLED = 100, 25
@@ -49,7 +49,7 @@ class Training:
             seed=0,
             vitals=self.vitals,
             evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
-            evaluate_every=1_000_000_000,
+            every=Intervals(evaluate=1_000_000_000),
         )
 
 

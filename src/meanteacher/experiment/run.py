@@ -25,6 +25,7 @@ from meanteacher.train import (
     Checkpoints,
     Declared,
     Evaluation,
+    Intervals,
     MetricsFile,
     TrainState,
     Vitals,
@@ -128,7 +129,7 @@ def run(
             seed=seed,
             vitals=vitals,
             evaluate=experiment.evaluate,
-            evaluate_every=recipe.evaluate_every,
+            every=Intervals(evaluate=recipe.evaluate_every),
             precision=speed.precision,
             callbacks=(metrics, *callbacks),
             checkpoints=checkpoints,
@@ -175,7 +176,7 @@ def step_seconds(
         seed=0,
         vitals=Vitals(experiment.declared()),
         evaluate=experiment.evaluate,
-        evaluate_every=recipe.steps,
+        every=Intervals(evaluate=recipe.steps),
         should_stop=is_over,
     )
     return [end - begin for begin, end in pairwise(times)]

@@ -2,7 +2,7 @@
 
 from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints
-from meanteacher.train.loop import start, train
+from meanteacher.train.loop import Intervals, start, train
 from meanteacher.train.optim import Adam, Muon, OptimSpec, Sgd
 from meanteacher.train.state import Evaluation, TrainState
 from meanteacher.train.vitals import Alarm, Declared, Vitals
@@ -14,6 +14,7 @@ __all__ = [
     "Checkpoints",
     "Declared",
     "Evaluation",
+    "Intervals",
     "LogEntry",
     "MetricsFile",
     "Muon",

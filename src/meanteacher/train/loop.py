@@ -43,6 +43,18 @@ def start(
     return TrainState(student, memory, normalise, optim.build(trained_parameters(student, memory)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """How often a run evaluates, logs and saves. It does all three at its end, too."""
+
+    evaluate: int
+    """Steps. Each evaluation also saves a checkpoint."""
+    log: int = 10
+    """Steps."""
+    save_seconds: float = 300
+    """The most that a crash can cost where evaluations are far apart."""
+
+
 def train(
     state: TrainState,
     method: Method,
@@ -53,10 +65,8 @@ def train(
     seed: int,
     vitals: Vitals,
     evaluate: Callable[[TrainState], Evaluation],
-    evaluate_every: int,
+    every: Intervals,
     precision: Precision = "float32",
-    log_every: int = 10,
-    save_seconds: float = 300,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -64,9 +74,7 @@ def train(
 ) -> bool:
     """Train from `state.step` to `steps`, in place.
 
-    Step t is a function of the state and t alone, so where a run was interrupted cannot be seen in its
-    weights. Evaluates, and saves a checkpoint, every `evaluate_every` steps and at the end; where that is
-    far apart, `save_seconds` bounds what a crash can cost.
+    Step t is a function of the state and t alone, so where a run was interrupted cannot be seen in its weights.
 
     A run that is short of time leaves steps out: `skip_to` is given the step that is due and returns it, or a later
     one. Every schedule then still reaches its end, in fewer steps, and the last step is always taken.
@@ -88,7 +96,7 @@ def train(
             due = state.step
             state.step = max(due, min(skip_to(due), steps - 1))
             state.skipped += state.step - due
-            logs = _passes(due, state.step + 1, log_every)
+            logs = _passes(due, state.step + 1, every.log)
             output, alarms = _step(
                 state, method, optim, stream, seed=seed, precision=precision, vitals=vitals, reads=logs
             )
@@ -97,7 +105,7 @@ def train(
                 for callback in callbacks:
                     callback.on_alarm(alarm)
             complete = state.step == steps
-            evaluates = complete or _passes(due, state.step, evaluate_every)
+            evaluates = complete or _passes(due, state.step, every.evaluate)
             stops = not complete and should_stop()
             if logs or evaluates or stops:
                 entry = window.close(state.step, state.optimizer.param_groups[0]["lr"])
@@ -107,7 +115,7 @@ def train(
                 state.curve.append(evaluate(state))
                 for callback in callbacks:
                     callback.on_evaluation(state.curve[-1])
-            if evaluates or stops or time.perf_counter() - saved > save_seconds:
+            if evaluates or stops or time.perf_counter() - saved > every.save_seconds:
                 saved = time.perf_counter()
                 state.seconds = saved - began
                 state.cpu_seconds = time.process_time() - cpu_began
