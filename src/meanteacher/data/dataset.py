@@ -103,8 +103,8 @@ class TrainTest:
 
 
 class Source(Protocol):
-    """Where a benchmark comes from. A frozen value, so that it can stand in a recipe."""
+    """Where a benchmark comes from. A frozen value, so that it can be part of a recipe."""
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        """Read the files in `folder`, downloading the missing ones first; `progress` is told how that goes."""
+        """Read the files in `folder`, downloading missing ones first; `progress` follows the download."""
         ...

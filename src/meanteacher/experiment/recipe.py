@@ -1,4 +1,4 @@
-"""A recipe: one complete, typed value that says everything about a run but its seed."""
+"""A recipe: one complete, typed value that determines a run together with its seed."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ class DataSpec:
 
     source: Source
     n_labelled: int | None
-    """In all, shared equally by the classes; None for every label there is."""
+    """In total, the same number in every class; None for every label there is."""
     validation: float = 0.0
-    """The share of the training data kept apart to choose by; the paper's is 0.1 while developing and 0 in
-    the final runs."""
+    """The share of the training data that is held out for choosing models; the paper's is 0.1 during development and 0
+    in the final runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Varied with `dataclasses.replace`; an unknown field fails at construction."""
+    """Vary it with `dataclasses.replace`; an unknown field fails at construction."""
 
     name: str
     data: DataSpec
@@ -74,10 +74,10 @@ class Recipe:
                 raise InputError(f"{self.name}: {field} is at least 1, got {getattr(self, field)}.")
 
     def check_labelled_share(self, drawn: float) -> None:
-        """Hold the method's `labelled_share`, where it states one, to what the batches show on average.
+        """Compare the method's `labelled_share`, if it states one, with that of the average batch.
 
         Raises:
-            InputError: another number of labels or of images needs another share.
+            InputError: they differ, as after a change of the number of labels or images.
         """
         stated = getattr(self.method, "labelled_share", None)
         if stated is not None and not math.isclose(stated, drawn, rel_tol=0.01):
