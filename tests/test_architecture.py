@@ -24,13 +24,14 @@ MAY_IMPORT = {
     "train": _FOUNDATION | {"evaluate"},
     "experiment": _TRAINING,
     "recipes": _TRAINING | {"experiment"},
+    "api": _TRAINING | {"experiment", "recipes"},
     "photos": _FOUNDATION,
     "report": {"files", "formats"},
     "classifier": _TRAINING | {"photos"},
     "fitting": _TRAINING | {"experiment", "recipes", "photos", "classifier", "report"},
     "label": _FOUNDATION | {"photos", "classifier", "fitting"},
     "bench": _TRAINING | {"photos", "classifier", "fitting"},
-    "cli": _TRAINING | {"experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "bench"},
+    "cli": _TRAINING | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "bench"},
 }
 
 

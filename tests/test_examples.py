@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -18,10 +19,13 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from typer.testing import CliRunner
 
+from meanteacher import api
 from meanteacher.classifier.bundle import Bundle, load_bundle, save_bundle
 from meanteacher.classifier.export import export_onnx
 from meanteacher.classifier.predict import predict
+from meanteacher.cli.app import app
 from meanteacher.core import Problem
 from meanteacher.experiment import run
 from meanteacher.models import FastNet, Mlp
@@ -81,6 +85,20 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
     gradients = outcome.record["vitals"][-1]["gradients"]
     assert set(gradients) == {"classification", "consistency"}
     assert all(norm > 0 for norm in gradients.values())
+
+
+def test_own_recipe_runs_by_the_command_of_its_docstring(tmp_path: Path):
+    """From the command line and from Python alike, and each recipe in it."""
+    path = ROOT / "examples" / "own_recipe.py"
+    (command,) = re.findall(r"^    meanteacher (.*)$", _load("own_recipe").__doc__ or "", flags=re.M)
+    words = [*shlex.split(command), "--out", str(tmp_path / "run"), "--set", "steps=20"]
+    done = CliRunner().invoke(app, [str(ROOT / word) if word.startswith("examples/") else word for word in words])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert (record["recipe"]["name"], record["steps"]) == ("own/digits+steps=20", 20)
+    assert record["alarms"] == []
+    again = api.run(dataclasses.replace(api.load_recipe(f"{path}:less_noise"), steps=20), out=tmp_path / "again")
+    assert again["recipe"]["name"] == "own/digits-less-noise"
 
 
 @pytest.fixture(scope="module")

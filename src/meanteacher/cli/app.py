@@ -97,7 +97,10 @@ def gallery(
 def run(
     recipe: Annotated[
         str,
-        typer.Argument(help="A recipe's name, for instance small/svhn-500/mean-teacher.", autocompletion=recipe_names),
+        typer.Argument(
+            help="Name of a recipe, for instance small/svhn-500/mean-teacher, or FILE.py:NAME for one of your own.",
+            autocompletion=recipe_names,
+        ),
     ],
     seed: Annotated[
         int, typer.Option(min=0, help="Draws the labelled set, the batches, the noise and the first weights.")

@@ -11,14 +11,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from meanteacher import api
 from meanteacher.cli.console import graceful_stop, said_device
 from meanteacher.cli.progress import RunProgress, load_data
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Interrupted
 from meanteacher.data import TrainTest
 from meanteacher.experiment import Recipe, override, run
-from meanteacher.experiment import run as run_in_folder
 from meanteacher.formats import percent
-from meanteacher.recipes import RECIPES, find
+from meanteacher.recipes import RECIPES
 
 
 def run_recipe(
@@ -35,8 +35,8 @@ def run_recipe(
 ) -> bool:
     """Run it to the end, or to an interruption. Returns whether it is complete."""
     console = Console()
-    recipe = override(find(name), *settings)
-    out = out or Path("runs") / recipe.name / f"seed-{seed}"
+    recipe = override(api.load_recipe(name), *settings)
+    out = out or api.default_folder(recipe, seed)
     loaded = load_data(console, recipe, data)
 
     def announce() -> None:
@@ -46,35 +46,36 @@ def run_recipe(
         RunProgress(console, recipe.name, steps=recipe.steps, n_images=len(loaded.test)) as progress,
         graceful_stop(announce) as should_stop,
     ):
-        outcome = run_in_folder(
-            recipe,
-            seed=seed,
-            out=out,
-            data=loaded,
-            resume=resume,
-            device=device,
-            compiled=compiled,
-            precision=precision,
-            announce=lambda line: console.print(escape(line), soft_wrap=True, highlight=False),
-            callbacks=(progress,),
-            should_stop=should_stop,
-        )
-    if outcome.record is None:
-        options = ["--seed", str(seed), "--out", str(out), "--resume"]
-        options += [word for setting in settings for word in ("--set", setting)]
-        options += ["--data", str(data)] if data else []
-        options += said_device(device)
-        command = shlex.join(["meanteacher", "run", name, *options])
-        console.print(f"Interrupted after step {outcome.step}; nothing is lost. Resume with:", highlight=False)
-        console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)
-        return False
-    last, n_images = outcome.record["errors"]["last"], len(loaded.test)
+        try:
+            record = api.run(
+                recipe,
+                seed=seed,
+                out=out,
+                data=loaded,
+                resume=resume,
+                device=device,
+                compiled=compiled,
+                precision=precision,
+                announce=lambda line: console.print(escape(line), soft_wrap=True, highlight=False),
+                callbacks=(progress,),
+                should_stop=should_stop,
+            )
+        except Interrupted as stopped:
+            options = ["--seed", str(seed), "--out", str(out), "--resume"]
+            options += [word for setting in settings for word in ("--set", setting)]
+            options += ["--data", str(data)] if data else []
+            options += said_device(device)
+            command = shlex.join(["meanteacher", "run", name, *options])
+            console.print(f"{stopped} Resume with:", highlight=False)
+            console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)
+            return False
+    last, n_images = record["errors"]["last"], len(loaded.test)
     console.print(
         f"Complete. Test error after {last['step']:,} steps: student {percent(last['student']['test'], n_images)}, "
         f"teacher {percent(last['teacher']['test'], n_images)}.",
         highlight=False,
     )
-    for alarm in outcome.record["alarms"]:
+    for alarm in record["alarms"]:
         console.print(f"[bold red]Alarm[/] at step {alarm['step']}: {escape(alarm['sentence'])}", soft_wrap=True)
     console.print(f"Record: {escape(str(out / 'record.json'))}", soft_wrap=True, highlight=False)
     return True

@@ -1,4 +1,4 @@
-"""Images and labels: where they come from, who is labelled, what batch t holds."""
+"""Images and labels: where they come from, which are labelled, what batch t holds."""
 
 from meanteacher.data.dataset import Dataset, Source, TrainTest
 from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler

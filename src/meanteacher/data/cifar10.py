@@ -32,7 +32,7 @@ class Cifar10:
     sha256: ClassVar[str] = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 
     def download(self, folder: Path, progress: Progress | None = None) -> Path:
-        """The folder of the batches; unpacks the archive, and downloads it, only where need be."""
+        """The folder of the batches. Downloads and unpacks the archive if necessary."""
         batches = folder / "cifar-10-batches-py"
         if not batches.exists():
             archive = folder / "cifar-10-python.tar.gz"
@@ -51,7 +51,7 @@ class Cifar10:
 
 
 class _Array:
-    """Stands in for `numpy.ndarray` while unpickling: keeps the state instead of obeying it.
+    """Stands in for `numpy.ndarray` while unpickling: stores the state instead of acting on it.
 
     Allowing the real class is not enough: a crafted dtype turns bytes of the file into object pointers.
     """
@@ -135,7 +135,7 @@ def _batch(path: Path) -> tuple[NDArray[np.uint8], list[int]]:
     if rows is None or rows.shape[1] != _N_PIXELS:
         raise _foreign(path, f"b'data' should be an array of bytes of shape (N, {_N_PIXELS})")
     if not isinstance(labels, list) or len(labels) != len(rows):
-        raise _foreign(path, f"b'labels' should list {len(rows)} labels, one an image")
+        raise _foreign(path, f"b'labels' should list {len(rows)} labels, one per image")
     if not all(type(label) is int and 0 <= label < _N_CLASSES for label in labels):
         raise _foreign(path, f"b'labels' should be whole numbers from 0 to {_N_CLASSES - 1}")
     return rows, labels
@@ -168,7 +168,7 @@ def _unpack(archive: Path, batches: Path) -> None:
             try:
                 unpacked.rename(batches)
             except OSError:
-                # Another process may have been faster; its folder is as good as ours.
+                # Another process may have unpacked it first; its folder is as good.
                 if not batches.is_dir():
                     raise
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as fault:

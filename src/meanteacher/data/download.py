@@ -1,9 +1,8 @@
-"""Getting a benchmark's files: verified, all or nothing, and with a way out for a machine without network."""
+"""Downloads of the data files: verified, complete or not at all, with clear errors for a machine without network."""
 
 import hashlib
 import http.client
 import os
-import secrets
 import time
 import urllib.error
 import urllib.request
@@ -12,23 +11,24 @@ from http import HTTPStatus
 from pathlib import Path
 
 from meanteacher.core import InputError
+from meanteacher.files import atomic_file
 
 Progress = Callable[[int, int | None], None]
-"""Told after every piece: bytes so far, and bytes in all where the server says so."""
+"""Called after every piece with the bytes so far, and with the bytes in total where the server states them."""
 
 FOLDER_VARIABLE = "MEANTEACHER_DATA"
 DEFAULT_FOLDER = Path("~/.cache/meanteacher")
 
 _PIECE = 1 << 20
-_WORTH_RETRYING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+_OTHER_FOLDER = f"with --data DIR or the environment variable {FOLDER_VARIABLE}"
 
 
-class _NoAnswerError(Exception):
-    """The server's side failed. Never an OSError, which here means that our own disk did."""
+class _ServerError(Exception):
+    """The server or the connection failed. Never an OSError, which here means that the local disk did."""
 
-    def __init__(self, reason: str, *, may_pass: bool = True) -> None:
+    def __init__(self, reason: str, *, retry: bool = True) -> None:
         super().__init__(reason)
-        self.may_pass = may_pass
+        self.retry = retry
 
 
 def data_folder(option: Path | None) -> Path:
@@ -53,61 +53,51 @@ def fetch(
     pause: float = 1.0,
     timeout: float = 30.0,
 ) -> None:
-    """Download `url` to `path`, which afterwards holds either the whole verified file or what it held before.
+    """Download `url` to `path`, which then holds either the verified file or what it held before.
 
-    A fault that may pass (no connection, a cut, a server's 5xx) is tried again after `pause` seconds, then
-    after twice that. A wrong checksum is not: the server would send the same bytes again.
+    Temporary faults (no connection, a broken one, a server's 5xx) are retried after `pause` seconds, then after twice
+    that. A wrong checksum is not: the server would send the same bytes again. Several processes may download the same
+    file at once.
+
+    Raises:
+        InputError: it could not be downloaded or written, or it is another file.
     """
     assert tries > 0
     for attempt in range(1, tries + 1):
         try:
-            _download(url, path, sha256=sha256, progress=progress, timeout=timeout)
-            return
-        except _NoAnswerError as fault:
-            if attempt == tries or not fault.may_pass:
-                times = "once" if attempt == 1 else f"{attempt} times"
-                raise InputError(
-                    f"Could not download {url} (tried {times}): {fault}. Check the network connection and "
-                    f"run again, or get the file by other means and put it at {path}. To use another folder, "
-                    f"name it with --data DIR or the environment variable {FOLDER_VARIABLE}."
-                ) from fault
-        time.sleep(pause * 2 ** (attempt - 1))
-
-
-def _download(url: str, path: Path, *, sha256: str, progress: Progress | None, timeout: float) -> None:
-    # Beside the target, since only a rename within one file system is atomic; and under a name of its own,
-    # since another process may be downloading the same file.
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    digest = hashlib.sha256()
-    received = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("xb") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            digest, received = hashlib.sha256(), 0
+            with atomic_file(path) as file:
                 for piece, total in _pieces(url, timeout):
                     file.write(piece)
                     digest.update(piece)
                     received += len(piece)
                     if progress is not None:
                         progress(received, total)
-            if digest.hexdigest() != sha256:
+                if digest.hexdigest() != sha256:
+                    raise InputError(
+                        f"{url} is not the file that was expected: its sha256 is {digest.hexdigest()} instead of "
+                        f"{sha256}, so nothing was kept. It may have been replaced on the way. Get the official file "
+                        f"by other means and put it at {path}."
+                    )
+            return
+        except OSError as fault:
+            raise InputError(
+                f"Could not write {path}: {fault}. Free some space or make the folder writable, or give another one "
+                f"{_OTHER_FOLDER}."
+            ) from fault
+        except _ServerError as fault:
+            if attempt == tries or not fault.retry:
+                times = "once" if attempt == 1 else f"{attempt} times"
                 raise InputError(
-                    f"{url} is not the file that was expected: its sha256 is {digest.hexdigest()} instead of "
-                    f"{sha256}, so nothing was kept. Something between here and the server may have replaced "
-                    f"it; get the official file by other means and put it at {path}."
-                )
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as fault:
-        raise InputError(
-            f"Could not write {path}: {fault}. Free some space or make the folder writable, or name another "
-            f"one with --data DIR or the environment variable {FOLDER_VARIABLE}."
-        ) from fault
+                    f"Could not download {url} (tried {times}): {fault}. Check the network connection and run again, "
+                    f"or get the file by other means and put it at {path}. Another folder can be given {_OTHER_FOLDER}."
+                ) from fault
+        time.sleep(pause * 2 ** (attempt - 1))
 
 
 def _pieces(url: str, timeout: float) -> Iterator[tuple[bytes, int | None]]:
-    """The body, piece by piece, with its announced length. Whatever fails here is not our disk."""
+    """The body piece by piece, each with the stated length of the whole."""
     request = urllib.request.Request(url, headers={"User-Agent": "meanteacher"})
     received = 0
     try:
@@ -117,16 +107,14 @@ def _pieces(url: str, timeout: float) -> Iterator[tuple[bytes, int | None]]:
                 received += len(piece)
                 yield piece, total
     except urllib.error.HTTPError as fault:
-        # It holds the open response.
-        fault.close()
-        raise _NoAnswerError(
-            f"the server answered {fault.code} {fault.reason}",
-            may_pass=fault.code >= HTTPStatus.INTERNAL_SERVER_ERROR or fault.code in _WORTH_RETRYING,
-        ) from fault
+        fault.close()  # it holds the open response
+        temporary = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+        retry = fault.code >= HTTPStatus.INTERNAL_SERVER_ERROR or fault.code in temporary
+        raise _ServerError(f"the server answered {fault.code} {fault.reason}", retry=retry) from fault
     except urllib.error.URLError as fault:
-        raise _NoAnswerError(f"no connection ({fault.reason})") from fault
+        raise _ServerError(f"no connection ({fault.reason})") from fault
     except (OSError, http.client.HTTPException) as fault:
-        raise _NoAnswerError(f"the connection failed after {received} bytes ({fault!r})") from fault
-    # A connection that closes early looks like the end of the file when it is read in pieces.
+        raise _ServerError(f"the connection failed after {received} bytes ({fault!r})") from fault
+    # Read in pieces, a connection that closes early looks like the end of the file.
     if total is not None and received < total:
-        raise _NoAnswerError(f"the connection was cut after {received} of {total} bytes")
+        raise _ServerError(f"the connection was cut after {received} of {total} bytes")

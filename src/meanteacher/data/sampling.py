@@ -1,4 +1,4 @@
-"""Which examples form batch t: the two ways of the paper, each a pure function of (seed, t)."""
+"""Which examples form batch t: the two schemes of the paper, each a pure function of (seed, t)."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -25,7 +25,7 @@ class Sampler(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether every batch has just that share, or only the average batch."""
+        """Whether every batch has exactly that share, or only the average batch."""
         ...
 
 
@@ -42,8 +42,8 @@ class BatchSpec(Protocol):
 class ShuffledPool:
     """An endless sequence: all of a pool in random order, then all again in another order, and so on.
 
-    Position p belongs to pass p // len(pool), whose order is a function of (seed, purpose, pass). The pass
-    last used is remembered, which changes the speed and nothing else.
+    Position p belongs to pass p // len(pool), whose order is a function of (seed, purpose, pass). The last pass is
+    cached, which only saves time.
     """
 
     pool: Tensor
@@ -89,11 +89,11 @@ class _MixedSampler:
 
     def __init__(self, size: int, split: Split, seed: int) -> None:
         self.size = size
-        everyone = torch.cat([split.labelled, split.unlabelled])
-        self.pool = ShuffledPool(everyone, seed, "order")
+        all_rows = torch.cat([split.labelled, split.unlabelled])
+        self.pool = ShuffledPool(all_rows, seed, "order")
         self.shows_label = torch.zeros(split.n_examples, dtype=torch.bool)
         self.shows_label[split.labelled] = True
-        self.labelled_share = len(split.labelled) / len(everyone)
+        self.labelled_share = len(split.labelled) / len(all_rows)
 
     def draw(self, step: int) -> tuple[Tensor, Tensor]:
         index = self.pool.take(step * self.size, self.size)

@@ -1,4 +1,4 @@
-"""Who is labelled: the same number in every class, drawn anew for every run seed."""
+"""Which images are labelled: the same number in every class, drawn by the seed of the run."""
 
 import hashlib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Split:
         return len(self.labelled) + len(self.unlabelled) + len(self.validation)
 
     def to_text(self) -> str:
-        """A few lines that determine the split: whoever is not listed is unlabelled."""
+        """A few lines that determine the split: images that are not listed are unlabelled."""
         lines = [_HEADER, f"examples {self.n_examples}"]
         for name in ("labelled", "validation"):
             lines.append(" ".join([name, *map(str, getattr(self, name).tolist())]))
@@ -64,12 +64,12 @@ def make_split(labels: Tensor, *, n_classes: int, n_labelled: int | None, seed: 
     Args:
         labels: [N], the true labels of the training set, `UNLABELLED` where there is none.
         n_classes: how many classes the labels may name.
-        n_labelled: how many labels to keep in all, `None` for every one there is.
-        seed: of the run: another seed draws another labelled set.
+        n_labelled: how many labels to keep in total, `None` for every one there is.
+        seed: of the run: each seed draws another labelled set.
         validation: the share of the labelled training data to keep apart (the paper's is 0.1).
 
     Raises:
-        InputError: there are not that many labels, or they cannot be shared out equally.
+        InputError: there are not that many labels, or they cannot be divided equally.
 
     >>> split = make_split(torch.arange(100) % 10, n_classes=10, n_labelled=20, seed=0)
     >>> len(split.labelled), len(split.unlabelled), len(split.validation)

@@ -40,7 +40,7 @@ class Svhn:
             raise InputError(f"extra={self.extra}: give the number of extra images, 0 for none.")
 
     def download(self, folder: Path, progress: Progress | None = None) -> None:
-        """Get the missing files. The extra set is 1.3 GB, so only if it is used."""
+        """Download the missing files. The extra set is 1.3 GB, so only if it is used."""
         for part in ("train", "test", "extra") if self.extra else ("train", "test"):
             path = _file(folder, part)
             if not path.exists():
@@ -53,7 +53,7 @@ class Svhn:
 
         images, labels = _labelled(_file(folder, "train"))
         n_labelled = len(images)
-        # Made at its final size: together with the extra set, a second copy would cost two gigabytes.
+        # Allocated at its final size: with the extra set, a second copy would take two gigabytes.
         train = np.empty((n_labelled + self.extra, *_SHAPE), np.uint8)
         train[:n_labelled] = images
         del images

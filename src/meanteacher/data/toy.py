@@ -17,7 +17,7 @@ class Digits:
     """The digits with a fixed test set: a third of every class, the same for every seed and every run."""
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        """Needs no file; the arguments are there for the protocol's sake."""
+        """Needs no file; the arguments are those of `Source`."""
         # Importing scikit-learn takes as long as loading the data; the other sources do without it.
         from sklearn.datasets import load_digits
 
@@ -45,7 +45,7 @@ class Moons:
     noise: float = 0.1
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        """Needs no file; the arguments are there for the protocol's sake."""
+        """Needs no file; the arguments are those of `Source`."""
         return TrainTest(train=self._points(0), test=self._points(1))
 
     def _points(self, seed: int) -> Dataset:

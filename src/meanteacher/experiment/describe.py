@@ -1,4 +1,4 @@
-"""A recipe as plain JSON: for its fingerprint, its record, and the difference of two."""
+"""A recipe as plain JSON: for its fingerprint, its record, and the differences between two."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from meanteacher.core import ADDED_LATER
 from meanteacher.experiment.recipe import Recipe
 
 _NOT_COMPUTED = {"claim", "deviations", "seeds"}
-"""What is said about a run, rather than what it does."""
+"""Statements about a run, which do not change it."""
 
 
 _RECORDED_AS = {
@@ -50,7 +50,7 @@ recipes of finished runs would get another fingerprint."""
 
 
 def describe(value: object) -> Any:
-    """The value in JSON's types, every frozen object as its class and its fields.
+    """The value in JSON's types, each frozen object as its class and its fields.
 
     A field marked `ADDED_LATER` is left out while it has its default, which is what it was before it was added.
 
@@ -60,6 +60,10 @@ def describe(value: object) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         held = {field.name: getattr(value, field.name) for field in fields(value) if not _as_before(value, field)}
+        if isinstance(value, Recipe):
+            labelled_view = held.pop("labelled_view")
+            # Records have it among the views: it had no field of its own before.
+            held["views"] = {**value.views, **({"labelled": labelled_view} if labelled_view else {})}
         named = {name: describe(item) for name, item in held.items()}
         return {"is": _qualified(type(value)), **named}
     if isinstance(value, Mapping):
@@ -71,18 +75,18 @@ def describe(value: object) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):
         return _qualified(value)
     raise TypeError(
-        f"{value!r} cannot stand in a recipe: its {type(value).__name__} has no stable description. "
+        f"{value!r} cannot be part of a recipe: its {type(value).__name__} has no stable description. "
         "Make it a frozen dataclass."
     )
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Sixteen hex digits of all that a run computes with."""
+    """Sixteen hex digits of everything that a run computes with."""
     return hashlib.sha256(json.dumps(computed(describe(recipe)), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def computed(described: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's description without what is only said about the run."""
+    """A recipe's description without the statements about the run."""
     return {key: item for key, item in described.items() if key not in _NOT_COMPUTED}
 
 

@@ -1,4 +1,4 @@
-"""The folder of one run: its identity, its lock, its record. One run a folder, one process at a time."""
+"""The folder of one run: its identity, its lock, its record. One run per folder, one process at a time."""
 
 import json
 import platform
@@ -20,7 +20,7 @@ from meanteacher.train.compile import Speed
 
 
 class RunFolder:
-    """Claims a folder for a run, or for going on with the run that is there."""
+    """Locks a folder for a new run, or to resume the run in it."""
 
     def __init__(
         self, path: Path, identity: dict[str, str], described: dict[str, Any], *, resume: bool, device: str = "auto"
@@ -62,19 +62,19 @@ class RunFolder:
         """Where the run computes; a resumed one on the same kind of device as before.
 
         Raises:
-            InputError: another kind is wanted, or there is none here.
+            InputError: another kind was asked for, or this machine has none.
         """
-        # A run that does not say it was made before there was a choice.
+        # A run without the entry is from before there was a choice.
         return same_kind(self._wanted, _read_json(self.path / "run.json").get("device", "cpu"), self.path)
 
     def use_same_threads(self) -> None:
-        """Sums are rounded differently by another number of threads: resuming exactly needs the same."""
+        """Another number of threads rounds sums differently, and a resumed run is exact."""
         threads = _read_json(self.path / "run.json").get("threads")
         if isinstance(threads, int) and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
     def speed(self) -> Speed | None:
-        """How the steps of this run are computed, where that was chosen already."""
+        """How the steps of this run are computed, if that was chosen already."""
         stored = _read_json(self.path / "run.json").get("speed")
         try:
             return None if stored is None else Speed(**stored)
@@ -112,11 +112,11 @@ class RunFolder:
 
     def _check_same_run(self) -> None:
         saved = _read_json(self.path / "run.json")
-        # Other words about the same computation, such as another deviation named, make no other run.
+        # Other claims or deviations about the same computation do not make it another run.
         recipe = saved.get("recipe")
         changed = differences(computed(recipe) if isinstance(recipe, dict) else None, computed(self.described))
         changed += differences(saved.get("identity"), self.identity)
-        changed = [line for line in changed if not line.startswith("recipe:")]  # said field by field already
+        changed = [line for line in changed if not line.startswith("recipe:")]  # its fields are listed already
         if changed:
             raise InputError(
                 f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
@@ -135,10 +135,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def environment(device: torch.device = CPU) -> dict[str, str | int | None]:
-    """What may explain why the same recipe gives another number elsewhere.
+    """What may explain why the same recipe gives another result elsewhere.
 
     Args:
-        device: that computed
+        device: of the run
     """
     return {
         "meanteacher": version("meanteacher"),
@@ -154,7 +154,7 @@ def environment(device: torch.device = CPU) -> dict[str, str | int | None]:
 
 
 def _commit() -> str | None:
-    """Of the source tree this package runs from, with "-dirty" where files are changed; None if installed."""
+    """Of the source tree this package runs from, with "-dirty" if files are changed; None if installed."""
     folder = Path(__file__).parent
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -165,7 +165,7 @@ def _commit() -> str | None:
             check=False,
         )
         if listed.returncode:
-            return None  # some other repository around an installed package
+            return None  # another repository around an installed package
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

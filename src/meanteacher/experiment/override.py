@@ -1,6 +1,6 @@
-"""`--set field=value`: fields of a recipe, however deep, replaced and checked against their declared types.
+"""`--set field=value`: replaces fields of a recipe at any depth, checked against their declared types.
 
-A changed recipe is another one: it has a name of its own, made of what was changed, and no claim of the paper.
+A changed recipe is another one: its name lists the changes, and it has no claim of the paper.
 """
 
 import ast
@@ -28,7 +28,7 @@ _SAID = {
     "deviations": "is about the paper and changes no run",
     "seeds": "is the list of seeds that the paper's table would take. Give the seed of a run with --seed",
 }
-"""Fields that say something about a run and change nothing in it."""
+"""Fields that change nothing in a run."""
 _KINDS: dict[Any, str] = {
     Schedule: "a schedule",
     Augment: "a view",
@@ -36,7 +36,7 @@ _KINDS: dict[Any, str] = {
     Method: "a method",
     ModelSpec: "a network",
     Source: "a source of images",
-    BatchSpec: "the make-up of a batch",
+    BatchSpec: "the composition of a batch",
     OptimSpec: "an optimiser",
     Normaliser: "a normaliser",
     bool: "true or false",
@@ -46,7 +46,7 @@ _KINDS: dict[Any, str] = {
     NoneType: "none",
 }
 _LONGEST = 80
-"""Characters of a derived name behind the recipe's own: it becomes a folder's name, of which 255 bytes are allowed."""
+"""Characters of a derived name after the recipe's own: it becomes a folder's name, which may have 255 bytes."""
 _MOST_NAMED = 8
 
 
@@ -76,7 +76,7 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     """The recipe with fields changed, for instance by "steps=300" or "method.weight.value=50".
 
     All are applied at once, so that fields that depend on each other can be given in any order. A schedule given
-    as a number becomes constant. Where anything has changed, the name says what, and there is no claim.
+    as a number becomes constant. If anything has changed, the name says what, and there is no claim.
 
     Raises:
         InputError: there is no such field, or the value does not fit it.
@@ -105,6 +105,8 @@ def _plant(tree: _Tree, setting: str) -> None:
     *above, last = names = path.split(".")
     if names[0] in _SAID:
         raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
+    if names[:2] == ["views", "labelled"]:
+        raise wanted.refused("the view of the labelled rows is a field of its own. Give labelled_view instead")
     for name in above:
         inner = tree.setdefault(name, {})
         if isinstance(inner, _Wanted):
@@ -184,11 +186,13 @@ def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...
             assert isinstance(number, float)
             return Constant(number)
         raise wanted.refused(f"{where} is a schedule. Give a number, which makes it constant{_within(value, path)}")
-    if _is_part(value):
-        kind = _KINDS.get(declared, "made of several parts")
-        here = f", here {type(value).__name__}" if declared in _KINDS else ""
-        raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
     options = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+    if _is_part(value):
+        if NoneType in options and wanted.value is None:
+            return None
+        kind = _KINDS.get(options[0], "made of several parts")
+        here = f", here {type(value).__name__}" if options[0] in _KINDS else ""
+        raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
     for option in options:
         fitting = _converted(type(value) if option is Any else option, wanted.value, wanted.text)
         if fitting is not _NOTHING:
@@ -226,13 +230,13 @@ def _plain(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 _NOTHING = object()
-"""Given is what does not fit; None is a value."""
+"""The result for a value that does not fit; None is a value itself."""
 
 
 def _converted(kind: Any, value: object, text: str | None = None) -> object:
     """What was given, parsed and as text, as a value of that type, or `_NOTHING`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # Finite, asked so that an integer too large for a float is none either.
+        # Finite; compared so that an integer too large for a float fails as well.
         fits = {float: abs(value) <= sys.float_info.max, int: value % 1 == 0}
         if fits.get(kind, False):
             return kind(value)
@@ -290,7 +294,7 @@ def _text(value: object) -> str:
 
 
 def _short(changes: list[str]) -> str:
-    """The changes as the end of a folder's name: what does not fit is left to a hash of all of them."""
+    """The changes as the end of a folder's name, cut off and with a hash if they are too long for it."""
     whole = ",".join(changes)
     safe = re.sub(r"[^A-Za-z0-9._=,()-]", "-", whole)
     if safe == whole and len(whole) <= _LONGEST:

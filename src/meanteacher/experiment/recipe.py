@@ -1,4 +1,4 @@
-"""A recipe: one complete, typed value that says everything about a run but its seed."""
+"""A recipe: one complete, typed value that determines a run together with its seed."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ class DataSpec:
 
     source: Source
     n_labelled: int | None
-    """In all, shared equally by the classes; None for every label there is."""
+    """In total, the same number in every class; None for every label there is."""
     validation: float = 0.0
-    """The share of the training data kept apart to choose by; the paper's is 0.1 while developing and 0 in
-    the final runs."""
+    """The share of the training data that is held out for choosing models; the paper's is 0.1 during development and 0
+    in the final runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Varied with `dataclasses.replace`; an unknown field fails at construction."""
+    """Vary it with `dataclasses.replace`; an unknown field fails at construction."""
 
     name: str
     data: DataSpec
@@ -44,12 +44,14 @@ class Recipe:
     method: Method
     normalise: Normaliser
     views: Mapping[str, Augment]
-    """role -> what it sees. One more, "labelled", is the student's view of the rows that show their label."""
+    """role -> what it sees."""
     batch: BatchSpec
     optim: OptimSpec
     steps: int
     evaluate_every: int
     seeds: tuple[int, ...]
+    labelled_view: Augment | None = None
+    """What the student sees of the rows that show their label, where that is not `views["student"]`."""
     claim: Claim | None = None
     deviations: tuple[str, ...] = ()
     """What differs from the paper or from its authors' code, and why."""
@@ -62,15 +64,20 @@ class Recipe:
                 f"recipe defines {', '.join(sorted(self.views)) or 'none'}. Add the missing one, e.g. "
                 f"views['{missing[0]}'] = views['student']."
             )
+        if "labelled" in self.views:
+            raise InputError(
+                f"{self.name}: the view of the labelled rows is a field of its own. Give it as labelled_view=... "
+                "instead of views['labelled']."
+            )
         for field in ("steps", "evaluate_every"):
             if getattr(self, field) < 1:
                 raise InputError(f"{self.name}: {field} is at least 1, got {getattr(self, field)}.")
 
     def check_labelled_share(self, drawn: float) -> None:
-        """Hold the method's `labelled_share`, where it states one, to what the batches show on average.
+        """Compare the method's `labelled_share`, if it states one, with that of the average batch.
 
         Raises:
-            InputError: another number of labels or of images needs another share.
+            InputError: they differ, as after a change of the number of labels or images.
         """
         stated = getattr(self.method, "labelled_share", None)
         if stated is not None and not math.isclose(stated, drawn, rel_tol=0.01):

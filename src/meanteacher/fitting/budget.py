@@ -110,7 +110,7 @@ def measure_machine(
             width=width,
             steps=100_000,
             flip=True,
-            gentle=False,
+            weak_labelled_view=False,
             threads=1,
             seconds_per_step={},
             seconds=0.0,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment import restored, run
+from meanteacher.experiment import run
 from meanteacher.fitting.budget import Pace
 from meanteacher.fitting.plan import Continued, Plan, photo_recipe
 from meanteacher.formats import percent
@@ -139,6 +139,8 @@ class Rounds:
     ) -> None:
         self.images, self.labels, self.groups = images, labels, groups
         self.usable, self.class_names = usable, class_names
+        # Shared by all runs, so that its fingerprint is computed once.
+        self._train_set = Dataset(images, torch.from_numpy(labels), class_names, on_disk=True)
         self.plan, self.fingerprint, self.out = plan, fingerprint, out
         self._ends, self._overhead = ends, overhead
         """When all of them have to be done, by `time.perf_counter`; the seconds that a run takes after its steps."""
@@ -175,6 +177,7 @@ class Rounds:
             recipe = replace(recipe, deviations=(note,))
         pace = Pace(steps=recipe.steps, seconds_per_step=self.plan.seconds_per_step[method], ends=self._end_of_next())
         data, split = round_data(self.images, self.labels, self.groups, self.usable, self.class_names, part)
+        data = TrainTest(self._train_set, data.test)
         folder = self.out / name
         with self.show(name, recipe.steps) as callback:
             outcome = run(
@@ -191,7 +194,7 @@ class Rounds:
             )
         if outcome.record is None:
             raise Interrupted
-        state = restored(recipe, seed=_SEED, out=folder, data=data, split=split, device=self.device)
+        state = outcome.restored(device=self.device)
         if skipped := outcome.record["skipped_steps"]:
             self._shortened[name] = 1 - skipped / recipe.steps
         if pace.last_step_began is not None:

@@ -18,7 +18,7 @@ from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.files import write_json
 from meanteacher.models import FastNet, ModelSpec
-from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views
+from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
 from meanteacher.views import PerChannel
 
 METHODS = ("supervised", "mean-teacher")
@@ -49,8 +49,8 @@ class Plan:
     width: float
     steps: int
     flip: bool
-    gentle: bool
-    """Whether images that show their label are changed less."""
+    weak_labelled_view: bool
+    """Whether labelled rows get no RandAugment; "gentle" in plan.json."""
     threads: int
     seconds_per_step: dict[str, float]
     """By method."""
@@ -75,7 +75,11 @@ class Plan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"gentle" if name == "weak_labelled_view" else name: value for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> "Plan":
+        return Plan(**{"weak_labelled_view" if name == "gentle" else name: value for name, value in saved.items()})
 
 
 def image_size(shapes: np.ndarray | None, native: int | None = None) -> int:
@@ -150,7 +154,8 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
         model=model or FastNet(width=plan.width),
         method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
         normalise=PerChannel(),
-        views=fast_views(plan.size, flip=plan.flip, gentle=plan.gentle),
+        views=fast_views(plan.size, flip=plan.flip),
+        labelled_view=weak_labelled_view(plan.size, flip=plan.flip) if plan.weak_labelled_view else None,
         batch=Fixed(
             size=_LABELLED_ROWS if method == "supervised" else ROWS,
             labelled=_LABELLED_ROWS,
@@ -206,7 +211,7 @@ def make_plan(
             width=width,
             steps=1,
             flip=flip,
-            gentle=n_labelled >= _MANY_LABELS,
+            weak_labelled_view=n_labelled >= _MANY_LABELS,
             threads=machine.threads,
             seconds_per_step=cost,
             seconds=0.0,
@@ -266,7 +271,7 @@ class PlanFile:
         """
         saved = self._saved()
         try:
-            plan, spent = Plan(**saved["plan"]), float(saved["spent"])
+            plan, spent = Plan.from_json(saved["plan"]), float(saved["spent"])
         except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from error
         if saved.get("fingerprint") != fingerprint:

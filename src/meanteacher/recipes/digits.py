@@ -1,4 +1,4 @@
-"""Scikit-learn's digits with 40 labels: the demo. Seconds a run, nothing to download."""
+"""Scikit-learn's digits with 40 labels: the demo. Seconds per run, nothing to download."""
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed

@@ -1,7 +1,7 @@
 """The paper's ConvNet at a quarter of its width for a few hundred steps: minutes on a laptop, not its numbers.
 
-They exist to see the whole system work on real images. Each deviates from the paper in all that a short run
-must: more labelled rows a batch, shorter ramps and memories.
+They show the whole system at work on real images. Short runs have to deviate from the paper: they have more labelled
+rows per batch, and shorter ramps and averages.
 """
 
 from meanteacher.core import Augment, Method
