@@ -143,6 +143,12 @@ def _data(cell: Cell) -> Iterator[Number]:
         ["student", "teacher"],
         'Figure 2: "Both the student and the teacher model evaluate the input applying noise"',
     )
+    yield Number(
+        "the student's view of the labelled rows",
+        lambda r: r.labelled_view,
+        None,
+        "Figure 2 shows one view of the student for all rows",
+    )
 
 
 def _batch(cell: Cell) -> Iterator[Number]:

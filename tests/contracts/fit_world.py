@@ -352,7 +352,9 @@ def _plan(machine: Machine, **given: Any) -> Plan:
     """A few steps, however much time there is."""
     ((width, cost),) = machine.seconds_per_step.items()
     given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
-    return Plan(**given, width=width, steps=_STEPS, gentle=False, threads=1, seconds_per_step=cost, seconds=1.0)
+    return Plan(
+        **given, width=width, steps=_STEPS, weak_labelled_view=False, threads=1, seconds_per_step=cost, seconds=1.0
+    )
 
 
 @cache

@@ -21,7 +21,7 @@ from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.data import sampling
 from meanteacher.data.split import Split
 from meanteacher.data.stream import ImageStream
-from meanteacher.experiment.run import _Experiment
+from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import consistency, mean_teacher, pi_model, pseudo_label, supervised, temporal_ensembling, vat
 from meanteacher.teacher import Teacher
 from meanteacher.train import TrainState, checkpoint, loop
@@ -449,7 +449,7 @@ def best_checkpoint_is_chosen_by_the_students_error(patch: Patch) -> None:
 def students_error_is_recorded_as_the_teachers(patch: Patch) -> None:
     rewrite(
         patch,
-        _Experiment._errors,
+        Prepared._errors,
         '"teacher": error_rate(state.predictor(self.recipe.method)',
         '"teacher": error_rate(state.student',
     )
@@ -457,12 +457,12 @@ def students_error_is_recorded_as_the_teachers(patch: Patch) -> None:
 
 @of_runs
 def validation_error_is_recorded_as_the_test_error(patch: Patch) -> None:
-    rewrite(patch, _Experiment._all_errors, 'known.get("test")', 'known.get("validation")')
+    rewrite(patch, Prepared.final_errors, 'known.get("test")', 'known.get("validation")')
 
 
 @of_runs
 def validation_error_is_that_of_all_training_images(patch: Patch) -> None:
-    rewrite(patch, _Experiment._errors, 'None if part == "test" else self.split.validation', "None")
+    rewrite(patch, Prepared._errors, 'None if part == "test" else self.split.validation', "None")
 
 
 @of_runs

@@ -44,7 +44,7 @@ from meanteacher.models import (
 )
 from meanteacher.models.external import External, ExternalNetwork
 from meanteacher.passes import Logits, both_outputs
-from meanteacher.recipes.fast import fast_views
+from meanteacher.recipes.fast import fast_views, weak_labelled_view
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
 from meanteacher.train import Muon, Sgd
@@ -195,7 +195,8 @@ PARTS: dict[str, dict[str, Any]] = {
     # The labelled rows have a view of their own, and the strong views read what each image drew.
     "fast": {
         "model": FastNet(width=0.25),
-        "views": fast_views(32, flip=True, gentle=True),
+        "views": fast_views(32, flip=True),
+        "labelled_view": weak_labelled_view(32, flip=True),
         "optim": Muon(learning_rate=Constant(0.02), sgd_learning_rate=Constant(0.02)),
     },
     # With its dropout, which draws other numbers on a GPU, and Adam. Whitening larger images takes a minute.

@@ -40,7 +40,7 @@ def test_a_table_with_a_missing_value_is_refused() -> None:
 
 @pytest.mark.parametrize("n_labels", [0, 3, 5])
 def test_every_image_needs_a_label(n_labels: int) -> None:
-    with pytest.raises(InputError, match=f"4 images but {n_labels} labels: give one label an image, -1 where"):
+    with pytest.raises(InputError, match=f"4 images but {n_labels} labels: give one label per image, -1 where"):
         Dataset(pixels(), torch.zeros(n_labels, dtype=torch.int64), NAMES)
 
 

@@ -32,12 +32,19 @@ def identical() -> Tensor:
 
 
 def stream_of(
-    images: Tensor, spec: BatchSpec = SPECS["mixed"], *, seed: int = 0, normalise: object = None, **views: Augment
+    images: Tensor,
+    spec: BatchSpec = SPECS["mixed"],
+    *,
+    seed: int = 0,
+    normalise: object = None,
+    labelled_view: Augment | None = None,
+    **views: Augment,
 ) -> ImageStream:
     return ImageStream(
         Dataset(images, LABELS, tuple("abcd")),
         spec.sampler(SPLIT, seed),
         views=views,
+        labelled_view=labelled_view,
         normalise=normalise or torch.Tensor.float,
         seed=seed,
     )
@@ -161,7 +168,7 @@ def test_rows_that_show_their_label_can_have_a_view_of_their_own(labelled: int) 
         numbered(),
         spec,
         student=lambda images, _: images + 100,
-        labelled=lambda images, _: images + 200,
+        labelled_view=lambda images, _: images + 200,
         teacher=AS_IT_IS,
     )
     for step in range(20):
@@ -173,7 +180,7 @@ def test_rows_that_show_their_label_can_have_a_view_of_their_own(labelled: int) 
 
 
 def test_labelled_rows_may_lie_anywhere_in_the_batch() -> None:
-    stream = stream_of(numbered(), student=lambda images, _: images + 100, labelled=lambda images, _: images + 200)
+    stream = stream_of(numbered(), student=lambda images, _: images + 100, labelled_view=lambda images, _: images + 200)
     batches = [stream[step] for step in range(20)]
     assert any((batch.labels != UNLABELLED).diff().any() for batch in batches)
     for batch in batches:
@@ -182,5 +189,5 @@ def test_labelled_rows_may_lie_anywhere_in_the_batch() -> None:
 
 
 def test_views_of_labelled_and_other_rows_are_drawn_apart() -> None:
-    both = stream_of(identical(), SPECS["fixed-all"], student=Noise(0.1), labelled=Noise(0.1))[0].views["student"]
+    both = stream_of(identical(), SPECS["fixed-all"], student=Noise(0.1), labelled_view=Noise(0.1))[0].views["student"]
     assert not torch.equal(both[0], both[3])

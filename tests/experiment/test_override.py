@@ -158,6 +158,16 @@ def test_names_differ_as_the_recipes_do_and_can_be_folders():
         assert re.fullmatch(r"[\w.=,()+-]{1,120}", name.split("/")[-1]), name
 
 
+def test_view_of_the_labelled_rows_is_set_and_removed_like_any_other_field():
+    cifar = find("fast/cifar10-4000")
+    smaller = override(cifar, "labelled_view.augments.2.size=4")
+    assert smaller.name == "fast/cifar10-4000+labelled_view.augments.2.size=4"
+    assert (_at(smaller, "labelled_view.augments.2.size"), smaller.views) == (4, cifar.views)
+    assert override(cifar, "labelled_view=none").labelled_view is None
+    assert "labelled_view is a view, here Chain" in _refusal(cifar.name, "labelled_view=weak")
+    assert len({fingerprint(recipe) for recipe in (cifar, smaller, override(cifar, "labelled_view=none"))}) == 3
+
+
 def test_fields_that_depend_on_each_other_are_set_together_in_any_order():
     digits = find("digits/mean-teacher")
     with pytest.raises(InputError):
@@ -228,6 +238,8 @@ def test_one_field_however_deep_can_be_set(setting: str, read: Callable[[Any], b
         (["claim.error=1"], "what the paper reports"),
         (["seeds=(3,)"], "--seed"),
         (["deviations=()"], "changes no run"),
+        (["labelled_view=strong"], "labelled_view is a view or none, such as none; got 'strong'"),
+        (["views.labelled.augments.2.size=4"], "Give labelled_view instead"),
     ],
 )
 def test_impossible_setting_is_explained(settings: list[str], words: str):

@@ -103,7 +103,7 @@ def test_steps_are_timed_one_by_one_and_as_many_as_there_is_time_for() -> None:
         width=0.125,
         steps=5000,
         flip=True,
-        gentle=False,
+        weak_labelled_view=False,
         threads=1,
         seconds_per_step={},
         seconds=0.0,

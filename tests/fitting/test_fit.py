@@ -1,6 +1,7 @@
 """The whole of `meanteacher fit`, on made-up photos and a plan of a few steps."""
 
 import csv
+import hashlib
 import json
 import shlex
 import shutil
@@ -15,9 +16,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from meanteacher.classifier.bundle import load_bundle
 from meanteacher.classifier.evaluate import evaluate
+from meanteacher.cli.app import app
 from meanteacher.core import InputError
 from meanteacher.fitting import fit as fitting
 from meanteacher.fitting.fit import Wishes, fit
@@ -26,6 +29,7 @@ from meanteacher.photos.duplicates import digest
 from meanteacher.photos.findings import Finding
 from meanteacher.train import Callback, Evaluation, LogEntry
 from pretend_gpu import NAME, pretend_gpu
+from support import HashPasses
 
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 
@@ -35,7 +39,7 @@ def short_plan(machine: Machine, **given: Any) -> Plan:
     given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
     (width,) = machine.seconds_per_step
     cost = machine.seconds_per_step[width]
-    return Plan(**given, width=width, steps=4, gentle=False, threads=1, seconds_per_step=cost, seconds=1.0)
+    return Plan(**given, width=width, steps=4, weak_labelled_view=False, threads=1, seconds_per_step=cost, seconds=1.0)
 
 
 def no_measuring(width: float | None, **given: Any) -> Machine:
@@ -449,3 +453,16 @@ def test_images_that_take_too_long_to_read_are_refused_at_once_and_later_no_more
     assert (tmp_path / "a" / "plan.json").read_text() == "of an earlier fit"  # nothing is lost by a refusal
     clock = iter(range(20, 10_000))
     assert fit(wishes(photos, tmp_path / "b", minutes=1), Quiet(), should_stop=never) is not None
+
+
+def test_a_fit_in_three_folds_hashes_the_pixels_twice(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for what a resumed fit must find unchanged, and once for the records of its seven runs."""
+    passes = HashPasses(36 * 3 * 32 * 32)
+    monkeypatch.setattr(hashlib, "sha256", passes.sha256)
+    done = CliRunner().invoke(app, ["fit", str(photos), "--out", str(tmp_path / "fit"), "--minutes", "600"])
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "fit" / "runs").iterdir())) == 7
+    assert len(np.load(tmp_path / "fit" / "cache" / "images-32.npy")) == 36
+    assert passes.n == 2

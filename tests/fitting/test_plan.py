@@ -56,10 +56,11 @@ def test_however_slow_the_machine_there_is_a_plan() -> None:
 
 @pytest.mark.parametrize(("n_labelled", "spared"), [(999, False), (1000, True)])
 def test_many_labelled_images_are_spared_the_strong_view(n_labelled: int, spared: bool) -> None:
-    views = photo_recipe(planned(18, n_labelled=n_labelled), "mean-teacher", fingerprint="f").views
-    strong = [role for role, view in views.items() if "RandAugment" in repr(view)]
+    recipe = photo_recipe(planned(18, n_labelled=n_labelled), "mean-teacher", fingerprint="f")
+    strong = [role for role, view in recipe.views.items() if "RandAugment" in repr(view)]
     assert strong == ["student"]
-    assert ("labelled" in views) == spared
+    assert "RandAugment" not in repr(recipe.labelled_view)
+    assert (recipe.labelled_view is not None) == spared
 
 
 @pytest.mark.parametrize("change", [{"n_rounds": 4}, {"n_images": 500_000}, {"spent": 600.0}, {"overhead": 60.0}])

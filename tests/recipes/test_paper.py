@@ -142,7 +142,7 @@ def test_no_part_can_be_of_another_kind_or_missing_unnoticed(cell: Cell):
         dataclasses.replace(recipe, seeds=recipe.seeds[:-1]),
         dataclasses.replace(recipe, claim=None),
         dataclasses.replace(recipe, deviations=(*recipe.deviations, "One that is not so.")),
-        dataclasses.replace(recipe, views={**recipe.views, "labelled": recipe.views["student"]}),
+        dataclasses.replace(recipe, labelled_view=recipe.views["student"]),
     ]
     for role in recipe.views:
         augments = recipe.views[role].augments

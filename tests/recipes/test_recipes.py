@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from meanteacher.core import InputError
 from meanteacher.experiment import override
 from meanteacher.experiment.describe import describe, differences, fingerprint
 from meanteacher.recipes import RECIPES, find
@@ -41,6 +42,17 @@ def test_field_that_was_added_later_is_described_only_where_it_is_used():
     assert describe(after)["method"]["labelled_share"] == 0.25
     assert fingerprint(after) != fingerprint(before)
     assert differences(describe(before), describe(after)) == ["method.labelled_share: null -> 0.25"]
+
+
+def test_view_of_the_labelled_rows_is_described_where_records_have_it():
+    without, view = recipe(), recipe().views["teacher"]
+    having = dataclasses.replace(without, labelled_view=view)
+    assert describe(having)["views"] == {**describe(without)["views"], "labelled": describe(view)}
+    assert "labelled_view" not in describe(having) | describe(without)
+    assert "labelled" not in describe(without)["views"]
+    assert fingerprint(having) != fingerprint(without)
+    with pytest.raises(InputError, match="Give it as labelled_view"):
+        dataclasses.replace(without, views={**without.views, "labelled": view})
 
 
 def test_difference_of_two_recipes_reads_as_a_list():

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -14,12 +15,12 @@ from meanteacher.data.download import Progress
 from meanteacher.devices import free_bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """N examples and their labels, `UNLABELLED` where a label is unknown.
 
-    Images stay bytes for as long as possible: they are made float a batch at a time, so that a large set
-    is never copied whole.
+    Images stay bytes for as long as possible: they are converted to float one batch at a time, so that a large set is
+    never copied as a whole. Runs may share a data set, and nobody changes its tensors.
     """
 
     images: Tensor
@@ -28,17 +29,17 @@ class Dataset:
     """[N], int64."""
     class_names: tuple[str, ...]
     on_disk: bool = False
-    """Whether the images are a file mapped into memory, of which a batch is read when it is wanted."""
+    """Whether the images are a file mapped into memory, of which each batch is read when it is needed."""
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
             raise InputError(
-                f"{len(self.images)} images but {len(self.labels)} labels: give one label an image, "
+                f"{len(self.images)} images but {len(self.labels)} labels: give one label per image, "
                 f"{UNLABELLED} where it is unknown."
             )
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
             raise InputError(
-                f"Labels are one int64 an image, got {self.labels.dtype} of shape {tuple(self.labels.shape)}."
+                f"Labels are one int64 per image, got {self.labels.dtype} of shape {tuple(self.labels.shape)}."
             )
         if len(self.images) == 0:
             raise InputError("The data set is empty: give at least one image.")
@@ -67,8 +68,8 @@ class Dataset:
     def on(self, device: torch.device) -> "Dataset":
         """The same with its images on the device, still as bytes, where they take at most half of its free memory.
 
-        Where they do not fit it is returned as it is, and its rows are moved a batch at a time. Labels stay: batches
-        are put together on the CPU.
+        Where they do not fit it is returned as it is, and its rows are moved batch by batch. Labels stay: batches are
+        put together on the CPU.
         """
         if device.type == "cpu" or self.images.numel() * self.images.element_size() > free_bytes(device) / 2:
             return self
@@ -78,7 +79,14 @@ class Dataset:
         return moved
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here."""
+        """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here.
+
+        Computed once, since it reads every pixel.
+        """
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr((tuple(self.images.shape), str(self.images.dtype))).encode())
         digest.update(self.labels.numpy().tobytes())
         for chunk in self.images.split(4096):

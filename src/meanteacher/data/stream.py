@@ -1,4 +1,4 @@
-"""The batch of step t: rows drawn, labels hidden, images normalised, each role's view drawn for itself."""
+"""The batch of step t: rows drawn, labels hidden, images normalised, one random view per role."""
 
 import ctypes
 import mmap
@@ -18,7 +18,14 @@ from meanteacher.seeding import generator
 class ImageStream:
     """Batches of a data set, each a pure function of (seed, step).
 
-    A view called "labelled" is what the student sees, instead of its own, of the rows that show their label.
+    Args:
+        dataset: to draw from
+        sampler: which rows, and which of them show their label
+        views: role -> what it sees
+        labelled_view: what the student sees of the rows that show their label; `views["student"]` if not given
+        normalise: applied before the views
+        seed: of the views
+        device: where the batches are needed
     """
 
     def __init__(
@@ -27,6 +34,7 @@ class ImageStream:
         sampler: Sampler,
         *,
         views: Mapping[str, Augment],
+        labelled_view: Augment | None = None,
         normalise: Callable[[Tensor], Tensor],
         seed: int,
         device: torch.device | str = "cpu",
@@ -34,6 +42,7 @@ class ImageStream:
         self.dataset = dataset
         self.sampler = sampler
         self.views = dict(views)
+        self.labelled_view = labelled_view
         self.normalise = normalise
         self.seed = seed
         self.device = torch.device(device)
@@ -45,11 +54,7 @@ class ImageStream:
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         images = self.normalise(self._rows(index))
         return Batch(
-            views={
-                role: in_fast_layout(self._seen(role, images, shows_label, step))
-                for role in self.views
-                if role != "labelled"
-            },
+            views={role: in_fast_layout(self._seen(role, images, shows_label, step)) for role in self.views},
             labels=labels.to(self.device),
             index=index.to(self.device),
         )
@@ -60,30 +65,30 @@ class ImageStream:
             return images[index.to(images.device)]
         rows = images[index]
         if self.device.type == "cuda":
-            # From pinned memory they are copied while the step before is still computed.
+            # From pinned memory they are copied while the previous step is still computing.
             return rows.pin_memory().to(self.device, non_blocking=True)
         return rows.to(self.device)
 
     def _seen(self, role: str, images: Tensor, shows_label: Tensor, step: int) -> Tensor:
-        if role != "student" or "labelled" not in self.views:
-            return self._drawn(role, images, step)
-        # Places are found out on the CPU, where the labels are: the device need not be waited for.
+        if role != "student" or self.labelled_view is None:
+            return self._drawn(self.views[role], role, images, step)
+        # The rows are found on the CPU, where the labels are, so as not to wait for the device.
         shown, hidden = (rows.nonzero().flatten() for rows in (shows_label, ~shows_label))
-        apart = [
-            self._drawn("labelled", images[shown.to(self.device)], step),
-            self._drawn(role, images[hidden.to(self.device)], step),
+        both = [
+            self._drawn(self.labelled_view, "labelled", images[shown.to(self.device)], step),
+            self._drawn(self.views[role], role, images[hidden.to(self.device)], step),
         ]
-        return torch.cat(apart)[torch.cat([shown, hidden]).argsort().to(self.device)]
+        return torch.cat(both)[torch.cat([shown, hidden]).argsort().to(self.device)]
 
-    def _drawn(self, role: str, images: Tensor, step: int) -> Tensor:
-        return self.views[role](images, generator(self.seed, f"view/{role}", step, self.device))
+    def _drawn(self, view: Augment, purpose: str, images: Tensor, step: int) -> Tensor:
+        return view(images, generator(self.seed, f"view/{purpose}", step, self.device))
 
 
 def read_ahead(images: Tensor, index: Tensor) -> None:
-    """Let the system read these rows from the disk while something else is computed.
+    """Ask the system to read these rows from the disk in the background.
 
-    It takes microseconds a row, and no thread that would take time from the step. Rows that are in memory
-    already, or on a system that knows no such request, stay as they are.
+    It takes microseconds per row, and no thread that would compete with the training step. Nothing happens for rows
+    that are in memory already, or on a system without such a request.
 
     Args:
         images: [N, ...], contiguous, on the CPU

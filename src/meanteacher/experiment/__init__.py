@@ -1,4 +1,4 @@
-"""A recipe run into a folder: what it is, how it is described and varied, and what the run leaves."""
+"""A recipe run into a folder: what it is, how it is described and varied, and what the run writes."""
 
 from meanteacher.experiment.override import override
 from meanteacher.experiment.recipe import Claim, DataSpec, Recipe

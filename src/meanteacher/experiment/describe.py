@@ -61,6 +61,10 @@ def describe(value: object) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         held = {field.name: getattr(value, field.name) for field in fields(value) if not _as_before(value, field)}
+        if isinstance(value, Recipe):
+            labelled_view = held.pop("labelled_view")
+            # Records have it among the views: it had no field of its own before.
+            held["views"] = {**value.views, **({"labelled": labelled_view} if labelled_view else {})}
         named = {name: describe(item) for name, item in held.items()}
         return {"is": _qualified(type(value)), **named}
     if isinstance(value, Mapping):

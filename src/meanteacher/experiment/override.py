@@ -105,6 +105,8 @@ def _plant(tree: _Tree, setting: str) -> None:
     *above, last = names = path.split(".")
     if names[0] in _SAID:
         raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
+    if names[:2] == ["views", "labelled"]:
+        raise wanted.refused("the view of the labelled rows is a field of its own. Give labelled_view instead")
     for name in above:
         inner = tree.setdefault(name, {})
         if isinstance(inner, _Wanted):
@@ -184,11 +186,13 @@ def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...
             assert isinstance(number, float)
             return Constant(number)
         raise wanted.refused(f"{where} is a schedule. Give a number, which makes it constant{_within(value, path)}")
-    if _is_part(value):
-        kind = _KINDS.get(declared, "made of several parts")
-        here = f", here {type(value).__name__}" if declared in _KINDS else ""
-        raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
     options = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+    if _is_part(value):
+        if NoneType in options and wanted.value is None:
+            return None
+        kind = _KINDS.get(options[0], "made of several parts")
+        here = f", here {type(value).__name__}" if options[0] in _KINDS else ""
+        raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
     for option in options:
         fitting = _converted(type(value) if option is Any else option, wanted.value, wanted.text)
         if fitting is not _NOTHING:

@@ -44,12 +44,14 @@ class Recipe:
     method: Method
     normalise: Normaliser
     views: Mapping[str, Augment]
-    """role -> what it sees. One more, "labelled", is the student's view of the rows that show their label."""
+    """role -> what it sees."""
     batch: BatchSpec
     optim: OptimSpec
     steps: int
     evaluate_every: int
     seeds: tuple[int, ...]
+    labelled_view: Augment | None = None
+    """What the student sees of the rows that show their label, where that is not `views["student"]`."""
     claim: Claim | None = None
     deviations: tuple[str, ...] = ()
     """What differs from the paper or from its authors' code, and why."""
@@ -61,6 +63,11 @@ class Recipe:
                 f"{self.name}: {type(self.method).__name__} needs the views {', '.join(self.method.roles)}, the "
                 f"recipe defines {', '.join(sorted(self.views)) or 'none'}. Add the missing one, e.g. "
                 f"views['{missing[0]}'] = views['student']."
+            )
+        if "labelled" in self.views:
+            raise InputError(
+                f"{self.name}: the view of the labelled rows is a field of its own. Give it as labelled_view=... "
+                "instead of views['labelled']."
             )
         for field in ("steps", "evaluate_every"):
             if getattr(self, field) < 1:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment import restored, run
+from meanteacher.experiment import run
 from meanteacher.fitting.budget import Pace, Timing
 from meanteacher.fitting.config import FitCallback, FitInterrupted
 from meanteacher.fitting.plan import METHODS, Plan, photo_recipe
@@ -140,7 +140,7 @@ class CrossValidation:
             )
         if outcome.record is None:
             raise FitInterrupted(f"The fit in {self.out.parent} was stopped. Continue it with resume=True (--resume).")
-        state = restored(recipe, seed=_SEED, out=folder, data=data, split=split, device=self.device)
+        state = outcome.restored(device=self.device)
         if skipped := outcome.record["skipped_steps"]:
             self.completed[name] = 1 - skipped / recipe.steps
         if pace.last_step_began is not None:

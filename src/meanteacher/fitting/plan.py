@@ -16,7 +16,7 @@ from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.files import write_json
 from meanteacher.formats import count
 from meanteacher.models import FastNet, ModelSpec
-from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views
+from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
 from meanteacher.views import PerChannel
 
 METHODS = ("supervised", "mean-teacher")
@@ -47,7 +47,7 @@ class Plan:
     steps: int
     flip: bool
     weak_labelled_view: bool
-    """Whether the student sees labelled images in a weak view. Named `gentle` in plan.json and fit.json."""
+    """Whether labelled rows get no RandAugment; "gentle" in plan.json and fit.json."""
     threads: int
     seconds_per_step: dict[str, float]
     """By method."""
@@ -119,7 +119,8 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
         model=model or plan.network,
         method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
         normalise=PerChannel(),
-        views=fast_views(plan.size, flip=plan.flip, gentle=plan.weak_labelled_view),
+        views=fast_views(plan.size, flip=plan.flip),
+        labelled_view=weak_labelled_view(plan.size, flip=plan.flip) if plan.weak_labelled_view else None,
         batch=Fixed(
             size=_LABELLED_ROWS if method == "supervised" else ROWS,
             labelled=_LABELLED_ROWS,

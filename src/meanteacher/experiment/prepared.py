@@ -1,0 +1,155 @@
+"""A recipe together with its data: split, identity, batches and evaluation, each made at most once."""
+
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import Problem
+from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
+from meanteacher.devices import CPU
+from meanteacher.evaluate import error_rate
+from meanteacher.experiment.describe import fingerprint
+from meanteacher.experiment.recipe import Recipe
+from meanteacher.seeding import isolated_global_randomness, seed_global
+from meanteacher.train import Checkpoints, Declared, Evaluation, TrainState, start
+
+
+class Prepared:
+    """All that a run computes with, on one device.
+
+    Runs that share their `data` also share its fingerprint, for which every pixel is read.
+
+    Args:
+        recipe: what to do
+        seed: of the labelled set, the batches, the noise and the weights
+        data: what `recipe.data.source` loads
+        split: which images are labelled; drawn by the seed if not given
+        device: where to compute
+
+    Raises:
+        InputError: the recipe does not fit the data.
+    """
+
+    def __init__(
+        self, recipe: Recipe, *, seed: int, data: TrainTest, split: Split | None = None, device: torch.device = CPU
+    ) -> None:
+        self.recipe, self.seed, self.data, self.device = recipe, seed, data, device
+        self.split = split or make_split(
+            data.train.labels,
+            n_classes=data.train.n_classes,
+            n_labelled=recipe.data.n_labelled,
+            seed=seed,
+            validation=recipe.data.validation,
+        )
+        self.identity = {
+            "recipe": fingerprint(recipe),
+            "seed": str(seed),
+            "data": data.train.fingerprint(),
+            "split": self.split.fingerprint(),
+        }
+        self.sampler = recipe.batch.sampler(self.split, seed)
+        recipe.check_labelled_share(self.sampler.labelled_share)
+
+    def on(self, device: torch.device) -> "Prepared":
+        """The same on that device."""
+        if device == self.device:
+            return self
+        return Prepared(self.recipe, seed=self.seed, data=self.data, split=self.split, device=device)
+
+    @cached_property
+    def normalise(self) -> nn.Module:
+        split = self.split
+        kept = torch.cat([split.labelled, split.unlabelled]) if len(split.validation) else None
+        return self.recipe.normalise.fit(self.data.train.images, kept).to(self.device)
+
+    @cached_property
+    def placed(self) -> TrainTest:
+        return TrainTest(self.data.train.on(self.device), self.data.test.on(self.device))
+
+    @cached_property
+    def stream(self) -> ImageStream:
+        return ImageStream(
+            self.placed.train,
+            self.sampler,
+            views={role: view for role, view in self.recipe.views.items() if role in self.recipe.method.roles},
+            labelled_view=self.recipe.labelled_view,
+            normalise=self.normalise,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    @property
+    def declared(self) -> Declared:
+        """What the live vitals hold the run to."""
+        return Declared(
+            n_labelled=len(self.split.labelled),
+            labelled_share=self.sampler.labelled_share,
+            exact=self.sampler.exact,
+            steps=self.recipe.steps,
+        )
+
+    def start(self) -> TrainState:
+        """The state before the first step."""
+        problem = Problem(
+            n_classes=self.data.train.n_classes,
+            n_examples=len(self.data.train),
+            input_shape=tuple(self.data.train.images.shape[1:]),
+        )
+        with isolated_global_randomness():
+            seed_global(self.seed, "weights")
+            student = self.recipe.model.build(problem)  # on the CPU: the same first weights on every device
+        return start(
+            student,
+            self.recipe.method,
+            self.recipe.optim,
+            self.stream,
+            normalise=self.normalise,
+            problem=problem,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def checkpoints(self, out: Path) -> Checkpoints:
+        return Checkpoints(out / "checkpoints", self.identity)
+
+    def restored(self, out: Path, name: str = "last") -> TrainState:
+        """The state of a checkpoint, "last" or "best", of the run in `out`.
+
+        Raises:
+            InputError: there is no such checkpoint, it is damaged, or it belongs to another run.
+        """
+        state = self.start()
+        self.checkpoints(out).restore(state, name)
+        return state
+
+    def evaluate(self, state: TrainState) -> Evaluation:
+        """On the validation part if there is one, otherwise on the test images: that curve may choose no model."""
+        part = "validation" if len(self.split.validation) else "test"
+        errors = self._errors(state, part)
+        return Evaluation(state.step, part, errors["student"], errors["teacher"])
+
+    def final_errors(self, state: TrainState) -> dict[str, Any]:
+        """The errors of both models, on the test images and on the validation part, as the record has them."""
+        # What the curve has just measured need not be measured again.
+        known = {point.part: asdict(point) for point in state.curve if point.step == state.step}
+        test = known.get("test") or self._errors(state, "test")
+        validation = known.get("validation")
+        return {
+            "step": state.step,
+            **{
+                model: {"test": test[model], "validation": validation[model] if validation else None}
+                for model in ("student", "teacher")
+            },
+        }
+
+    def _errors(self, state: TrainState, part: str) -> dict[str, float]:
+        dataset: Dataset = self.placed.test if part == "test" else self.placed.train
+        index: Tensor | None = None if part == "test" else self.split.validation
+        return {
+            "student": error_rate(state.student, dataset, index, normalise=self.normalise),
+            "teacher": error_rate(state.predictor(self.recipe.method), dataset, index, normalise=self.normalise),
+        }
