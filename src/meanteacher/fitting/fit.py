@@ -34,10 +34,10 @@ from meanteacher.fitting.results import Fitted, write_results
 from meanteacher.fitting.warm_start import Previous, read_previous
 from meanteacher.photos.cache import Decoded, decode_all
 from meanteacher.photos.check import check
-from meanteacher.photos.duplicates import duplicate_groups
+from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.find import Photos, find_photos
 from meanteacher.photos.findings import Finding, shapes_of
-from meanteacher.photos.mirror import flip_is_safe
+from meanteacher.photos.flip import flip_is_safe
 from meanteacher.train import Listener
 
 FEWEST_MINUTES = 1
@@ -118,11 +118,12 @@ def fit(
         progress=Reading(lambda done, n: onlooker.progress("Reading images", done, n), timing, wishes.minutes),
     )
     timing.end("decode")
-    findings = check(photos, decoded, shapes, flip=wishes.flip)
+    duplicates = find_duplicates(decoded.images)
+    findings = check(photos, decoded, shapes, duplicates=duplicates, flip=wishes.flip)
     onlooker.found(findings)
     usable = np.setdiff1d(np.arange(len(photos)), np.array(sorted(decoded.unreadable), dtype=np.int64))
     _check_usable(photos, usable)
-    groups = duplicate_groups(decoded.images)
+    groups = duplicates.near
     timing.end("check")
     fingerprint = _fingerprint(photos, decoded)
     # A run reads all pixels about four times, for fingerprint and normaliser, as it begins and as it ends.
@@ -174,7 +175,7 @@ def fit(
         photos=photos,
         decoded=decoded,
         findings=findings,
-        groups=groups,
+        duplicates=duplicates,
         usable=usable,
         plan=plan,
         judging=judging,

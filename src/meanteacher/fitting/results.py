@@ -27,6 +27,7 @@ from meanteacher.fitting.label_next import Suggestion, label_next
 from meanteacher.fitting.plan import METHODS, Plan
 from meanteacher.photos.cache import Decoded
 from meanteacher.photos.decode import UnreadableError, decode, squeeze
+from meanteacher.photos.duplicates import Duplicates
 from meanteacher.photos.find import Photos, printable
 from meanteacher.photos.findings import Finding
 from meanteacher.report.fit_page import fit_page
@@ -70,7 +71,7 @@ class Fitted:
     photos: Photos
     decoded: Decoded
     findings: tuple[Finding, ...]
-    groups: np.ndarray
+    duplicates: Duplicates
     usable: np.ndarray
     plan: Plan
     judging: Judging
@@ -122,7 +123,7 @@ def write_results(
     )
     save_bundle(bundle, shipped.spec, PerChannel(), out / "model", overwrite=True)
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
-    suggestions = label_next(probabilities, candidates, fitted.groups, photos.class_names)
+    suggestions = label_next(probabilities, candidates, fitted.duplicates.near, photos.class_names)
     rows = prediction_rows(photos.names, probabilities, photos.class_names, fitted.decoded.unreadable)
     write_atomic(out / "predictions.csv", rows)
     write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
@@ -198,10 +199,10 @@ def read_fit(folder: Path) -> dict[str, Any]:
 def _seen(fitted: Fitted) -> Seen:
     """The images that taught the shipped model: not those that were held out, but those of folds, which it had all."""
     part = fitted.judging.judged if fitted.judging.how == "held-out" else np.empty(0, dtype=np.int64)
-    labelled, unlabelled = learnt_from(fitted.photos.labels, fitted.groups, fitted.usable, part)
+    labelled, unlabelled = learnt_from(fitted.photos.labels, fitted.duplicates.near, fitted.usable, part)
     if fitted.method == "supervised":
         unlabelled = unlabelled[:0]
-    return seen_by(fitted.decoded.images, labelled=labelled, unlabelled=unlabelled, earlier=fitted.earlier)
+    return seen_by(fitted.duplicates.digests, labelled=labelled, unlabelled=unlabelled, earlier=fitted.earlier)
 
 
 def _probabilities(fitted: Fitted, temperature: float, progress: Callable[[int, int], None]) -> np.ndarray:
