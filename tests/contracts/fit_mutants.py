@@ -40,12 +40,12 @@ def supervised_model_ships_under_the_name_of_mean_teacher(patch: Patch) -> None:
 
 @held_out
 def copies_of_an_image_stand_on_both_sides(patch: Patch) -> None:
-    rewrite(patch, fit.fit, "groups = duplicate_groups(decoded.images)", "groups = np.arange(len(photos))")
+    rewrite(patch, fit.fit, "groups = duplicates.near", "groups = np.arange(len(photos))")
 
 
 @held_out
 def copies_that_were_saved_again_stand_on_both_sides(patch: Patch) -> None:
-    replace(patch, duplicates.duplicate_groups, duplicates.exact_groups)
+    rewrite(patch, duplicates.find_duplicates, "_near_groups(images, exact)", "exact")
 
 
 @held_out

@@ -25,14 +25,15 @@ from meanteacher.fitting.plan import (
     make_plan,
     prediction_seconds,
 )
-from meanteacher.fitting.results import FitOutcome, write_results
+from meanteacher.fitting.results import write_results
 from meanteacher.fitting.split import EvaluationSplit, FitData, How, choose_split, prepare
 from meanteacher.fitting.warm_start import read_earlier_fit
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
+from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import shapes_of
-from meanteacher.photos.mirror import flip_is_safe
+from meanteacher.photos.flip import flip_is_safe
 
 
 def fit(
@@ -125,13 +126,14 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     reading = ReadingBudget(callback.on_progress, timing, config.minutes)
     decoded = decode_all(photos, size, config.out / "cache", progress=reading)
     timing.end("decode")
-    findings = check(photos, decoded, shapes, flip=config.flip)
+    duplicates = find_duplicates(decoded.images)
+    findings = check(photos, decoded, shapes, duplicates=duplicates, flip=config.flip)
     callback.on_findings(findings)
-    data = prepare(photos, decoded)
+    data = prepare(photos, decoded, duplicates)
     timing.end("check")
     fingerprint = data.fingerprint()
-    # A run reads all pixels about four times, for fingerprint and normaliser, as it begins and as it ends.
-    overhead = 0.5 + 4 * timing.end("fingerprint")
+    # A run reads all pixels about twice, for the fingerprint or the normaliser, before its first step.
+    overhead = 0.5 + 2 * timing.end("fingerprint")
 
     # Plan the runs, and which labelled photos evaluate them.
     earlier_held_out = earlier.held_out if earlier else None
@@ -171,18 +173,15 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         callback.on_message(comparison.skipped)
 
     # Predict every photo with the better model, and write the results.
-    outcome = FitOutcome(
-        config=config,
-        data=data,
-        findings=findings,
-        plan=plan,
-        split=split,
-        comparison=comparison,
-        network=earlier.network if earlier else plan.network,
-        earlier=earlier.seen if earlier else Seen(),
-    )
     with limited_threads(plan.threads):
-        return write_results(outcome, config.out, timing, callback)
+        return write_results(
+            config,
+            validation,
+            comparison,
+            findings,
+            network=earlier.network if earlier else plan.network,
+            earlier=earlier.seen if earlier else Seen(),
+        )
 
 
 def _device(config: FitConfig, plan_file: PlanFile) -> torch.device:

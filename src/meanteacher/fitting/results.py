@@ -4,7 +4,7 @@ import base64
 import csv
 import io
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +21,10 @@ from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_atomic, write_json
 from meanteacher.fitting.answer import answer, estimate
-from meanteacher.fitting.budget import Timing
 from meanteacher.fitting.config import FitCallback, FitConfig
-from meanteacher.fitting.crossval import Comparison, EvaluationResult
+from meanteacher.fitting.crossval import Comparison, CrossValidation, EvaluationResult, TrainedModel
 from meanteacher.fitting.label_next import Suggestion, label_next
-from meanteacher.fitting.plan import METHODS, Plan
+from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit, FitData
 from meanteacher.models import FastNet
 from meanteacher.photos.decode import UnreadableError, decode, squeeze
@@ -43,47 +42,41 @@ _N_SHOWN = 12
 _THUMBNAIL_SIDE = 96
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FitOutcome:
-    """Everything that the results are written from."""
+def write_results(
+    config: FitConfig,
+    validation: CrossValidation,
+    comparison: Comparison,
+    findings: tuple[Finding, ...],
+    *,
+    network: FastNet,
+    earlier: Seen,
+) -> dict[str, Any]:
+    """Predict every image with the better model and write all files to `config.out`. Returns what fit.json holds.
 
-    config: FitConfig
-    data: FitData
-    findings: tuple[Finding, ...]
-    plan: Plan
-    split: EvaluationSplit
-    comparison: Comparison
-    network: FastNet
-    """The kind of network that was trained."""
-    earlier: Seen
-    """What the model was trained on before this fit, where it continues one."""
-
-
-def write_results(outcome: FitOutcome, out: Path, timing: Timing, callback: FitCallback) -> dict[str, Any]:
-    """Predict every image with the better model and write all files. Returns what fit.json holds."""
-    data, comparison = outcome.data, outcome.comparison
+    `network` is the kind of network that was trained, `earlier` what it was trained on before this fit.
+    """
+    data, split, plan, out = validation.data, validation.split, validation.plan, config.out
     photos, usable, model = data.photos, data.usable, comparison.model
     better = comparison.results[comparison.better]
-    truth = photos.labels[outcome.split.positions]
+    truth = photos.labels[split.positions]
     calibrated = calibration(better.logits, truth)
     temperature = float(calibrated["temperature"])
-    probabilities = _probabilities(outcome, temperature, callback)
-    errors, gain = estimate(outcome.split.how, *(comparison.results[m].wrong for m in ("mean-teacher", "supervised")))
+    probabilities = _probabilities(data, model, temperature, validation.callback)
+    errors, gain = estimate(split.how, *(comparison.results[m].wrong for m in ("mean-teacher", "supervised")))
     labelled = data.labels != UNLABELLED
     n_unlabelled = len(usable) - int(labelled.sum())
-    labels_file = outcome.config.labels and outcome.config.labels.resolve()
+    labels_file = config.labels and config.labels.resolve()
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     made_with = environment(next(model.network.parameters()).device)
     about = {
         "created": created,
         "method": comparison.better,
-        "estimate": errors[comparison.better] | {"how": outcome.split.how, "n": errors["n"]},
+        "estimate": errors[comparison.better] | {"how": split.how, "n": errors["n"]},
         "environment": made_with,
     }
-    bundle = Bundle(
-        model.network, model.normalise, photos.class_names, outcome.plan.size, temperature, about, _seen(outcome)
-    )
-    save_bundle(bundle, outcome.network, PerChannel(), out / "model", overwrite=True)
+    seen = _seen(data, split, comparison.better, earlier)
+    bundle = Bundle(model.network, model.normalise, photos.class_names, plan.size, temperature, about, seen)
+    save_bundle(bundle, network, PerChannel(), out / "model", overwrite=True)
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
     suggestions = label_next(probabilities, candidates, data.groups, photos.class_names)
     rows = prediction_rows(photos.names, probabilities, photos.class_names, data.decoded.unreadable)
@@ -91,7 +84,7 @@ def write_results(outcome: FitOutcome, out: Path, timing: Timing, callback: FitC
     write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
     content: dict[str, Any] = {
         "schema": SCHEMA,
-        "title": printable(outcome.config.photos.resolve().name),
+        "title": printable(config.photos.resolve().name),
         "folder": str(out.resolve()),
         "created": created,
         "version": version("meanteacher"),
@@ -103,7 +96,7 @@ def write_results(outcome: FitOutcome, out: Path, timing: Timing, callback: FitC
             "n_unreadable": len(data.decoded.unreadable),
             "class_names": list(photos.class_names),
             "labelled_per_class": _counts(photos.labels[labelled], photos).tolist(),
-            "size": outcome.plan.size,
+            "size": plan.size,
             "source": "npz" if photos.arrays is not None else "csv" if labels_file else "class folders",
             "photos": str(photos.root.resolve()),
             "labels_file": str(labels_file) if labels_file else None,
@@ -117,16 +110,16 @@ def write_results(outcome: FitOutcome, out: Path, timing: Timing, callback: FitC
             method: {"readings": result.first.record["vitals"], "alarms": result.first.record["alarms"]}
             for method, result in comparison.results.items()
         },
-        "findings": [asdict(finding) for finding in outcome.findings],
+        "findings": [asdict(finding) for finding in findings],
         "gallery": _gallery(photos, probabilities, candidates, suggestions),
-        "held_out": [photos.names[i] for i in outcome.split.positions] if outcome.split.how == "held-out" else [],
-        "plan": outcome.plan.to_json()
+        "held_out": [photos.names[i] for i in split.positions] if split.how == "held-out" else [],
+        "plan": plan.to_json()
         | {
             "network": "FastNet",
             "n_parameters": model.record["n_parameters"],
-            "sentence": " ".join(filter(None, (outcome.plan.sentence(), comparison.skipped))),
+            "sentence": " ".join(filter(None, (plan.sentence(), comparison.skipped))),
         },
-        "timing": timing.finish("predict"),
+        "timing": validation.timing.finish("predict"),
         "environment": made_with,
     }
     write_json(out / "fit.json", content)
@@ -158,18 +151,18 @@ def read_fit(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _seen(outcome: FitOutcome) -> Seen:
+def _seen(data: FitData, split: EvaluationSplit, method: str, earlier: Seen) -> Seen:
     """The images that the kept model was trained on. With folds it is trained on every label."""
-    held_out = outcome.split.positions if outcome.split.how == "held-out" else np.empty(0, dtype=np.int64)
-    labelled, unlabelled = outcome.data.training_rows(held_out)
-    if outcome.comparison.better == "supervised":
+    held_out = split.positions if split.how == "held-out" else np.empty(0, dtype=np.int64)
+    labelled, unlabelled = data.training_rows(held_out)
+    if method == "supervised":
         unlabelled = unlabelled[:0]
-    return seen_by(outcome.data.decoded.images, labelled=labelled, unlabelled=unlabelled, earlier=outcome.earlier)
+    return seen_by(data.digests, labelled=labelled, unlabelled=unlabelled, earlier=earlier)
 
 
-def _probabilities(outcome: FitOutcome, temperature: float, callback: FitCallback) -> np.ndarray:
+def _probabilities(data: FitData, model: TrainedModel, temperature: float, callback: FitCallback) -> np.ndarray:
     """[N, n_classes] for all images; the rows of unreadable ones are meaningless."""
-    images, model = outcome.data.dataset.images, outcome.comparison.model
+    images = data.dataset.images
     pieces = []
     for start in range(0, len(images), _CHUNK):
         logits = predict_logits(model.network, images[start : start + _CHUNK], normalise=model.normalise)

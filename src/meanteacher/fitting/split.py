@@ -1,7 +1,7 @@
 """The photos as the runs of a fit use them, and which of the labelled ones evaluate the models."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +11,7 @@ import torch
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.photos.cache import Decoded
-from meanteacher.photos.duplicates import duplicate_groups
+from meanteacher.photos.duplicates import Duplicates
 from meanteacher.photos.find import Photos
 from meanteacher.seeding import derive_seed
 
@@ -36,14 +36,16 @@ class FitData:
     """[N], `UNLABELLED` where unknown or unreadable."""
     groups: np.ndarray
     """[N], equal for photos that show the same picture."""
+    digests: Sequence[bytes]
+    """Of the pixels of each photo."""
 
     def fingerprint(self) -> str:
         """Of the names, the labels and the pixels: what must be unchanged to resume."""
         names = (*self.photos.class_names, *self.photos.names)
         digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         digest.update(self.photos.labels.tobytes())
-        for start in range(0, len(self.photos), 4096):
-            digest.update(np.ascontiguousarray(self.decoded.images[start : start + 4096]).tobytes())
+        for chunk in self.dataset.images.split(4096):
+            digest.update(chunk.numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def training_rows(self, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -65,8 +67,8 @@ class FitData:
         return TrainTest(self.dataset, test), split
 
 
-def prepare(photos: Photos, decoded: Decoded) -> FitData:
-    """Find the readable photos, their labels and the copies among them.
+def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData:
+    """Leave out the photos that cannot be read.
 
     Raises:
         InputError: no labelled photo of a class can be read.
@@ -81,7 +83,7 @@ def prepare(photos: Photos, decoded: Decoded) -> FitData:
         )
     images = torch.from_numpy(decoded.images)
     dataset = Dataset(images, torch.from_numpy(photos.labels), photos.class_names, on_disk=True)
-    return FitData(photos, decoded, dataset, usable, labels, duplicate_groups(decoded.images))
+    return FitData(photos, decoded, dataset, usable, labels, duplicates.near, duplicates.digests)
 
 
 How = Literal["held-out", "folds"]
