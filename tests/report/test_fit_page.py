@@ -157,7 +157,7 @@ def test_one_number_says_how_many_labels_would_tell_and_it_is_the_one_of_the_rec
     rows = np.arange(n)
     ours, baseline = rows < worse, (rows >= worse) & (rows < worse + better)
     judged, gain = estimate(how, ours, baseline)
-    said = answer(judged, gain, n_unlabelled=5552)
+    said = answer(judged, gain, shipped="mean-teacher", n_unlabelled=5552)
     fit = fit_example(estimate=judged, answer=said, curves=None, calibration=None)
     for text in (Page(fit_page(fit)).text, model_card(fit)):
         told = re.findall(r"about ([\d,]+) (?:more )?label", text)
