@@ -23,7 +23,7 @@ from meanteacher.classifier.bundle import load_bundle
 from meanteacher.classifier.evaluate import evaluate
 from meanteacher.core import Problem
 from meanteacher.fitting import crossval, results
-from meanteacher.fitting.warm_start import read_previous
+from meanteacher.fitting.warm_start import read_earlier_fit
 
 _KINDS = {"mean-teacher": "MeanTeacher", "supervised": "Supervised"}
 _CLOSE = 1e-3
@@ -90,7 +90,7 @@ def the_normalisation_knows_only_images_that_teach(fit: Fit) -> None:
 def what_judges_are_the_outputs_of_the_teachers(fit: Fit) -> None:
     better = fit.judged.better
     for method in METHODS:
-        found = fit.fitted.judged[method].logits
+        found = fit.given[2].results[method].logits
         assert np.allclose(found, fit.judged.logits[method], atol=_CLOSE), f"{method}: other outputs are judged"
     run = next(run for name, run in fit.runs.items() if name.startswith(better) and run.split["validation"])
     teacher, student = (
@@ -273,7 +273,7 @@ def a_network_that_goes_on_keeps_the_row_of_each_class() -> None:
     old = under("network.", load_file(start.out / "model" / "weights.safetensors"))
     names = ("ash", NEW_CLASS, "birch", "cedar")
     problem = Problem(n_classes=len(names), n_examples=1, input_shape=start.photos.pixels.shape[1:])
-    new = read_previous(start.out).continued(names).build(problem).state_dict()
+    new = read_earlier_fit(start.out).continued(names).build(problem).state_dict()
     for row, name in enumerate(names):
         if name in CLASSES:
             assert new["head.weight"][row].equal(old["head.weight"][CLASSES.index(name)]), f"{name}: another class's"
@@ -345,8 +345,11 @@ def of_results() -> Checks:
     def make() -> Fit:
         done = fit_world.in_folds()
         judged = _made_up(done.judged)
+        config, validation, comparison, findings = done.given
         outputs = {
-            method: crossval.Judged(judged.logits[method], judged.wrong(method), done.fitted.judged[method].first)
+            method: crossval.EvaluationResult(
+                judged.logits[method], judged.wrong(method), comparison.results[method].first
+            )
             for method in METHODS
         }
         out = Path(tempfile.mkdtemp(dir=done.out.parent)) / "results"
@@ -354,11 +357,11 @@ def of_results() -> Checks:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(results, "write_pages", lambda *_: None)
             results.write_results(
-                dataclasses.replace(done.fitted, judged=outputs),
-                out,
-                created="2026-01-31T12:00:00Z",
-                seconds=dict,
-                progress=lambda *_: None,
+                dataclasses.replace(config, out=out),
+                validation,
+                dataclasses.replace(comparison, results=outputs),
+                findings,
+                **done.options,
             )
         written = dataclasses.replace(done, out=out)
         vars(written)["judged"] = judged

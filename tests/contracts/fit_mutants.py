@@ -5,7 +5,7 @@ from catalogue import Catalogue, Patch, replace, rewrite
 
 from meanteacher import stats
 from meanteacher.classifier import evaluate
-from meanteacher.fitting import answer, crossval, fit, label_next, plan, results
+from meanteacher.fitting import answer, crossval, label_next, results, split, warm_start
 from meanteacher.photos import duplicates
 
 MUTANTS = Catalogue()
@@ -20,52 +20,52 @@ of_results = MUTANTS.of("results of a fit")
 
 @held_out
 def student_is_judged_and_shipped_instead_of_the_teacher(patch: Patch) -> None:
-    rewrite(patch, crossval.Rounds.train, "state.predictor(recipe.method)", "state.student")
+    rewrite(patch, crossval.CrossValidation.train, "state.predictor(recipe.method)", "state.student")
 
 
 @held_out
 def worse_of_the_two_methods_ships(patch: Patch) -> None:
-    rewrite(
-        patch,
-        fit._trained,
-        'judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum()',
-        'judged["mean-teacher"].wrong.sum() > judged["supervised"].wrong.sum()',
-    )
+    rewrite(patch, crossval.better_method, "min(", "max(")
 
 
 @held_out
 def supervised_model_ships_under_the_name_of_mean_teacher(patch: Patch) -> None:
-    rewrite(patch, fit._trained, "judged[better].first", 'judged["supervised"].first')
+    rewrite(patch, crossval.CrossValidation.compare, "results[better].first", 'results["supervised"].first')
 
 
 @held_out
 def copies_of_an_image_stand_on_both_sides(patch: Patch) -> None:
-    rewrite(patch, fit.fit, "groups = duplicate_groups(decoded.images)", "groups = np.arange(len(photos))")
+    rewrite(patch, split.prepare, "duplicates.near", "np.arange(len(photos))")
 
 
 @held_out
 def copies_that_were_saved_again_stand_on_both_sides(patch: Patch) -> None:
-    replace(patch, duplicates.duplicate_groups, duplicates.exact_groups)
+    rewrite(patch, duplicates.find_duplicates, "_near_groups(images, exact)", "exact")
 
 
 @held_out
 def labels_of_judging_images_teach(patch: Patch) -> None:
-    rewrite(patch, crossval.learnt_from, "np.setdiff1d(usable[is_known], part)", "usable[is_known]")
+    rewrite(
+        patch,
+        split.FitData.training_rows,
+        "np.setdiff1d(self.usable[is_labelled], held_out)",
+        "self.usable[is_labelled]",
+    )
 
 
 @held_out
 def judging_images_are_learned_from_without_their_labels(patch: Patch) -> None:
     rewrite(
         patch,
-        crossval.learnt_from,
-        "usable[~is_known & ~is_copy]",
-        "np.union1d(usable[~is_known & ~is_copy], part)",
+        split.FitData.training_rows,
+        "self.usable[~is_labelled & ~is_copy]",
+        "np.union1d(self.usable[~is_labelled & ~is_copy], held_out)",
     )
 
 
 @held_out
 def copies_of_judging_images_are_learned_from_without_a_label(patch: Patch) -> None:
-    rewrite(patch, crossval.learnt_from, "usable[~is_known & ~is_copy]", "usable[~is_known]")
+    rewrite(patch, split.FitData.training_rows, "self.usable[~is_labelled & ~is_copy]", "self.usable[~is_labelled]")
 
 
 @held_out
@@ -75,12 +75,12 @@ def images_that_taught_the_model_judge_it_as_new_ones(patch: Patch) -> None:
 
 @held_out
 def images_that_were_held_out_are_remembered_as_taught(patch: Patch) -> None:
-    rewrite(patch, results._seen, 'fitted.judging.how == "held-out"', "False")
+    rewrite(patch, results._seen, 'split.how == "held-out"', "False")
 
 
 @held_out
 def files_that_are_no_images_are_learned_from_as_black_ones(patch: Patch) -> None:
-    rewrite(patch, fit.fit, "sorted(decoded.unreadable)", "[]")
+    rewrite(patch, split.prepare, "sorted(decoded.unreadable)", "[]")
 
 
 @held_out
@@ -88,9 +88,9 @@ def one_class_judges_for_all(patch: Patch) -> None:
     """The first quarter of the labelled images by their names, as when they are not shuffled."""
     rewrite(
         patch,
-        crossval.choose_judging,
-        "_dealt(known, labels, groups, n_parts, seed)[:1]",
-        "(np.sort(known)[: len(known) // n_parts],)",
+        split.draw_split,
+        "_stratified_parts(labels, groups, n_parts, seed)[:1]",
+        "(labelled[: len(labelled) // n_parts],)",
     )
 
 
@@ -101,9 +101,9 @@ def one_class_judges_for_all(patch: Patch) -> None:
 def students_are_judged_and_a_teacher_ships(patch: Patch) -> None:
     rewrite(
         patch,
-        crossval.Rounds.train,
+        crossval.CrossValidation.train,
         "state.predictor(recipe.method)",
-        "(state.student if len(part) else state.predictor(recipe.method))",
+        "(state.student if len(held_out) else state.predictor(recipe.method))",
     )
 
 
@@ -111,42 +111,42 @@ def students_are_judged_and_a_teacher_ships(patch: Patch) -> None:
 def teachers_are_judged_and_a_student_ships(patch: Patch) -> None:
     rewrite(
         patch,
-        crossval.Rounds.train,
+        crossval.CrossValidation.train,
         "state.predictor(recipe.method)",
-        "(state.predictor(recipe.method) if len(part) else state.student)",
+        "(state.predictor(recipe.method) if len(held_out) else state.student)",
     )
 
 
 @folds
 def mean_teacher_ships_where_supervised_is_better(patch: Patch) -> None:
-    rewrite(
-        patch,
-        fit._trained,
-        '"mean-teacher" if judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum() else "supervised"',
-        '"mean-teacher"',
-    )
+    replace(patch, crossval.better_method, lambda found: "mean-teacher")
 
 
 @folds
 def last_training_is_of_mean_teacher_whichever_is_better(patch: Patch) -> None:
-    rewrite(patch, fit._trained, "rounds.train(better, _ALL", 'rounds.train("mean-teacher", _ALL')
+    rewrite(patch, crossval.CrossValidation.compare, "self.train(better, _NONE", 'self.train("mean-teacher", _NONE')
 
 
 @folds
 def first_model_judges_every_fold(patch: Patch) -> None:
     """It has learned from the images of the others."""
-    rewrite(patch, crossval.Rounds.judge, "predict_logits(trained.network", "predict_logits(first.network")
+    rewrite(patch, crossval.CrossValidation.evaluate, "predict_logits(model.network", "predict_logits(first.network")
 
 
 @folds
 def outputs_of_the_folds_are_compared_with_labels_in_another_order(patch: Patch) -> None:
-    rewrite(patch, crossval.Judging.judged.fget, "np.concatenate(self.parts)", "np.sort(np.concatenate(self.parts))")
+    rewrite(
+        patch,
+        split.EvaluationSplit.positions.fget,
+        "np.concatenate(self.parts)",
+        "np.sort(np.concatenate(self.parts))",
+    )
 
 
 @folds
 def model_of_the_first_fold_ships(patch: Patch) -> None:
     """It has learned from two thirds of the labels."""
-    rewrite(patch, fit.fit, "shipped=shipped", "shipped=judged[better].first")
+    rewrite(patch, crossval.CrossValidation.compare, "better, model, self", "better, results[better].first, self")
 
 
 # --- a fit that goes on from another ----------------------------------------------------------------------------------
@@ -154,31 +154,33 @@ def model_of_the_first_fold_ships(patch: Patch) -> None:
 
 @going_on
 def rows_of_the_last_layer_are_kept_by_position(patch: Patch) -> None:
-    rewrite(patch, plan.Continued.build, "old.class_names.index(class_name)", "min(row, len(old.class_names) - 1)")
+    rewrite(
+        patch, warm_start.Continued.build, "old.class_names.index(class_name)", "min(row, len(old.class_names) - 1)"
+    )
 
 
 @going_on
 def new_part_is_held_out_from_labels_that_taught_the_model(patch: Patch) -> None:
-    real = fit._judging
-    replace(patch, real, lambda photos, usable, groups, previous, **how: real(photos, usable, groups, None, **how))
+    real = split.choose_split
+    replace(patch, real, lambda data, earlier_held_out, **how: real(data, None, **how))
 
 
 @going_on
 def model_that_every_label_taught_is_judged_by_some_of_them(patch: Patch) -> None:
-    rewrite(patch, fit._judging, 'if previous and judging.how == "held-out":', "if False:")
+    rewrite(patch, split.choose_split, 'if earlier_held_out is not None and split.how == "held-out":', "if False:")
 
 
 @going_on
 def folds_go_on_from_the_model_that_their_labels_taught(patch: Patch) -> None:
-    rewrite(patch, fit._trained, 'going_on if judging.how == "held-out" else None', "going_on")
+    rewrite(patch, crossval.CrossValidation.compare, 'start if self.split.how == "held-out" else None', "start")
 
 
 @going_on
 def copies_of_judging_images_that_were_labelled_since_teach(patch: Patch) -> None:
     rewrite(
         patch,
-        fit._judging,
-        "np.flatnonzero(np.isin(groups, groups[held]) & (labels != UNLABELLED))",
+        split.choose_split,
+        "np.flatnonzero(np.isin(data.groups, data.groups[held]) & is_labelled)",
         "np.array(held)",
     )
 
@@ -191,8 +193,8 @@ def temperature_is_fitted_to_the_outputs_of_the_other_method(patch: Patch) -> No
     rewrite(
         patch,
         results.write_results,
-        "calibration(best.logits, truth)",
-        'calibration(fitted.judged["mean-teacher"].logits, truth)',
+        "calibration(better.logits, truth)",
+        'calibration(comparison.results["mean-teacher"].logits, truth)',
     )
 
 
@@ -201,8 +203,8 @@ def temperature_is_fitted_to_images_that_taught_the_model(patch: Patch) -> None:
     rewrite(
         patch,
         results.write_results,
-        "calibration(best.logits, truth)",
-        "calibration(np.log(_probabilities(fitted, 1.0, progress)[fitted.judging.judged]), truth)",
+        "calibration(better.logits, truth)",
+        "calibration(np.log(_probabilities(data, model, 1.0, validation.callback)[split.positions]), truth)",
     )
 
 
@@ -223,7 +225,7 @@ def predictions_have_no_temperature(patch: Patch) -> None:
 
 @of_results
 def model_ships_without_its_temperature(patch: Patch) -> None:
-    rewrite(patch, results.write_results, "fitted.plan.size, temperature, about", "fitted.plan.size, 1.0, about")
+    rewrite(patch, results.write_results, "plan.size, temperature, about", "plan.size, 1.0, about")
 
 
 @of_results
@@ -236,8 +238,8 @@ def confusions_are_those_of_the_other_method(patch: Patch) -> None:
     rewrite(
         patch,
         results.write_results,
-        "_confusion(truth, best.logits.argmax(1)",
-        '_confusion(truth, fitted.judged["mean-teacher"].logits.argmax(1)',
+        "_confusion(truth, better.logits.argmax(1)",
+        '_confusion(truth, comparison.results["mean-teacher"].logits.argmax(1)',
     )
 
 
@@ -249,7 +251,7 @@ def errors_of_the_methods_change_places(patch: Patch) -> None:
 
 @of_results
 def model_carries_the_error_of_the_other_method(patch: Patch) -> None:
-    rewrite(patch, results.write_results, "judged[fitted.method] |", 'judged["mean-teacher"] |')
+    rewrite(patch, results.write_results, "errors[comparison.better] |", 'errors["mean-teacher"] |')
 
 
 @of_results
@@ -301,14 +303,14 @@ def errors_of_a_class_are_counted_among_its_predictions(patch: Patch) -> None:
     rewrite(
         patch,
         results._per_class,
-        "float(best.wrong[truth == k].mean()) if (truth == k).any()",
-        "float(best.wrong[best.logits.argmax(1) == k].mean()) if (truth == k).any()",
+        "float(result.wrong[truth == k].mean()) if (truth == k).any()",
+        "float(result.wrong[result.logits.argmax(1) == k].mean()) if (truth == k).any()",
     )
 
 
 @of_results
 def judged_images_of_a_class_are_counted_by_their_prediction(patch: Patch) -> None:
-    rewrite(patch, results._per_class, "int((truth == k).sum())", "int((best.logits.argmax(1) == k).sum())")
+    rewrite(patch, results._per_class, "int((truth == k).sum())", "int((result.logits.argmax(1) == k).sum())")
 
 
 @of_results
@@ -316,14 +318,14 @@ def labels_of_unreadable_files_are_counted(patch: Patch) -> None:
     rewrite(
         patch,
         results.write_results,
-        "np.isin(np.arange(len(photos)), usable) & (photos.labels != UNLABELLED)",
+        "data.labels != UNLABELLED",
         "photos.labels != UNLABELLED",
     )
 
 
 @of_results
 def unreadable_files_are_counted_among_the_predictions(patch: Patch) -> None:
-    rewrite(patch, results._per_class, "probabilities[fitted.usable]", "probabilities")
+    rewrite(patch, results._per_class, "probabilities[data.usable]", "probabilities")
 
 
 @of_results
@@ -339,7 +341,12 @@ def predictions_of_unreadable_files_push_the_others_down(patch: Patch) -> None:
 
 @of_results
 def surest_images_are_asked_about_next(patch: Patch) -> None:
-    rewrite(patch, label_next.label_next, 'np.argsort(margin, kind="stable")', 'np.argsort(-margin, kind="stable")')
+    rewrite(
+        patch,
+        label_next.label_next,
+        'np.argsort(best - second_best, kind="stable")',
+        'np.argsort(second_best - best, kind="stable")',
+    )
 
 
 @of_results

@@ -10,8 +10,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,10 @@ from torch import Tensor
 from meanteacher.core import Problem
 from meanteacher.data import Fixed
 from meanteacher.fitting import crossval, fit, results
-from meanteacher.fitting.fit import Wishes
+from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.plan import Machine, Plan
-from meanteacher.fitting.results import Fitted
 from meanteacher.models import FastNet
 from meanteacher.schedules import Constant
-from meanteacher.train import Callback
 from meanteacher.views import Translate
 
 METHODS = ("mean-teacher", "supervised")
@@ -157,8 +154,10 @@ class Fit:
     photos: Photos
     added: Mapping[str, str]
     """name -> label of the labels file."""
-    fitted: Fitted
-    """What the results were written from."""
+    given: tuple[Any, ...]
+    """The first arguments that the results were written from: config, validation, comparison and findings."""
+    options: Mapping[str, Any]
+    """The others."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -268,17 +267,6 @@ def forward(
     return logits
 
 
-class _Silent(Callback):
-    """An onlooker and a callback that do nothing."""
-
-    @contextmanager
-    def show(self, name: str, steps: int) -> Iterator["_Silent"]:
-        yield self
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
 def make_fit(
     given: Photos,
     name: str,
@@ -303,24 +291,14 @@ def make_fit(
     if added:
         file = out.parent / "labels.csv"
         file.write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in added.items()))
-    wishes = Wishes(
-        photos=given.root,
-        labels=file,
-        minutes=60.0,
-        out=out,
-        flip=False,
-        start=start,
-        resume=False,
-        overwrite=False,
-        device="cpu",
-    )
-    written: list[Fitted] = []
+    config = FitConfig(photos=given.root, labels=file, minutes=60.0, out=out, flip=False, start=start, device="cpu")
+    written: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     with pytest.MonkeyPatch.context() as patch:
         write, real = results.write_results, crossval.photo_recipe
 
-        def note(fitted: Fitted, *rest: Any, **options: Any) -> dict[str, Any]:
-            written.append(fitted)
-            return write(fitted, *rest, **options)
+        def note(*arguments: Any, **options: Any) -> dict[str, Any]:
+            written.append((arguments, options))
+            return write(*arguments, **options)
 
         def short(plan: Plan, method: str, **options: Any) -> Any:
             recipe = real(plan, method, **options)
@@ -340,8 +318,8 @@ def make_fit(
         patch.setattr(crossval, "photo_recipe", short)
         if not pages:
             patch.setattr(results, "write_pages", lambda *_: None)
-        assert fit.fit(wishes, _Silent(), should_stop=lambda: False) is not None
-    return Fit(out, out / "runs", given, dict(added or {}), written[0])
+        fit.run_fit(config, FitCallback())
+    return Fit(out, out / "runs", given, dict(added or {}), *written[0])
 
 
 def _machine(width: float | None, **given: Any) -> Machine:

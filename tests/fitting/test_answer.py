@@ -4,63 +4,84 @@ import numpy as np
 import pytest
 
 from meanteacher.fitting.answer import answer, estimate
+from meanteacher.fitting.crossval import EvaluationResult, better_method
+from meanteacher.formats import points
+from meanteacher.stats import paired_gain
 
 
-def said(mean_teacher: list[int], supervised: list[int], n: int, n_unlabelled: int = 1000) -> dict[str, str]:
+def answered(mean_teacher: list[int], supervised: list[int], n: int, n_unlabelled: int = 1000) -> dict[str, str]:
     """The answer when each model is wrong on these of n images."""
-    ours, baseline = np.isin(np.arange(n), mean_teacher), np.isin(np.arange(n), supervised)
-    judged, gain = estimate("held-out", ours, baseline)
-    return answer(judged, gain, n_unlabelled=n_unlabelled)
+    wrong = {
+        method: np.isin(np.arange(n), rows)
+        for method, rows in (("mean-teacher", mean_teacher), ("supervised", supervised))
+    }
+    # Neither outputs nor models matter here.
+    results = {method: EvaluationResult(np.empty(0), its, None) for method, its in wrong.items()}  # type: ignore[arg-type]
+    errors, gain = estimate("held-out", wrong["mean-teacher"], wrong["supervised"])
+    return answer(errors, gain, shipped=better_method(results), n_unlabelled=n_unlabelled)
+
+
+def numbers(sentence: str) -> set[str]:
+    return set(re.findall(r"\d[\d,.]*\d|\d", sentence))
 
 
 def test_a_clear_gain_is_a_yes_with_both_errors_and_the_interval() -> None:
-    result = said(list(range(20)), list(range(50)), 100)
-    assert result["helped"] == "yes"
-    assert result["shipped"] == "mean-teacher"
-    assert result["sentence"].startswith(
-        "Yes, the 1,000 unlabelled images helped: 20.0 % wrong with them, 50.0 % without"
-    )
-    assert "on 100 images kept apart" in result["sentence"]
+    result = answered(list(range(20)), list(range(50)), 100)
+    assert (result["helped"], result["shipped"]) == ("yes", "mean-teacher")
+    assert result["sentence"].startswith("Yes")
+    gain = paired_gain(np.arange(100) < 20, np.arange(100) < 50).difference
+    interval = {points(100 * gain.low), points(100 * gain.high)}
+    assert {"1,000", "20.0", "50.0", "100", *interval} == numbers(result["sentence"])
 
 
 def test_a_clear_loss_is_a_no_and_the_baseline_ships() -> None:
-    result = said(list(range(50)), list(range(20)), 100)
-    assert result["helped"] == "no"
-    assert result["shipped"] == "supervised"
-    assert "The model trained without them is the one that is kept." in result["sentence"]
+    result = answered(list(range(50)), list(range(20)), 100)
+    assert (result["helped"], result["shipped"]) == ("no", "supervised")
+    assert result["sentence"].startswith("No")
+    assert {"1,000", "50.0", "20.0", "100"} <= numbers(result["sentence"])
 
 
-def test_what_may_be_chance_is_said_to_be() -> None:
-    result = said([0, 1, 2], [0, 1, 2, 3], 20)
-    assert result["helped"] == "unclear"
-    assert "cannot be told yet" in result["sentence"]
-    assert "labelled images to judge by would show it, instead of 20." in result["sentence"]
+def test_a_difference_that_may_be_chance_is_unclear_and_says_how_many_images_would_show_it() -> None:
+    result = answered([0, 1, 2], [0, 1, 2, 3], 20)
+    assert (result["helped"], result["shipped"]) == ("unclear", "mean-teacher")
+    assert {"15.0", "20.0", "20"} <= numbers(result["sentence"])
+    assert "chance" in result["sentence"]
+
+
+def test_more_images_than_are_ever_used_for_testing_are_said_to_be() -> None:
+    sentence = answered(list(range(231)), list(range(60, 300)), 1200)["sentence"]
+    assert {"7,400", "1,000"} <= numbers(sentence)
 
 
 def test_numbers_are_written_in_one_way() -> None:
-    sentences = [
-        said(list(range(200)), list(range(500)), 1200, 20_000)["sentence"],
-        said(list(range(500)), list(range(200)), 1200, 20_000)["sentence"],
-        said(list(range(231)), list(range(60, 300)), 1200, 20_000)["sentence"],
-        said(list(range(200)), list(range(200)), 1200, 0)["sentence"],
-    ]
-    assert "it takes about 7,400 labelled images to judge by to show it, more than the 1,000" in sentences[2]
-    for sentence in sentences:
-        assert re.findall(r"\S*%", sentence.replace(" %", "%"))
-        assert all(re.fullmatch(r"\d+\.\d", n) for n in re.findall(r"(\S+) ?%", sentence)), sentence
+    for sentence in (
+        answered(list(range(200)), list(range(500)), 1200, 20_000)["sentence"],
+        answered(list(range(500)), list(range(200)), 1200, 20_000)["sentence"],
+        answered(list(range(231)), list(range(60, 300)), 1200, 20_000)["sentence"],
+        answered(list(range(200)), list(range(200)), 1200, 20_000)["sentence"],
+        answered(list(range(200)), list(range(200)), 1200, 0)["sentence"],
+    ):
+        shares = re.findall(r"(\S+) ?%", sentence)
+        assert shares
+        assert all(re.fullmatch(r"\d+\.\d", share) for share in shares), sentence
         assert not re.search(r"\d{4}", sentence), sentence
 
 
-def test_equal_models_show_no_difference() -> None:
-    assert said([1], [1], 20)["sentence"].startswith("No difference between the two can be seen")
+def test_equal_models_show_no_difference_and_mean_teacher_ships() -> None:
+    result = answered([1], [1], 20)
+    assert (result["helped"], result["shipped"]) == ("unclear", "mean-teacher")
+    assert "no visible difference" in result["sentence"]
+    assert "chance" not in result["sentence"]
 
 
 def test_without_unlabelled_images_nothing_is_claimed_about_them() -> None:
-    assert "no unlabelled images" in said([0], [0, 1], 20, n_unlabelled=0)["sentence"]
+    result = answered([0], [0, 1], 20, n_unlabelled=0)
+    assert "no unlabelled images" in result["sentence"]
+    assert numbers(result["sentence"]) == {"5.0", "20"}
 
 
 def test_the_estimate_counts_pairs() -> None:
-    judged, _ = estimate("folds", np.array([True, False, False, False]), np.array([True, True, True, False]))
-    assert judged["difference"]["points"] == pytest.approx(50)
-    assert judged["mean-teacher"]["wrong"] == 1
-    assert judged["supervised"]["error"] == 0.75
+    errors, _ = estimate("folds", np.array([True, False, False, False]), np.array([True, True, True, False]))
+    assert errors["difference"]["points"] == pytest.approx(50)
+    assert errors["mean-teacher"]["wrong"] == 1
+    assert errors["supervised"]["error"] == 0.75

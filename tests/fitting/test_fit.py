@@ -1,14 +1,16 @@
 """The whole of `meanteacher fit`, on made-up photos and a plan of a few steps."""
 
 import csv
+import dataclasses
 import hashlib
 import json
 import shlex
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from html import unescape
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,15 @@ from typer.testing import CliRunner
 
 from meanteacher.classifier.bundle import load_bundle
 from meanteacher.classifier.evaluate import evaluate
+from meanteacher.cli import photos as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError
+from meanteacher.fitting import crossval
 from meanteacher.fitting import fit as fitting
-from meanteacher.fitting.fit import Wishes, fit
+from meanteacher.fitting.config import FitCallback, FitConfig, FitInterrupted
+from meanteacher.fitting.fit import fit, run_fit
 from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.photos.duplicates import digest
-from meanteacher.photos.findings import Finding
 from meanteacher.train import Callback, Evaluation, LogEntry
 from pretend_gpu import NAME, pretend_gpu
 from support import HashPasses
@@ -75,66 +79,60 @@ def _paint(path: Path, colour: str, draws: np.random.Generator) -> None:
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
 
-class Quiet(Callback):
-    """Listens and remembers."""
+class Recorder(FitCallback, Callback):
+    """Remembers what it is told, and stops after so many steps."""
 
-    def __init__(self) -> None:
-        self.said: list[str] = []
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.messages: list[str] = []
         self.trained: list[str] = []
         self.logged: set[str] = set()
-        self.judged: set[str] = set()
+        self.evaluated: set[str] = set()
+        self._left = stop_after
 
-    @contextmanager
-    def show(self, name: str, steps: int) -> Iterator["Quiet"]:
+    def on_message(self, sentence: str) -> None:
+        self.messages.append(sentence)
+
+    def on_run(self, name: str, steps: int) -> AbstractContextManager[Callback]:
         self.trained.append(name)
-        yield self
+        return nullcontext(self)
 
-    def say(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-    def found(self, findings: tuple[Finding, ...]) -> None: ...
-
-    def progress(self, doing: str, done: int, total: int) -> None: ...
+    def should_stop(self) -> bool:
+        self._left = None if self._left is None else self._left - 1
+        return self._left is not None and self._left < 0
 
     def on_log(self, entry: LogEntry) -> None:
         self.logged.add(self.trained[-1])
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        self.judged.add(self.trained[-1])
+        self.evaluated.add(self.trained[-1])
 
 
-def wishes(photos: Path, out: Path, **changes: Any) -> Wishes:
-    given: dict[str, Any] = {
-        "labels": None,
-        "minutes": 600.0,
-        "flip": None,
-        "start": None,
-        "resume": False,
-        "overwrite": False,
-    }
-    return Wishes(photos=photos, out=out, **{**given, **changes})
+def config(photos: Path, out: Path, **changes: Any) -> FitConfig:
+    return FitConfig(photos=photos, out=out, **{"minutes": 600.0, **changes})
+
+
+def interrupt(given: FitConfig, *, after: int, callback: Recorder | None = None) -> None:
+    """Stop a fit after so many steps."""
+    with pytest.raises(FitInterrupted, match=r"resume=True \(--resume\)"):
+        run_fit(given, callback or Recorder(stop_after=after))
 
 
 def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def never() -> bool:
-    return False
-
-
 @pytest.fixture(scope="module")
 def fitted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fits") / "fit"
-    assert fit(wishes(photos, out), Quiet(), should_stop=never) is not None
+    run_fit(config(photos, out), Recorder())
     return out
 
 
 @pytest.mark.parametrize("minutes", [0.3, 0.999, 0.0, -5.0, float("nan"), float("inf")])
 def test_too_few_minutes_are_refused_before_anything_is_read(minutes: float, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 1, got"):
-        wishes(tmp_path / "not there", tmp_path / "out", minutes=minutes)
-    assert wishes(tmp_path, tmp_path / "out", minutes=1).minutes == 1
+        config(tmp_path / "not there", tmp_path / "out", minutes=minutes)
+    assert config(tmp_path, tmp_path / "out", minutes=1).minutes == 1
 
 
 def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path, photos: Path) -> None:
@@ -220,14 +218,8 @@ def test_the_model_knows_the_images_that_taught_it(fitted: Path, photos: Path) -
 def test_unlabelled_images_have_been_seen_where_the_shipped_model_learnt_from_them(
     method: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = fitting._trained
-
-    def better(*given: Any) -> Any:
-        judged, _, shipped = trained(*given)
-        return judged, method, shipped
-
-    monkeypatch.setattr(fitting, "_trained", better)
-    assert fit(wishes(photos, tmp_path / "fit"), Quiet(), should_stop=never) is not None
+    monkeypatch.setattr(crossval, "better_method", lambda results: method)
+    run_fit(config(photos, tmp_path / "fit"), Recorder())
     seen = load_bundle(tmp_path / "fit").seen
     assert seen is not None
     assert seen.n_unlabelled == (20 if method == "mean-teacher" else 0)
@@ -259,7 +251,7 @@ def test_what_is_said_about_mirroring_is_what_is_done(fitted: Path) -> None:
     planned, done, sentence = _mirroring(fitted)
     assert planned
     assert done
-    assert sentence.startswith("Images are also shown mirrored during training, since no name")
+    assert sentence.startswith("Images are also shown mirrored during training")
 
 
 def test_no_image_judges_a_model_that_it_taught(fitted: Path) -> None:
@@ -272,10 +264,9 @@ def test_no_image_judges_a_model_that_it_taught(fitted: Path) -> None:
 
 
 def test_an_interrupted_fit_is_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
-    out, calls = tmp_path / "fit", iter(range(10_000))
-    assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 6) is None
-    onlooker = Quiet()
-    assert fit(wishes(photos, out, resume=True), onlooker, should_stop=never) is not None
+    out = tmp_path / "fit"
+    interrupt(config(photos, out), after=6)
+    run_fit(config(photos, out, resume=True), Recorder())
     for name in ("model/weights.safetensors", "model/seen.bin", "predictions.csv", "label-next.csv"):
         assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
 
@@ -285,7 +276,7 @@ def test_going_on_from_a_model_that_does_not_say_what_it_has_seen_is_remembered(
 ) -> None:
     old = shutil.copytree(fitted, tmp_path / "old")
     (old / "model" / "seen.bin").unlink()
-    assert fit(wishes(photos, tmp_path / "more", start=old), Quiet(), should_stop=never) is not None
+    run_fit(config(photos, tmp_path / "more", start=old), Recorder())
     seen = load_bundle(tmp_path / "more").seen
     assert seen is not None
     assert not seen.complete
@@ -298,11 +289,11 @@ def test_changed_photos_are_not_resumed(fitted: Path, tmp_path: Path, photos: Pa
         target = copy / path.relative_to(photos)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-    out, calls = tmp_path / "fit", iter(range(10_000))
-    assert fit(wishes(copy, out), Quiet(), should_stop=lambda: next(calls) >= 2) is None
+    out = tmp_path / "fit"
+    interrupt(config(copy, out), after=2)
     (copy / "red" / "0.png").unlink()
     with pytest.raises(InputError, match="The photos or their labels are not those"):
-        fit(wishes(copy, out, resume=True), Quiet(), should_stop=never)
+        run_fit(config(copy, out, resume=True), Recorder())
 
 
 @pytest.mark.parametrize(
@@ -314,32 +305,31 @@ def test_nothing_is_overwritten_unasked(
 ) -> None:
     out = tmp_path if "out" in changes else fitted
     with pytest.raises(InputError, match=message):
-        fit(wishes(photos, out, resume=changes.get("resume", False)), Quiet(), should_stop=never)
+        run_fit(config(photos, out, resume=changes.get("resume", False)), Recorder())
 
 
 def test_a_folder_with_other_files_is_left_alone(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(InputError, match="holds other files"):
-            fit(wishes(photos, tmp_path, overwrite=overwrite), Quiet(), should_stop=never)
+            run_fit(config(photos, tmp_path, overwrite=overwrite), Recorder())
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
 def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("path,label\nunlabelled/00.png,navy\nunlabelled/03.png,navy\n")
-    onlooker = Quiet()
-    more = wishes(photos, tmp_path / "more", labels=labels, start=fitted, flip=False)
-    content = fit(more, onlooker, should_stop=never)
-    assert content is not None
+    recorder = Recorder()
+    more = config(photos, tmp_path / "more", labels=labels, start=fitted, flip=False)
+    content = run_fit(more, recorder)
     assert content["data"]["class_names"] == ["blue", "green", "navy", "red"]
     assert content["data"]["labels_file"] == str(labels)
     assert _mirroring(tmp_path / "more") == (
         False,
         False,
-        "Images are not mirrored during training, as --no-flip asks.",
+        "Images are not mirrored during training, as requested by --no-flip.",
     )
-    last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
+    last = json.loads((tmp_path / "more" / "runs" / recorder.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
     # What taught the first model has taught this one.
     before, seen = load_bundle(fitted).seen, load_bundle(tmp_path / "more").seen
@@ -348,10 +338,10 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     assert split(seen.labelled) == split(before.labelled) | digests(fitted, photos, "unlabelled/0[03].png")
     assert seen.complete
     # No error is told of the last training, which every label taught.
-    assert onlooker.logged == set(onlooker.trained)
-    assert onlooker.judged == set(onlooker.trained[:-1])
+    assert recorder.logged == set(recorder.trained)
+    assert recorder.evaluated == set(recorder.trained[:-1])
     # A model that every label has taught judges nothing: the folds start anew.
-    first = json.loads((tmp_path / "more" / "runs" / onlooker.trained[0] / "run.json").read_text())
+    first = json.loads((tmp_path / "more" / "runs" / recorder.trained[0] / "run.json").read_text())
     assert first["recipe"]["model"]["is"].endswith("FastNet")
 
 
@@ -363,13 +353,12 @@ def test_a_fit_is_not_resumed_on_another_kind_of_device(
     assert plan["device"] == "cpu"
     (tmp_path / "plan.json").write_text(json.dumps(plan | {"device": "mps"}))
     with pytest.raises(InputError, match="was started on mps"):
-        fit(wishes(photos, tmp_path, resume=True, device=device), Quiet(), should_stop=never)
+        run_fit(config(photos, tmp_path, resume=True, device=device), Recorder())
 
 
 def test_a_fit_on_a_gpu_leaves_the_same_model(fitted: Path, photos: Path, tmp_path: Path) -> None:
     with pretend_gpu():
-        content = fit(wishes(photos, tmp_path, device="auto"), Quiet(), should_stop=never)
-    assert content is not None
+        content = run_fit(config(photos, tmp_path, device="auto"), Recorder())
     assert (content["environment"]["device"], content["environment"]["device_name"]) == ("cuda", NAME)
     assert json.loads((tmp_path / "plan.json").read_text())["device"] == "cuda"
     here, there = load_bundle(fitted).network.state_dict(), load_bundle(tmp_path).network.state_dict()
@@ -381,23 +370,22 @@ def test_a_fit_on_a_gpu_leaves_the_same_model(fitted: Path, photos: Path, tmp_pa
 def test_a_wrong_device_replaces_nothing(fitted: Path, photos: Path) -> None:
     before = sorted(fitted.rglob("*"))
     with pytest.raises(InputError, match="A device is auto, cpu"):
-        fit(wishes(photos, fitted, overwrite=True, device="tpu"), Quiet(), should_stop=never)
+        run_fit(config(photos, fitted, overwrite=True, device="tpu"), Recorder())
     assert sorted(fitted.rglob("*")) == before
 
 
 def test_a_fit_without_time_left_ends_with_a_model_and_says_what_it_left_out(photos: Path, tmp_path: Path) -> None:
     """The plan is of 4 steps a run; the minutes are over before the first of them."""
-    onlooker = Quiet()
+    recorder = Recorder()
     out = tmp_path / "fit"
-    content = fit(wishes(photos, out, minutes=1.0), onlooker, should_stop=never, began=time.perf_counter() - 70)
-    assert content is not None
+    content = run_fit(config(photos, out, minutes=1.0), recorder, began=time.perf_counter() - 70)
     for run in (out / "runs").iterdir():
         record = json.loads((run / "record.json").read_text())
         assert record["skipped_steps"] == 3
         assert record["steps"] == 4
     assert load_bundle(out).class_names == tuple(COLOURS)
-    assert "25.0 % of supervised-fold-1" in onlooker.said[-1]
-    assert onlooker.said[-1] in content["plan"]["sentence"]
+    assert "25.0 % of supervised-fold-1" in recorder.messages[-1]
+    assert recorder.messages[-1] in content["plan"]["sentence"]
 
 
 def test_a_fit_in_time_leaves_nothing_out(fitted: Path) -> None:
@@ -407,13 +395,13 @@ def test_a_fit_in_time_leaves_nothing_out(fitted: Path) -> None:
 
 
 def test_time_spent_before_an_interruption_counts_when_the_fit_is_resumed(photos: Path, tmp_path: Path) -> None:
-    out, calls = tmp_path / "fit", iter(range(10_000))
-    assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 2) is None
+    out = tmp_path / "fit"
+    interrupt(config(photos, out), after=2)
     plan = json.loads((out / "plan.json").read_text())
     assert plan["spent"] > 0
     plan["spent"] = 60 * plan["plan"]["minutes"]
     (out / "plan.json").write_text(json.dumps(plan))
-    assert fit(wishes(photos, out, resume=True), Quiet(), should_stop=never) is not None
+    run_fit(config(photos, out, resume=True), Recorder())
     last = json.loads((out / "runs" / "mean-teacher-fold-1" / "record.json").read_text())
     assert last["skipped_steps"] == 3
 
@@ -423,10 +411,9 @@ def test_where_folds_would_be_too_short_a_part_is_held_out(
 ) -> None:
     """Of 5 labels a class one or two judge, and each method is trained once; resuming keeps to that."""
     monkeypatch.setattr(fitting, "FEWEST_STEPS", 5)
-    out, calls, onlooker = tmp_path / "fit", iter(range(10_000)), Quiet()
-    assert fit(wishes(photos, out), onlooker, should_stop=lambda: next(calls) >= 2) is None
-    content = fit(wishes(photos, out, resume=True), onlooker, should_stop=never)
-    assert content is not None
+    out, before, recorder = tmp_path / "fit", Recorder(stop_after=2), Recorder()
+    interrupt(config(photos, out), after=2, callback=before)
+    content = run_fit(config(photos, out, resume=True), recorder)
     assert content["estimate"]["how"] == "held-out"
     # The images that judge have not taught the model, and are new to it.
     seen = load_bundle(out).seen
@@ -438,7 +425,7 @@ def test_where_folds_would_be_too_short_a_part_is_held_out(
     scores = evaluate(load_bundle(out), photos)
     assert (scores["judged"], scores["n_judged"]) == ("new", content["estimate"]["n"])
     assert scores["wrong"] == content["estimate"][content["answer"]["shipped"]]["wrong"]
-    assert onlooker.trained == ["supervised", "supervised", "mean-teacher"]
+    assert before.trained + recorder.trained == ["supervised", "supervised", "mean-teacher"]
 
 
 def test_images_that_take_too_long_to_read_are_refused_at_once_and_later_no_more(
@@ -448,11 +435,11 @@ def test_images_that_take_too_long_to_read_are_refused_at_once_and_later_no_more
     monkeypatch.setattr(fitting.Timing, "total", lambda self: float(next(clock)))
     (tmp_path / "a" / "runs").mkdir(parents=True)
     (tmp_path / "a" / "plan.json").write_text("of an earlier fit")
-    with pytest.raises(InputError, match=r"Reading the 36 images would take .* Give at least \d+ with --minutes"):
-        fit(wishes(photos, tmp_path / "a", minutes=1, overwrite=True), Quiet(), should_stop=never)
+    with pytest.raises(InputError, match=r"Reading the 36 images would take .* \(--minutes\) to at least \d+"):
+        run_fit(config(photos, tmp_path / "a", minutes=1, overwrite=True), Recorder())
     assert (tmp_path / "a" / "plan.json").read_text() == "of an earlier fit"  # nothing is lost by a refusal
     clock = iter(range(20, 10_000))
-    assert fit(wishes(photos, tmp_path / "b", minutes=1), Quiet(), should_stop=never) is not None
+    run_fit(config(photos, tmp_path / "b", minutes=1), Recorder())
 
 
 def test_a_fit_in_three_folds_hashes_the_pixels_twice(
@@ -466,3 +453,72 @@ def test_a_fit_in_three_folds_hashes_the_pixels_twice(
     assert len(list((tmp_path / "fit" / "runs").iterdir())) == 7
     assert len(np.load(tmp_path / "fit" / "cache" / "images-32.npy")) == 36
     assert passes.n == 2
+
+
+def test_fit_from_python_returns_the_model_that_the_folder_holds(
+    fitted: Path, photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = fit(str(photos), out=str(tmp_path / "fit"), minutes=600)
+    assert model.class_names == tuple(COLOURS)
+    for name in ("model/weights.safetensors", "predictions.csv"):
+        assert (tmp_path / "fit" / name).read_bytes() == (fitted / name).read_bytes(), name
+    saved, here = load_bundle(tmp_path / "fit").network.state_dict(), model.network.state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in here.items())
+    printed = capfd.readouterr().err
+    for part in ("Problem: ", "7 networks", "supervised-fold-1: step 4, error ", "mean-teacher-fold-3: 4 steps"):
+        assert part in printed
+    fit(photos, out=tmp_path / "fit", minutes=600, overwrite=True, callback=FitCallback())
+    assert capfd.readouterr().err == ""
+
+
+def test_the_command_and_the_function_have_the_same_options_and_defaults() -> None:
+    command, function = (
+        {
+            name: (str(option.default) if isinstance(option.default, Path) else option.default)
+            for name, option in signature(each).parameters.items()
+        }
+        for each in (commands.fit, fit)
+    )
+    assert {name: function.pop(name) for name in ("callback", "began")} == {"callback": None, "began": None}
+    assert command == function
+    fields = {field.name: field.default for field in dataclasses.fields(FitConfig) if field.name != "photos"}
+    assert {name: str(value) for name, value in fields.items()} == {
+        name: str(value) for name, value in function.items() if name != "photos"
+    }
+
+
+def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(fitting, "run_fit", lambda *args, **options: given.extend((*args, options)))
+    monkeypatch.setattr(fitting, "load_bundle", lambda folder: folder)
+    callback = FitCallback()
+    options = {"minutes": 7, "flip": True, "resume": True, "overwrite": True, "device": "cpu"}
+    out = fit("p", "l.csv", out=tmp_path, start="s", callback=callback, began=3.0, **options)  # type: ignore[arg-type]
+    paths = {"photos": Path("p"), "labels": Path("l.csv"), "out": tmp_path, "start": Path("s")}
+    assert given == [FitConfig(**paths, **options), callback, {"began": 3.0}]  # type: ignore[arg-type]
+    assert out == tmp_path
+
+
+def test_ctrl_c_leaves_a_fit_that_can_be_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    out, spent = tmp_path / "fit", []
+
+    class Interrupting(Recorder):
+        def on_run(self, name: str, steps: int) -> AbstractContextManager[Callback]:
+            spent.append(json.loads((out / "plan.json").read_text())["spent"])
+            return super().on_run(name, steps)
+
+        def on_evaluation(self, evaluation: Evaluation) -> None:
+            super().on_evaluation(evaluation)
+            if self.trained[-1] == "mean-teacher-fold-2":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(photos, out=out, minutes=600, callback=Interrupting())
+    assert json.loads((out / "plan.json").read_text())["spent"] > spent[0]
+    recorder = Recorder()
+    fit(photos, out=out, minutes=600, resume=True, callback=recorder)
+    assert "supervised-fold-1" not in recorder.logged
+    assert recorder.logged
+    assert (out / "model" / "weights.safetensors").read_bytes() == (
+        fitted / "model" / "weights.safetensors"
+    ).read_bytes()

@@ -1,5 +1,7 @@
 """A plan that fits the time, on a machine of any speed, and runs that keep to it."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,17 @@ import pytest
 
 from meanteacher.core import InputError
 from meanteacher.data import Fixed
-from meanteacher.fitting.plan import METHODS, WIDTHS, Machine, Plan, check_enough, image_size, make_plan, photo_recipe
+from meanteacher.fitting.plan import (
+    METHODS,
+    WIDTHS,
+    Machine,
+    Plan,
+    PlanFile,
+    check_enough,
+    image_size,
+    make_plan,
+    photo_recipe,
+)
 
 
 def machine(cost: float = 0.5, widths: tuple[float, ...] = WIDTHS) -> Machine:
@@ -71,18 +83,18 @@ def test_what_takes_time_leaves_fewer_steps(change: dict[str, Any]) -> None:
 def test_too_few_minutes_are_refused_with_how_many_it_takes() -> None:
     slow = machine(cost=100)
     with pytest.raises(
-        InputError, match=r"1 minutes are too few for 1,000 images .* Give at least (\d+) with"
+        InputError, match=r"1 minutes are too few for 1,000 images .* minutes \(--minutes\) to at least (\d+)"
     ) as refused:
         check_enough(slow, minutes=1, spent=5, n_images=1000)
-    enough = int(str(refused.value).split("at least ")[1].split()[0])
+    enough = int(str(refused.value).split("at least ")[1].rstrip("."))
     check_enough(slow, minutes=enough, spent=5, n_images=1000)
 
 
 def test_the_sentence_says_what_will_happen() -> None:
     plan = planned(18)
-    assert f"FastNet at width 0.5, {plan.steps:,} steps" in plan.sentence()
-    assert "on 2 threads: about 16 min of training" in plan.sentence()
-    assert "in each of 4 rounds" in planned(60, n_rounds=4).sentence()
+    for part in ("2 networks", f"{plan.steps:,} steps", "width 0.5", "32x32", "2 threads", "16 min"):
+        assert part in plan.sentence()
+    assert "7 networks" in planned(60, n_rounds=4).sentence()
 
 
 def test_the_two_recipes_see_the_same_labelled_rows_and_differ_in_the_unlabelled_ones_alone() -> None:
@@ -99,3 +111,20 @@ def test_images_are_brought_to_the_largest_size_that_most_of_them_fill(side: int
     shapes = np.array([[side, 2 * side]] * 5 + [[4000, 4000], [0, 0]])
     assert image_size(shapes) == expected
     assert image_size(None, side) == expected
+
+
+def test_a_plan_is_read_back_as_it_was_written_with_the_names_of_earlier_versions(tmp_path: Path) -> None:
+    plan, file = planned(18, n_labelled=1000), PlanFile(tmp_path)
+    file.write(plan, fingerprint="f", spent=3.0, device="cpu")
+    assert file.read("f") == (plan, 3.0)
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert set(written) == {"fingerprint", "spent", "device", "plan"}
+    names = "minutes size width steps flip gentle threads seconds_per_step seconds n_rounds"
+    assert set(written["plan"]) == set(names.split())
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"plan": {"minutes": 3}, "spent": 1}', '{"plan": 3, "spent": 1}'])
+def test_a_damaged_plan_is_refused(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(damage)
+    with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
+        PlanFile(tmp_path).read("f")

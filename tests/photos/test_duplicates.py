@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from meanteacher.photos import duplicates
-from meanteacher.photos.duplicates import alike, duplicate_groups, exact_groups
+from meanteacher.photos.duplicates import digest, find_duplicates, same_picture
 
 SIZE = 32
 
@@ -74,42 +74,45 @@ def with_other_detail(pixels: np.ndarray) -> np.ndarray:
 def test_a_copy_that_was_worked_on_is_found(change: Callable[[np.ndarray], np.ndarray]):
     originals = pictures(40)
     images = np.concatenate([originals, [change(each) for each in originals]])
-    assert duplicate_groups(images).tolist() == [*range(40), *range(40)]
-    assert exact_groups(images).tolist() == list(range(80))
-    assert alike(images, np.arange(40), np.arange(40, 80)).all()
+    found = find_duplicates(images)
+    assert found.near.tolist() == [*range(40), *range(40)]
+    assert found.exact.tolist() == list(range(80))
+    assert same_picture(images, np.arange(40), np.arange(40, 80)).all()
 
 
 @pytest.mark.parametrize("change", [mirrored, recoloured, with_a_bird, with_other_detail])
 def test_another_picture_is_not_accused(change: Callable[[np.ndarray], np.ndarray]):
     originals = pictures(40)
     images = np.concatenate([originals, [change(each) for each in originals]])
-    assert duplicate_groups(images).tolist() == list(range(80))
-    assert not alike(images, np.arange(40), np.arange(40, 80)).any()
+    assert find_duplicates(images).near.tolist() == list(range(80))
+    assert not same_picture(images, np.arange(40), np.arange(40, 80)).any()
 
 
 def test_exact_copies_are_led_by_the_first():
     images = pictures(5)[[3, 1, 3, 0, 1, 1]]
-    assert exact_groups(images).tolist() == [0, 1, 0, 3, 1, 1]
-    assert duplicate_groups(images).tolist() == [0, 1, 0, 3, 1, 1]
+    found = find_duplicates(images)
+    assert found.exact.tolist() == [0, 1, 0, 3, 1, 1]
+    assert found.near.tolist() == [0, 1, 0, 3, 1, 1]
+    assert found.digests == tuple(digest(image) for image in images)
 
 
 def test_plain_images_are_alike_only_where_they_are_equal():
     levels = [0, 1, 250, 128, 128, 255]
     images = np.stack([np.full((3, SIZE, SIZE), level, np.uint8) for level in levels])
-    assert duplicate_groups(images).tolist() == [0, 1, 2, 3, 3, 5]
+    assert find_duplicates(images).near.tolist() == [0, 1, 2, 3, 3, 5]
 
 
-def test_noise_on_plain_images_does_not_make_them_alike():
+def test_noise_on_plain_images_does_not_make_them_same_picture():
     draw = np.random.default_rng(0)
     images = draw.integers(120, 125, (50, 3, SIZE, SIZE)).astype(np.uint8)
-    assert duplicate_groups(images).tolist() == list(range(50))
+    assert find_duplicates(images).near.tolist() == list(range(50))
 
 
 def test_what_is_all_but_plain_is_too_little_to_be_told_apart_by():
     wall = np.broadcast_to(np.linspace(200, 205, SIZE), (3, SIZE, SIZE)).astype(np.uint8)
     steep = (wall - 190) * 8
-    assert duplicate_groups(np.stack([wall, wall + 1])).tolist() == [0, 1]
-    assert duplicate_groups(np.stack([steep, steep + 1])).tolist() == [0, 0]
+    assert find_duplicates(np.stack([wall, wall + 1])).near.tolist() == [0, 1]
+    assert find_duplicates(np.stack([steep, steep + 1])).near.tolist() == [0, 0]
 
 
 def test_a_copy_is_found_where_noise_on_a_background_is_most_of_the_image():
@@ -117,21 +120,21 @@ def test_a_copy_is_found_where_noise_on_a_background_is_most_of_the_image():
     images = np.full((60, 3, SIZE, SIZE), 240, np.uint8)
     images[:, :, 8:24, 8:24] = pictures(60, size=16) // 2 + 60
     images = np.concatenate([images, images + draw.integers(0, 3, images.shape, np.uint8)])
-    assert duplicate_groups(images).tolist() == [*range(60), *range(60)]
+    assert find_duplicates(images).near.tolist() == [*range(60), *range(60)]
 
 
 def test_being_alike_is_passed_on_but_is_asked_of_each_pair_too():
     first, last = pictures(2).astype(int)
     film = np.stack([first + (last - first) * t / 12 for t in range(13)]).astype(np.uint8)
-    assert duplicate_groups(film).tolist() == [0] * 13
-    assert alike(film, np.array([0, 5, 0]), np.array([1, 6, 12])).tolist() == [True, True, False]
+    assert find_duplicates(film).near.tolist() == [0] * 13
+    assert same_picture(film, np.array([0, 5, 0]), np.array([1, 6, 12])).tolist() == [True, True, False]
 
 
 def test_the_order_of_the_images_changes_nothing_but_who_leads():
     originals = pictures(150)
     images = np.concatenate([originals, [saved_again(each) for each in originals[:50]], originals[50:70]])
     order = np.random.default_rng(1).permutation(len(images))
-    groups, moved = duplicate_groups(images), duplicate_groups(images[order])
+    groups, moved = find_duplicates(images).near, find_duplicates(images[order]).near
     assert len(np.unique(groups)) == 150
     assert ((moved[:, None] == moved) == (groups[order][:, None] == groups[order])).all()
     assert (groups <= np.arange(len(groups))).all()
@@ -158,14 +161,14 @@ def test_no_images_lead_to_comparing_all_pairs(hashes: np.ndarray):
 @pytest.mark.parametrize("size", [5, 8, 9, 33])
 def test_any_size_will_do(size: int):
     images = pictures(6, size=size)[[0, 1, 2, 3, 4, 5, 2]]
-    assert duplicate_groups(images).tolist() == [0, 1, 2, 3, 4, 5, 2]
+    assert find_duplicates(images).near.tolist() == [0, 1, 2, 3, 4, 5, 2]
     images[6] = shifted(images[6], 2)
-    assert duplicate_groups(images).tolist() == [0, 1, 2, 3, 4, 5, 2]
+    assert find_duplicates(images).near.tolist() == [0, 1, 2, 3, 4, 5, 2]
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_nothing_to_compare_is_no_error(n: int):
-    assert duplicate_groups(pictures(1)[:n]).tolist() == list(range(n))
+    assert find_duplicates(pictures(1)[:n]).near.tolist() == list(range(n))
 
 
 def test_images_are_read_from_disk_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -173,5 +176,5 @@ def test_images_are_read_from_disk_piece_by_piece(tmp_path: Path, monkeypatch: p
     np.save(tmp_path / "images.npy", images)
     monkeypatch.setattr(duplicates, "_PIXELS", 7 * SIZE**2)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    assert duplicate_groups(mapped).tolist() == [*range(20), *range(20)]
-    assert not alike(mapped, np.arange(20), np.arange(39, 19, -1)).any()
+    assert find_duplicates(mapped).near.tolist() == [*range(20), *range(20)]
+    assert not same_picture(mapped, np.arange(20), np.arange(39, 19, -1)).any()

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from meanteacher.classifier.manifest import AGAIN, FORMAT, NETWORKS, NORMALISERS
 from meanteacher.core import InputError
 from meanteacher.models import ModelSpec
 from meanteacher.passes import class_output, in_fast_layout
-from meanteacher.photos.duplicates import DIGEST_BYTES, digest
+from meanteacher.photos.duplicates import DIGEST_BYTES
 from meanteacher.views import Normaliser
 
 WEIGHTS = "weights.safetensors"
@@ -69,11 +69,11 @@ class Seen:
 
 
 def seen_by(
-    images: NDArray[np.uint8], *, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], earlier: Seen
+    digests: Sequence[bytes], *, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], earlier: Seen
 ) -> Seen:
-    """What a model has seen that was trained on these rows of `images` ([N, 3, S, S]) after it had seen `earlier`."""
-    with_label = _split(earlier.labelled) | {digest(images[k]) for k in labelled}
-    without = (_split(earlier.unlabelled) | {digest(images[k]) for k in unlabelled}) - with_label
+    """What a model has seen that was trained on these rows of the images with `digests` after it had seen `earlier`."""
+    with_label = _split(earlier.labelled) | {digests[k] for k in labelled}
+    without = (_split(earlier.unlabelled) | {digests[k] for k in unlabelled}) - with_label
     return Seen(b"".join(sorted(with_label)), b"".join(sorted(without)), earlier.complete)
 
 

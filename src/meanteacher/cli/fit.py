@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meanteacher.cli.console import graceful_stop, said_device
 from meanteacher.cli.progress import RunProgress
-from meanteacher.fitting.fit import Wishes, fit
+from meanteacher.fitting import fit as fitting
+from meanteacher.fitting.config import FitCallback, FitConfig, FitInterrupted
 from meanteacher.fitting.plan import image_size
 from meanteacher.fitting.results import read_fit, write_pages
 from meanteacher.formats import count, percent, percent_range
@@ -22,28 +24,31 @@ from meanteacher.photos.findings import Finding, shapes_of
 _COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
-class _Terminal:
-    """Tells a person at a terminal what the fit is doing."""
+class _Terminal(FitCallback):
+    """Shows a fit on a terminal."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, should_stop: Callable[[], bool] = lambda: False) -> None:
+        self.console, self._should_stop = console, should_stop
         self._bar: Progress | None = None
         self._doing = ""
 
-    def show(self, name: str, steps: int) -> RunProgress:
+    def should_stop(self) -> bool:
+        return self._should_stop()
+
+    def on_run(self, name: str, steps: int) -> RunProgress:
         return RunProgress(self.console, name, steps=steps)
 
-    def say(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         self.console.print(escape(sentence), soft_wrap=True, highlight=False)
 
-    def found(self, findings: tuple[Finding, ...]) -> None:
+    def on_findings(self, findings: tuple[Finding, ...]) -> None:
         for finding in findings:
             colour = _COLOURS[finding.severity]
             line = f"[{colour}]{finding.severity.capitalize()}:[/] {escape(finding.sentence)}"
             self.console.print(line, soft_wrap=True, highlight=False)
 
-    def progress(self, doing: str, done: int, total: int) -> None:
-        if self._bar is None or self._doing != doing:
+    def on_progress(self, task: str, done: int, total: int) -> None:
+        if self._bar is None or self._doing != task:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
@@ -53,8 +58,8 @@ class _Terminal:
                 disable=not self.console.is_terminal,
                 transient=True,
             )
-            self._doing = doing
-            self._bar.add_task(doing, total=total)
+            self._doing = task
+            self._bar.add_task(task, total=total)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=done)
         if done >= total:
@@ -62,26 +67,27 @@ class _Terminal:
             self._bar = None
 
 
-def run_fit(wishes: Wishes, began: float) -> bool:
+def run_fit(config: FitConfig, began: float) -> bool:
     """Fit, in minutes that count from `began`, and say what came of it. Returns whether it is complete."""
     console = Console()
 
     def announce() -> None:
         console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
 
-    with graceful_stop(announce) as should_stop:
-        fitted = fit(wishes, _Terminal(console), should_stop=should_stop, began=began)
-    if fitted is None:
+    try:
+        with graceful_stop(announce) as should_stop:
+            fitted = fitting.run_fit(config, _Terminal(console, should_stop), began=began)
+    except FitInterrupted:
         console.print("Interrupted; nothing is lost. Resume with:", highlight=False)
-        console.print(f"  {escape(_again(wishes))}", soft_wrap=True, highlight=False)
+        console.print(f"  {escape(_again(config))}", soft_wrap=True, highlight=False)
         return False
     console.print()
     console.print(f"[bold]{escape(fitted['answer']['sentence'])}[/]", soft_wrap=True, highlight=False)
     estimate = fitted["estimate"][fitted["answer"]["shipped"]]
-    judges = count(fitted["estimate"]["n"], "labelled image")
+    tested = count(fitted["estimate"]["n"], "labelled image")
     console.print(
-        f"The model that is kept errs on {percent(estimate['error'])} (95 % interval "
-        f"{percent_range(estimate['low'], estimate['high'])}), judged by {judges}.",
+        f"The model is wrong on {percent(estimate['error'])} of new images (95 % interval "
+        f"{percent_range(estimate['low'], estimate['high'])}), measured on {tested} that it had not learned from.",
         soft_wrap=True,
         highlight=False,
     )
@@ -91,7 +97,7 @@ def run_fit(wishes: Wishes, began: float) -> bool:
         ("label-next.csv", "the images whose labels would help most"),
         ("model", "the model, for meanteacher predict"),
     ):
-        console.print(f"  {escape(str(wishes.out / name))}: {what}", soft_wrap=True, highlight=False)
+        console.print(f"  {escape(str(config.out / name))}: {what}", soft_wrap=True, highlight=False)
     return True
 
 
@@ -104,17 +110,17 @@ def run_check(photos: Path, labels: Path | None) -> None:
     size = image_size(shapes) if found.arrays is None else image_size(None, min(found.arrays.shape[1:3]))
     with tempfile.TemporaryDirectory() as folder:
         decoded = decode_all(
-            found, size, Path(folder), progress=lambda done, n: terminal.progress("Reading images", done, n)
+            found, size, Path(folder), progress=lambda done, n: terminal.on_progress("Reading images", done, n)
         )
         findings = check(found, decoded, shapes)
     n_labelled, n_classes = int((found.labels >= 0).sum()), len(found.class_names)
-    terminal.say(
+    terminal.on_message(
         f"{count(len(found))}, {n_labelled:,} of them labelled, in {count(n_classes, 'class', 'classes')}: "
         f"{', '.join(found.class_names[:20])}{' …' if n_classes > 20 else ''}."
     )
-    terminal.found(findings)
+    terminal.on_findings(findings)
     if not findings:
-        terminal.say("Nothing to complain about.")
+        terminal.on_message("Nothing to complain about.")
 
 
 def run_report(folder: Path) -> None:
@@ -127,10 +133,10 @@ def run_report(folder: Path) -> None:
     )
 
 
-def _again(wishes: Wishes) -> str:
-    words = ["meanteacher", "fit", str(wishes.photos), "--minutes", f"{wishes.minutes:g}", "--out", str(wishes.out)]
-    words += ["--labels", str(wishes.labels)] if wishes.labels else []
-    words += ["--from", str(wishes.start)] if wishes.start else []
-    words += said_device(wishes.device)
-    words += [] if wishes.flip is None else ["--flip" if wishes.flip else "--no-flip"]
+def _again(config: FitConfig) -> str:
+    words = ["meanteacher", "fit", str(config.photos), "--minutes", f"{config.minutes:g}", "--out", str(config.out)]
+    words += ["--labels", str(config.labels)] if config.labels else []
+    words += ["--from", str(config.start)] if config.start else []
+    words += said_device(config.device)
+    words += [] if config.flip is None else ["--flip" if config.flip else "--no-flip"]
     return shlex.join([*words, "--resume"])

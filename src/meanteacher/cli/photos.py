@@ -52,9 +52,9 @@ def fit(
     began = time.perf_counter()  # importing torch is part of the minutes
     with errors_explained():
         from meanteacher.cli.fit import run_fit
-        from meanteacher.fitting.fit import Wishes
+        from meanteacher.fitting.config import FitConfig
 
-        wishes = Wishes(
+        config = FitConfig(
             photos=photos,
             labels=labels,
             minutes=minutes,
@@ -65,7 +65,7 @@ def fit(
             overwrite=overwrite,
             device=device,
         )
-        finished = run_fit(wishes, began)
+        finished = run_fit(config, began)
     if not finished:
         raise typer.Exit(EXIT_INTERRUPTED)
 

@@ -42,7 +42,8 @@ _RECORDED_AS = {
         "FixMatch": "meanteacher.methods.fixmatch",
         "FreeMatch": "meanteacher.methods.freematch",
     },
-    "meanteacher.fitting.plan": {"OwnPhotos": "meanteacher.fit.plan", "Continued": "meanteacher.fit.continued"},
+    "meanteacher.fitting.plan": {"OwnPhotos": "meanteacher.fit.plan"},
+    "meanteacher.fitting.warm_start": {"Continued": "meanteacher.fit.continued"},
     "meanteacher.train.optim": {"Muon": "meanteacher.train.muon"},
 }
 """module -> class -> the module that records name it by. A class that moves keeps its name in records: otherwise the

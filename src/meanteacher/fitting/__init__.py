@@ -1,1 +1,1 @@
-"""A person's own images with few labels: found, checked, decoded, learned from, and handed back as a classifier."""
+"""Fit a classifier to a user's own photos, of which a few are labelled."""

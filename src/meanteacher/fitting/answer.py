@@ -1,25 +1,24 @@
-"""The honest answer, in one sentence: did the unlabelled images help, and by how much?"""
+"""Did the unlabelled images help, and by how much? The answer in one or two sentences."""
 
 from typing import Any
 
 import numpy as np
 
-from meanteacher.fitting.crossval import MOST_JUDGES
+from meanteacher.fitting.split import MAX_HELD_OUT
 from meanteacher.formats import count, percent, points
-from meanteacher.stats import CONFIDENCE, Gain, Interval, error_interval, paired_gain
+from meanteacher.stats import CONFIDENCE, Gain, error_interval, paired_gain
 
 
 def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray) -> tuple[dict[str, Any], Gain]:
-    """Both errors with their intervals and the difference, as the page shows them."""
-    n = len(mean_teacher_wrong)
+    """Both errors with their intervals and the difference, as fit.json holds them."""
     gain = paired_gain(mean_teacher_wrong, supervised_wrong)
     return {
         "how": how,
-        "n": n,
+        "n": len(mean_teacher_wrong),
         "confidence": CONFIDENCE,
         "n_needed": gain.n_needed,
-        "mean-teacher": _said(error_interval(int(mean_teacher_wrong.sum()), n), int(mean_teacher_wrong.sum())),
-        "supervised": _said(error_interval(int(supervised_wrong.sum()), n), int(supervised_wrong.sum())),
+        "mean-teacher": _error(mean_teacher_wrong),
+        "supervised": _error(supervised_wrong),
         "difference": {
             "points": 100 * gain.difference.value,
             "low": 100 * gain.difference.low,
@@ -28,43 +27,40 @@ def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndar
     }, gain
 
 
-def answer(judged: dict[str, Any], gain: Gain, *, n_unlabelled: int) -> dict[str, str]:
-    """Which model ships, and the sentence. Claims no more than the interval allows."""
-    ours, baseline = judged["mean-teacher"]["error"], judged["supervised"]["error"]
-    shipped = "mean-teacher" if ours <= baseline else "supervised"
-    difference, n = judged["difference"], judged["n"]
-    errors = f"{percent(ours)} wrong with them, {percent(baseline)} without, on {count(n)} kept apart"
-    interval = f"{points(difference['low'])} to {points(difference['high'])} points"
+def _error(wrong: np.ndarray) -> dict[str, float]:
+    interval = error_interval(int(wrong.sum()), len(wrong))
+    return {"error": interval.value, "low": interval.low, "high": interval.high, "wrong": int(wrong.sum())}
+
+
+def answer(estimate: dict[str, Any], gain: Gain, *, shipped: str, n_unlabelled: int) -> dict[str, str]:
+    """The verdict and its sentence, which claims no more than the interval allows; `shipped` is the method kept."""
+    n, low, high = estimate["n"], estimate["difference"]["low"], estimate["difference"]["high"]
+    tested = f"{count(n)} that the models had not learned from"
+    unlabelled = count(n_unlabelled, "unlabelled image")
+    errors = (
+        f"with them the model was wrong on {percent(estimate['mean-teacher']['error'])} of {tested}, without them on "
+        f"{percent(estimate['supervised']['error'])}"
+    )
     if n_unlabelled == 0:
         sentence = (
-            f"There are no unlabelled images to learn from; the model is wrong on {percent(min(ours, baseline))}."
+            "There were no unlabelled images to learn from. The model was wrong on "
+            f"{percent(estimate[shipped]['error'])} of {tested}."
         )
     elif gain.verdict == "yes":
-        sentence = f"Yes, the {n_unlabelled:,} unlabelled images helped: {errors}; a gain of {interval}."
-    elif gain.verdict == "no":
         sentence = (
-            f"No, the {n_unlabelled:,} unlabelled images did not help: {errors}. "
-            "The model trained without them is the one that is kept."
+            f"Yes, the {unlabelled} helped: {errors}. The gain is most likely between {points(low)} and {points(high)} "
+            "percentage points."
         )
+    elif gain.verdict == "no":
+        sentence = f"No, the {unlabelled} did not help: {errors}. The model trained without them is kept."
     elif gain.n_needed is None:
-        sentence = f"No difference between the two can be seen: {errors}."
+        sentence = f"The {unlabelled} made no visible difference: {errors}."
     else:
+        there = (
+            f"there were {n:,}" if gain.n_needed <= MAX_HELD_OUT else f"at most {MAX_HELD_OUT:,} are used for testing"
+        )
         sentence = (
-            f"It cannot be told yet whether the {n_unlabelled:,} unlabelled images helped: {errors}, which may be "
-            f"chance. {_needed(n, gain.n_needed)}"
+            f"It is not clear yet whether the {unlabelled} helped: {errors}. This difference may be chance. If it is "
+            f"real, showing it takes about {gain.n_needed:,} labelled test images; {there}."
         )
     return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}
-
-
-def _needed(n: int, n_needed: int) -> str:
-    """How many images it would take: those that judge, and not those that teach."""
-    if n_needed > MOST_JUDGES:
-        return (
-            f"If the difference is real, it takes about {n_needed:,} labelled images to judge by to show it, more than "
-            f"the {MOST_JUDGES:,} that are ever kept apart."
-        )
-    return f"If the difference is real, about {n_needed:,} labelled images to judge by would show it, instead of {n:,}."
-
-
-def _said(interval: Interval, wrong: int) -> dict[str, float]:
-    return {"error": interval.value, "low": interval.low, "high": interval.high, "wrong": wrong}

@@ -1,4 +1,4 @@
-"""The time that a person grants: what this machine can do with it is measured before, and kept to while training."""
+"""The time budget of a fit: the speed of this machine is measured first, and training keeps to the minutes given."""
 
 import math
 import time
@@ -15,13 +15,13 @@ from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.fitting.plan import FEW_STEPS, METHODS, ROWS, WIDTHS, Machine, Plan, photo_recipe
 
-TOO_LATE_TO_REFUSE = 12.0
-"""Seconds after the start: whoever has waited longer gets a model, as good as the time allows."""
-_SOON_ENOUGH_TO_TELL = 3.0
-"""Seconds of reading images from which its speed can be told."""
+REFUSAL_SECONDS = 12.0
+"""A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
+_READING_SECONDS = 3.0
+"""Of reading images, before its speed is estimated."""
 _READING_SHARE = 0.5
 """Of the minutes, that reading images may take at most."""
-_MEASURING = 0.1
+_MEASURING_SHARE = 0.1
 _MEASURING_SECONDS = 30.0
 """Measuring takes at most this share of the time, and at most so many seconds."""
 _TRIAL_STEPS = 4
@@ -44,35 +44,35 @@ class Timing:
     def total(self) -> float:
         return time.perf_counter() - self.began
 
-    def after(self, name: str) -> dict[str, Any]:
-        """All of it, once the last part is done."""
+    def finish(self, name: str) -> dict[str, Any]:
+        """Note the end of the last part. Returns what fit.json holds."""
         self.end(name)
         return {"total_seconds": round(self.last - self.began, 1), "parts": self.parts}
 
 
-class Reading:
-    """Tells how many images are read, and refuses in time what would leave none for training."""
+class ReadingBudget:
+    """Reports how many images are read, and refuses early when reading would leave too little time for training."""
 
-    def __init__(self, show: Callable[[int, int], None], timing: Timing, minutes: float) -> None:
-        self.show, self.timing, self.minutes = show, timing, minutes
+    def __init__(self, on_progress: Callable[[str, int, int], None], timing: Timing, minutes: float) -> None:
+        self.on_progress, self.timing, self.minutes = on_progress, timing, minutes
         self.began = timing.total()
 
     def __call__(self, done: int, n: int) -> None:
-        self.show(done, n)
+        self.on_progress("Reading images", done, n)
         now = self.timing.total()
-        if not now - self.began > _SOON_ENOUGH_TO_TELL or now > TOO_LATE_TO_REFUSE:
+        if not now - self.began > _READING_SECONDS or now > REFUSAL_SECONDS:
             return
         expected = (now - self.began) * n / done
         if expected > _READING_SHARE * 60 * self.minutes:
             raise InputError(
                 f"Reading the {n:,} images would take about {max(1, round(expected / 60))} of the "
-                f"{self.minutes:g} minutes ({done / (now - self.began):.0f} images per second). Give at least "
-                f"{math.ceil(expected / _READING_SHARE / 60)} with --minutes, or smaller copies of the images."
+                f"{self.minutes:g} minutes ({done / (now - self.began):.0f} images per second). Give smaller copies of "
+                f"the images, or set minutes (--minutes) to at least {math.ceil(expected / _READING_SHARE / 60)}."
             )
 
 
 StepSeconds = Callable[[Recipe, int, float], list[float]]
-"""A recipe, the number of threads and the seconds that it may take -> how long each of a few steps takes."""
+"""A recipe, the number of threads and the seconds to spend -> how long each of a few steps takes."""
 
 
 def measure_machine(
@@ -85,23 +85,15 @@ def measure_machine(
     step_seconds_of: StepSeconds | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Machine:
-    """Time real steps on made-up images, for at most a tenth of the minutes and half a minute.
+    """Time real training steps on random images, for at most a tenth of the minutes and half a minute.
 
     The narrowest network comes first, since a slow machine has no time for another one. A wider one is tried while
-    there is time to, and while the run could afford it.
-
-    Args:
-        minutes: that the person grants
-        size: of the images
-        n_classes: of the labels
-        width: of the network, where it is given by an earlier model
-        device: where to compute
-        step_seconds_of: times steps; another one for tests
-        clock: seconds; another one for tests
+    there is time left and the run could afford it. A given `width`, that of an earlier model, is the only one tried.
+    Tests replace `step_seconds_of` and `clock`.
     """
-    timed = step_seconds_of or _made_up(size, n_classes, device)
+    timed = step_seconds_of or _step_timer(size, n_classes, device)
     widths = WIDTHS if width is None else (width,)
-    ends = clock() + min(_MEASURING * 60 * minutes, _MEASURING_SECONDS)
+    ends = clock() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
 
     def recipe_of(method: str, width: float) -> Recipe:
         trial = Plan(
@@ -123,7 +115,7 @@ def measure_machine(
 
     by_threads: dict[int, float] = {}
     for threads in _thread_counts(torch.get_num_threads()):
-        # More threads are tried while there is time left to use what was found.
+        # More threads are tried while there is time left to measure the methods.
         if not by_threads or ends - clock() > 4 * min(by_threads.values()):
             by_threads[threads] = seconds_of("supervised", widths[0], threads, 0.25)
     threads = min(by_threads, key=lambda n: by_threads[n])
@@ -143,7 +135,7 @@ def measure_machine(
 
 
 def _thread_counts(most: int) -> list[int]:
-    """What may be fastest: half of the threads, all but one for a busy neighbour, or all; the fewest first.
+    """The candidates: half of the threads, all but one (another process may be busy), and all; the fewest first.
 
     >>> _thread_counts(1), _thread_counts(2), _thread_counts(8)
     ([1], [1, 2], [4, 7, 8])
@@ -156,7 +148,7 @@ def _typical(seconds: Sequence[float]) -> float:
     return fmean(seconds[1:] or seconds)
 
 
-def _made_up(size: int, n_classes: int, device: str) -> StepSeconds:
+def _step_timer(size: int, n_classes: int, device: str) -> StepSeconds:
     """Times steps on random pixels: how long a step takes does not depend on what an image shows."""
     n = 2 * ROWS
     images = torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -183,15 +175,15 @@ def limited_threads(threads: int) -> Iterator[None]:
 
 
 class Pace:
-    """Says which step of a run to take next so that it ends in time: the one that is due, or a later one.
+    """Chooses the next step of a run so that it ends in time: the one that is due, or a later one.
 
-    While the run is in time no step is left out, and its weights depend on no clock. Once it is late, the steps ahead
-    are thinned out until there is time for all that follow, so that the schedules still reach their ends.
+    While the run is in time no step is skipped, and its weights do not depend on the clock. Once it is late, the steps
+    ahead are thinned out until there is time for those that remain, so that the schedules still reach their ends.
     """
 
     _RECENT = 16
-    """Steps that the pace is read from. The faster half of them counts: an evaluation, or a reading of the vitals, does
-    not make a run late."""
+    """Steps that the speed is estimated from. Only the faster half counts: an evaluation, or a reading of the vitals,
+    does not make a run late."""
     _FAR_OFF = 4.0
 
     def __init__(

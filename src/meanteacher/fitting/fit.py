@@ -1,27 +1,22 @@
-"""From a folder of photos and a few labels to a classifier, predictions and an honest answer."""
+"""From a folder of photos and a few labels to a classifier, predictions and a report: the story of a fit, in order."""
 
-import hashlib
-import math
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection
+from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 
-from meanteacher.classifier.bundle import Seen
+from meanteacher.classifier.bundle import Bundle, Seen, load_bundle
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device, same_kind
-from meanteacher.fitting.budget import TOO_LATE_TO_REFUSE, Reading, Timing, limited_threads, measure_machine
-from meanteacher.fitting.crossval import Interrupted, Judged, Judging, Rounds, Trained, choose_judging
+from meanteacher.fitting.budget import REFUSAL_SECONDS, ReadingBudget, Timing, limited_threads, measure_machine
+from meanteacher.fitting.config import FitCallback, FitConfig, FitInterrupted, PrintedProgress
+from meanteacher.fitting.crossval import CrossValidation
 from meanteacher.fitting.plan import (
     FEWEST_STEPS,
-    METHODS,
     Machine,
     Plan,
     PlanFile,
@@ -30,309 +25,217 @@ from meanteacher.fitting.plan import (
     make_plan,
     prediction_seconds,
 )
-from meanteacher.fitting.results import Fitted, write_results
-from meanteacher.fitting.warm_start import Previous, read_previous
-from meanteacher.photos.cache import Decoded, decode_all
+from meanteacher.fitting.results import write_results
+from meanteacher.fitting.split import EvaluationSplit, FitData, How, choose_split, prepare
+from meanteacher.fitting.warm_start import read_earlier_fit
+from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
-from meanteacher.photos.duplicates import duplicate_groups
-from meanteacher.photos.find import Photos, find_photos
-from meanteacher.photos.findings import Finding, shapes_of
-from meanteacher.photos.mirror import flip_is_safe
-from meanteacher.train import Callback
-
-FEWEST_MINUTES = 1
-_ALL = np.empty(0, dtype=np.int64)
-"""The part that is kept apart when nothing is: the last run on all labels."""
-
-
-class Onlooker(Protocol):
-    """Whom the fit tells what it is doing."""
-
-    def show(self, name: str, steps: int) -> AbstractContextManager[Callback]: ...
-
-    def say(self, sentence: str) -> None: ...
-
-    def found(self, findings: tuple[Finding, ...]) -> None: ...
-
-    def progress(self, doing: str, done: int, total: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What a person asks for."""
-
-    photos: Path
-    labels: Path | None
-    minutes: float
-    out: Path
-    flip: bool | None
-    """None to decide by the names of the classes."""
-    start: Path | None
-    """The folder of an earlier fit to go on from."""
-    resume: bool
-    overwrite: bool
-    device: str = "auto"
-    """Where to compute: a device's name, or "auto" for a GPU if there is one."""
-
-    def __post_init__(self) -> None:
-        # Before anything is read: whoever grants too little should not wait to hear it.
-        if not FEWEST_MINUTES <= self.minutes < math.inf:
-            raise InputError(
-                f"--minutes is a number of at least {FEWEST_MINUTES}, got {self.minutes:g}. Less gives no useful model."
-            )
+from meanteacher.photos.duplicates import find_duplicates
+from meanteacher.photos.find import find_photos
+from meanteacher.photos.findings import shapes_of
+from meanteacher.photos.flip import flip_is_safe
 
 
 def fit(
-    wishes: Wishes, onlooker: Onlooker, *, should_stop: Callable[[], bool], began: float | None = None
-) -> dict[str, Any] | None:
-    """Do all of it, and leave the results in `wishes.out`.
+    photos: str | PathLike[str],
+    labels: str | PathLike[str] | None = None,
+    *,
+    minutes: float = 30,
+    out: str | PathLike[str] = "fit",
+    flip: bool | None = None,
+    start: str | PathLike[str] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    callback: FitCallback | None = None,
+    began: float | None = None,
+) -> Bundle:
+    """Train a classifier on photos of which a few are labelled, within the given minutes.
 
-    Ends within 1.2 times the minutes with a model, whatever else the machine does, or refuses in the first seconds: the
-    machine is measured before any image is read, and a run that turns out slower than planned leaves steps out.
+    Trains once with the unlabelled photos (Mean Teacher) and once without, evaluates both on labels that were not
+    trained on, and keeps the better model. The folder `out` then holds the model, a prediction for every photo, the
+    photos whose labels would help most, and report.html.
+
+    Ctrl-C raises KeyboardInterrupt; the fit continues from its last checkpoint with `resume=True`.
 
     Args:
-        wishes: what the person asks for
-        onlooker: who is told what happens
-        should_stop: asked after every step; True saves and ends it, to be resumed
-        began: when the person started it, by `time.perf_counter`; now without
-
-    Returns:
-        What fit.json holds; None when `should_stop` ended it, to be resumed.
+        photos: a folder with one folder per class and one named `unlabelled`; or any folder, with `labels`; or an .npz
+            file of arrays
+        labels: a CSV of path,label; an empty label means unlabelled
+        minutes: that it may take, 1 or more; more give a better model
+        out: the folder for everything that it writes
+        flip: whether a mirrored image is still of its class; None decides by the names of the classes
+        start: the folder of an earlier fit whose model is continued
+        resume: continue the interrupted fit in `out`
+        overwrite: replace the fit in `out`
+        device: "auto" takes a GPU if there is one; to resume, the kind of device that the fit was started on
+        callback: follows the fit; None prints plain lines to standard error, `FitCallback()` nothing
+        began: when the minutes began, by `time.perf_counter`; None for now
 
     Raises:
-        InputError: something given is wrong; nothing that was there is lost.
+        InputError: an argument is wrong; nothing that was there is lost.
+        FitInterrupted: `callback.should_stop` ended it; it can be resumed.
+    """
+    config = FitConfig(
+        photos=Path(photos),
+        labels=None if labels is None else Path(labels),
+        minutes=minutes,
+        out=Path(out),
+        flip=flip,
+        start=None if start is None else Path(start),
+        resume=resume,
+        overwrite=overwrite,
+        device=device,
+    )
+    run_fit(config, callback or PrintedProgress(), began=began)
+    return load_bundle(config.out)
+
+
+def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = None) -> dict[str, Any]:
+    """Do what `fit` says. Returns what fit.json holds.
+
+    Ends within 1.2 times the minutes, or refuses in the first seconds: the machine is measured before any image is
+    read, and a run that turns out slower than planned skips steps.
     """
     timing = Timing(time.perf_counter() if began is None else began)
-    photos = find_photos(wishes.photos, wishes.labels)
-    previous = read_previous(wishes.start) if wishes.start else None
-    device = _device(wishes)
-    _claim(wishes)
+    photos = find_photos(config.photos, config.labels)
+    earlier = read_earlier_fit(config.start) if config.start else None
+    plan_file = PlanFile(config.out)
+    device = _device(config, plan_file)
+    _check_folder(config, holds_fit=plan_file.exists())
+
+    # Measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
-    size = previous.size if previous else image_size(shapes, None if shapes is not None else _native(photos))
-    machine = None if wishes.resume else _measured(wishes, photos, previous, size, onlooker, timing, str(device))
+    native_size = None if photos.arrays is None else min(photos.arrays.shape[1:3])
+    size = earlier.size if earlier else image_size(shapes, native_size)
+    machine = None
+    if not config.resume:
+        callback.on_message("Measuring this machine …")
+        machine = measure_machine(
+            minutes=config.minutes,
+            size=size,
+            n_classes=len(photos.class_names),
+            width=earlier.network.width if earlier else None,
+            device=str(device),
+        )
+        if timing.total() < REFUSAL_SECONDS:
+            check_enough(machine, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
     timing.end("measure")
-    decoded = decode_all(
-        photos,
-        size,
-        wishes.out / "cache",
-        progress=Reading(lambda done, n: onlooker.progress("Reading images", done, n), timing, wishes.minutes),
-    )
+
+    # Read the photos and check them.
+    reading = ReadingBudget(callback.on_progress, timing, config.minutes)
+    decoded = decode_all(photos, size, config.out / "cache", progress=reading)
     timing.end("decode")
-    findings = check(photos, decoded, shapes, flip=wishes.flip)
-    onlooker.found(findings)
-    usable = np.setdiff1d(np.arange(len(photos)), np.array(sorted(decoded.unreadable), dtype=np.int64))
-    _check_usable(photos, usable)
-    groups = duplicate_groups(decoded.images)
+    duplicates = find_duplicates(decoded.images)
+    findings = check(photos, decoded, shapes, duplicates=duplicates, flip=config.flip)
+    callback.on_findings(findings)
+    data = prepare(photos, decoded, duplicates)
     timing.end("check")
-    fingerprint = _fingerprint(photos, decoded)
-    # A run reads all pixels about four times, for fingerprint and normaliser, as it begins and as it ends.
-    overhead = 0.5 + 4 * timing.end("fingerprint")
+    fingerprint = data.fingerprint()
+    # A run reads all pixels about twice, for the fingerprint or the normaliser, before its first step.
+    overhead = 0.5 + 2 * timing.end("fingerprint")
 
-    def judged_by(*, hurried: bool) -> Judging:
-        return _judging(photos, usable, groups, previous, hurried=hurried)
-
-    plan_file = PlanFile(wishes.out)
+    # Plan the runs, and which labelled photos evaluate them.
+    earlier_held_out = earlier.held_out if earlier else None
     if machine is None:
         plan, spent = plan_file.read(fingerprint)
-        judging = judged_by(hurried=plan.n_rounds == 1)
+        split = choose_split(data, earlier_held_out, prefer="held-out" if plan.n_rounds == 1 else None)
     else:
         spent = timing.total()
-        judging, plan = _planned(wishes, machine, photos, usable, judged_by, spent=spent, overhead=overhead, size=size)
-        _clear(wishes)
+        plan, split = _plan(config, machine, data, earlier_held_out, spent=spent, overhead=overhead)
+        _remove_old_fit(config.out)
         plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
-    onlooker.say(plan.sentence())
+    callback.on_message(plan.sentence())
     timing.end("plan")
 
-    training = time.perf_counter()
-    rounds = Rounds(
-        torch.from_numpy(decoded.images),
-        photos.labels,
-        groups,
-        usable,
-        photos.class_names,
+    # Train and evaluate both methods.
+    training_began = time.perf_counter()
+    validation = CrossValidation(
+        data=data,
+        split=split,
         plan=plan,
         fingerprint=fingerprint,
-        out=wishes.out / "runs",
-        ends=training + 60 * plan.minutes - spent - prediction_seconds(plan.seconds_per_step, len(usable)),
+        out=config.out / "runs",
+        ends=training_began + 60 * plan.minutes - spent - prediction_seconds(plan.seconds_per_step, len(data.usable)),
         overhead=overhead,
-        show=onlooker.show,
-        should_stop=should_stop,
+        callback=callback,
+        timing=timing,
         device=str(device),
     )
     try:
         with limited_threads(plan.threads):
-            judged, better, shipped = _trained(rounds, judging, photos, previous, timing)
-    except Interrupted:
-        spent += time.perf_counter() - training
+            comparison = validation.compare(earlier.continued(photos.class_names) if earlier else None)
+    except (FitInterrupted, KeyboardInterrupt):
+        spent += time.perf_counter() - training_began
         plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
-        return None
-    if shortage := rounds.shortage():
-        onlooker.say(shortage)
-    fitted = Fitted(
-        title=wishes.photos.resolve().name,
-        labels_file=wishes.labels.resolve() if wishes.labels else None,
-        photos=photos,
-        decoded=decoded,
-        findings=findings,
-        groups=groups,
-        usable=usable,
-        plan=plan,
-        judging=judging,
-        judged=judged,
-        shipped=shipped,
-        method=better,
-        shortage=shortage,
-        earlier=previous.seen if previous else Seen(),
-    )
+        raise
+    if comparison.skipped:
+        callback.on_message(comparison.skipped)
+
+    # Predict every photo with the better model, and write the results.
     with limited_threads(plan.threads):
         return write_results(
-            fitted,
-            wishes.out,
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            seconds=lambda: timing.after("predict"),
-            progress=lambda done, n: onlooker.progress("Predicting", done, n),
+            config,
+            validation,
+            comparison,
+            findings,
+            network=earlier.network if earlier else plan.network,
+            earlier=earlier.seen if earlier else Seen(),
         )
 
 
-def _trained(
-    rounds: Rounds, judging: Judging, photos: Photos, previous: Previous | None, timing: Timing
-) -> tuple[dict[str, Judged], str, Trained]:
-    """Both methods judged, the better of them, and the model to ship."""
-    # A model that was taught by every label cannot be judged by any of them, so folds start anew.
-    going_on = previous.continued(photos.class_names) if previous else None
-    rounds.model = going_on if judging.how == "held-out" else None
-    judged = {}
-    for method in METHODS:
-        judged[method] = rounds.judge(method, judging)
-        timing.end(method)
-    better = "mean-teacher" if judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum() else "supervised"
-    shipped = judged[better].first
-    if judging.how == "folds":
-        rounds.model = going_on
-        shipped = rounds.train(better, _ALL, f"{better}-on-all-labels")
-        timing.end("on all labels")
-    return judged, better, shipped
+def _device(config: FitConfig, plan_file: PlanFile) -> torch.device:
+    """A resumed fit stays on the kind of device that its plan was made for."""
+    if config.resume and plan_file.exists():
+        return same_kind(config.device, plan_file.device(), config.out)
+    return choose_device(config.device)
 
 
-def _native(photos: Photos) -> int:
-    """The shorter side of an array's images."""
-    assert photos.arrays is not None
-    return int(min(photos.arrays.shape[1:3]))
+def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
+    """See that the folder is free, or is to be resumed or overwritten."""
+    out = config.out
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file. Give a folder as out (--out).")
+    if config.resume:
+        if not holds_fit:
+            raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
+    elif not (holds_fit and config.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
+        holds = (
+            "a fit already. Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
+        )
+        raise InputError(f"{out} holds {holds if holds_fit else 'other files:'} give another folder as out (--out).")
 
 
-def _measured(
-    wishes: Wishes,
-    photos: Photos,
-    previous: Previous | None,
-    size: int,
-    onlooker: Onlooker,
-    timing: Timing,
-    device: str,
-) -> Machine:
-    """How fast this machine is; refuses here, before any image is read, what cannot be done in the time."""
-    onlooker.say("Measuring this machine …")
-    machine = measure_machine(
-        minutes=wishes.minutes,
-        size=size,
-        n_classes=len(photos.class_names),
-        width=previous.network.width if previous else None,
-        device=device,
-    )
-    if timing.total() < TOO_LATE_TO_REFUSE:
-        check_enough(machine, minutes=wishes.minutes, spent=timing.total(), n_images=len(photos))
-    return machine
-
-
-def _planned(
-    wishes: Wishes,
+def _plan(
+    config: FitConfig,
     machine: Machine,
-    photos: Photos,
-    usable: np.ndarray,
-    judged_by: Callable[..., Judging],
+    data: FitData,
+    earlier_held_out: Collection[str] | None,
     *,
     spent: float,
     overhead: float,
-    size: int,
-) -> tuple[Judging, Plan]:
-    """Who judges, and the plan. Folds are many runs: where each would be too short, a held-out part has to do."""
-
-    def planned(judging: Judging) -> tuple[Judging, Plan]:
-        return judging, make_plan(
-            machine,
-            minutes=wishes.minutes,
-            spent=spent,
-            overhead=overhead,
-            size=size,
-            flip=flip_is_safe(photos.class_names) if wishes.flip is None else wishes.flip,
-            n_rounds=1 if judging.how == "held-out" else len(judging.parts) + 1,
-            n_images=len(usable),
-            n_labelled=int((photos.labels[usable] != UNLABELLED).sum()),
-        )
-
-    judging, plan = planned(judged_by(hurried=False))
-    return (judging, plan) if plan.steps >= FEWEST_STEPS else planned(judged_by(hurried=True))
-
-
-def _claim(wishes: Wishes) -> None:
-    """See that the folder is free, or is to be resumed or overwritten."""
-    out = wishes.out
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file. Give a folder with --out.")
-    holds_fit = PlanFile(out).exists()
-    if wishes.resume:
-        if not holds_fit:
-            raise InputError(f"{out} holds no fit to resume. Start it without --resume.")
-    elif not (holds_fit and wishes.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
-        what = (
-            "a fit already. Continue it with --resume, replace it with --overwrite, or" if holds_fit else "other files:"
-        )
-        raise InputError(f"{out} holds {what} give another folder with --out.")
+    prefer: How | None = None,
+) -> tuple[Plan, EvaluationSplit]:
+    """The plan and the split. Folds take many runs: where each would be too short, a part is held out instead."""
+    split = choose_split(data, earlier_held_out, prefer=prefer)
+    plan = make_plan(
+        machine,
+        minutes=config.minutes,
+        spent=spent,
+        overhead=overhead,
+        size=data.decoded.images.shape[-1],
+        flip=flip_is_safe(data.photos.class_names) if config.flip is None else config.flip,
+        n_rounds=1 if split.how == "held-out" else len(split.parts) + 1,
+        n_images=len(data.usable),
+        n_labelled=int((data.labels != UNLABELLED).sum()),
+    )
+    if plan.steps < FEWEST_STEPS and prefer is None:
+        return _plan(config, machine, data, earlier_held_out, spent=spent, overhead=overhead, prefer="held-out")
+    return plan, split
 
 
-def _clear(wishes: Wishes) -> None:
-    """Remove the fit that is to be overwritten, once nothing can be refused any more."""
+def _remove_old_fit(out: Path) -> None:
+    """Called once nothing can be refused any more."""
     for name in ("runs", "model"):
-        shutil.rmtree(wishes.out / name, ignore_errors=True)
-    PlanFile(wishes.out).path.unlink(missing_ok=True)
-
-
-def _device(wishes: Wishes) -> torch.device:
-    """Where to compute; a resumed fit on the same kind of device as before, for which its plan was made."""
-    if not (wishes.resume and PlanFile(wishes.out).exists()):
-        return choose_device(wishes.device)
-    # A fit that does not say it was made before there was a choice.
-    return same_kind(wishes.device, PlanFile(wishes.out).device(), wishes.out)
-
-
-def _check_usable(photos: Photos, usable: np.ndarray) -> None:
-    known = photos.labels[usable][photos.labels[usable] != UNLABELLED]
-    counts = np.bincount(known, minlength=len(photos.class_names))
-    if (counts == 0).any():
-        lost = ", ".join(name for name, n in zip(photos.class_names, counts, strict=True) if n == 0)
-        raise InputError(f"No labelled image of {lost} can be read: label another, or leave the class out.")
-
-
-def _judging(
-    photos: Photos, usable: np.ndarray, groups: np.ndarray, previous: Previous | None, *, hurried: bool
-) -> Judging:
-    labels = np.full(len(photos), UNLABELLED, dtype=np.int64)
-    labels[usable] = photos.labels[usable]
-    if previous and previous.held_out:
-        # What judged the model before has not taught it, and must not now; nor must copies that were labelled since.
-        held = [i for i, name in enumerate(photos.names) if name in previous.held_out and labels[i] != UNLABELLED]
-        if held:
-            return Judging("held-out", (np.flatnonzero(np.isin(groups, groups[held]) & (labels != UNLABELLED)),))
-    judging = choose_judging(labels, groups, seed=0, hurried=hurried)
-    if previous and judging.how == "held-out":
-        # The earlier model was taught by every label: a part of them held out now would have taught it.
-        return choose_judging(labels, groups, seed=0, folds=True)
-    return judging
-
-
-def _fingerprint(photos: Photos, decoded: Decoded) -> str:
-    """Of the names, the labels and the pixels: what a resumed fit must find unchanged."""
-    digest = hashlib.sha256("\0".join((*photos.class_names, *photos.names)).encode("utf-8", "surrogateescape"))
-    digest.update(photos.labels.tobytes())
-    for start in range(0, len(photos), 4096):
-        digest.update(np.ascontiguousarray(decoded.images[start : start + 4096]).tobytes())
-    return digest.hexdigest()[:16]
+        shutil.rmtree(out / name, ignore_errors=True)
+    PlanFile(out).path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which images to label next: those the model hesitates about, no two for the same reason before each had its turn."""
+"""Which images to label next: those the model is least sure about, spread over the pairs of classes it confuses."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,22 +24,22 @@ def label_next(
 ) -> list[Suggestion]:
     """The n most useful candidates.
 
-    The margin between the two most probable classes says where the model hesitates. The most hesitant images are
-    often all of one kind, so each pair of classes has its turn before any has a second one; of images that
-    look the same only one is taken.
+    They are ordered by the margin between the two most probable classes, the smallest first. The images with the
+    smallest margins are often all of one kind, so each pair of classes gets one image before any gets a second. Of
+    images that show the same picture only one is suggested.
 
     Args:
         probabilities: [N, C], calibrated
         candidates: positions that have no label
-        groups: [N], equal for images that look the same
+        groups: [N], equal for images that show the same picture
         class_names: for the reasons
         n: how many to suggest
     """
     by_pair: dict[tuple[int, int], list[int]] = defaultdict(list)
     top = np.argsort(-probabilities[candidates], axis=1, kind="stable")[:, :2]
-    margin = _margin(probabilities[candidates])
+    best, second_best = np.take_along_axis(probabilities[candidates], top, axis=1).T
     seen: set[int] = set()
-    for position in np.argsort(margin, kind="stable"):
+    for position in np.argsort(best - second_best, kind="stable"):
         index = int(candidates[position])
         if int(groups[index]) in seen:
             continue
@@ -49,22 +49,16 @@ def label_next(
     chosen: list[int] = []
     turn = 0
     while len(chosen) < n and any(len(queue) > turn for queue in by_pair.values()):
-        # Pairs were met in the order of their most hesitant image, and a dict keeps that order.
+        # Pairs were added in the order of their smallest margin, and a dict keeps that order.
         chosen += [queue[turn] for queue in by_pair.values() if len(queue) > turn]
         turn += 1
     return [Suggestion(index, _reason(probabilities[index], class_names)) for index in chosen[:n]]
 
 
-def _margin(probabilities: np.ndarray) -> np.ndarray:
-    highest = np.partition(probabilities, -2, axis=1)[:, -2:]
-    margin: np.ndarray = highest[:, 1] - highest[:, 0]
-    return margin
-
-
 def _reason(p: np.ndarray, class_names: Sequence[str]) -> str:
     first, second, *others = (int(k) for k in np.argsort(-p, kind="stable"))
     if others and p[others[0]] > p[first] / 2:
-        return f"unlike what it has learnt: no class is more probable than {percent(p[first])}"
+        return f"no class fits well: the most probable has {percent(p[first])}"
     guess, other = (f"{class_names[k]} ({percent(p[k])})" for k in (first, second))
     if p[first] < _SURE:
         return f"hesitates between {guess} and {other}"

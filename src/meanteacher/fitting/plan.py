@@ -1,4 +1,4 @@
-"""A plan that fits the time: how large the network, how many steps, on how many threads; and how to keep to it."""
+"""The plan of a fit: how large the network, how many steps and threads, so that training ends in time."""
 
 import json
 import math
@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from meanteacher.classifier.bundle import load_bundle
-from meanteacher.core import InputError, Problem
+from meanteacher.core import InputError
 from meanteacher.costs import Confident
 from meanteacher.data import Fixed, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.files import write_json
+from meanteacher.formats import count
 from meanteacher.models import FastNet, ModelSpec
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
 from meanteacher.views import PerChannel
@@ -28,15 +26,14 @@ WIDTHS = (0.25, 0.5, 1.0)
 FEW_STEPS = 1500
 """Below this a narrower network, which makes more of them in the same time, ends with the lower error."""
 _RESERVE = 0.08
-"""Of the time, for what cannot be foreseen: a machine that is busier later than while it was measured."""
+"""Share of the time kept free, since the machine may be busier later than while it was measured."""
 _READINGS = 6
 """Steps of a short run whose time the vitals double, since they read the gradients of each cost."""
 _LABELLED_ROWS, ROWS = 96, 192
-"""Of a batch. In a short run it is the labelled ones that limit the first half: with a quarter of the rows labelled it
-ends no better than without any unlabelled ones."""
+"""Of a batch. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it ends no
+better than without any unlabelled ones."""
 _MANY_LABELS = 1000
-"""From here on labelled rows do not get the strong view: better with 4000 labels, worse with 300
-(docs/experiments/fit.md)."""
+"""From here on labelled rows get the weak view: better with 4000 labels, worse with 300 (docs/experiments/fit.md)."""
 _COST = Confident(threshold=0.8, temperature=0.1)
 
 
@@ -50,36 +47,41 @@ class Plan:
     steps: int
     flip: bool
     weak_labelled_view: bool
-    """Whether labelled rows get no RandAugment; "gentle" in plan.json."""
+    """Whether labelled rows get no RandAugment; "gentle" in plan.json and fit.json."""
     threads: int
     seconds_per_step: dict[str, float]
     """By method."""
     seconds: float
     """Expected, for all runs."""
     n_rounds: int
-    """Runs of each method: one with a held-out part, one a fold and a last one on all labels otherwise."""
+    """1 with a held-out part; with folds, one per fold and a last one on all labels."""
+
+    @property
+    def network(self) -> FastNet:
+        return FastNet(width=self.width)
 
     def runs(self) -> list[str]:
-        """The method of each run, in order; the last of several rounds, on all labels, may be of the cheaper one."""
+        """The method of each run, in order. The last run, on all labels, is counted as the more expensive method."""
         if self.n_rounds == 1:
             return list(METHODS)
         folds = self.n_rounds - 1
         return [method for method in METHODS for _ in range(folds)] + [METHODS[-1]]
 
     def sentence(self) -> str:
-        rounds = "" if self.n_rounds == 1 else f" in each of {self.n_rounds} rounds"
+        threads = count(self.threads, "thread")
         return (
-            f"Images of {self.size}x{self.size} pixels, FastNet at width {self.width:g}, {self.steps:,} steps of "
-            f"Mean Teacher and of supervised-only{rounds}, on {self.threads} "
-            f"{'thread' if self.threads == 1 else 'threads'}: about {max(1, round(self.seconds / 60))} min of training."
+            f"Training {len(self.runs())} networks for {self.steps:,} steps each (FastNet at width {self.width:g}, "
+            f"images of {self.size}x{self.size} pixels, {threads}): about {max(1, round(self.seconds / 60))} min."
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {"gentle" if name == "weak_labelled_view" else name: value for name, value in asdict(self).items()}
+        fields = asdict(self)
+        return fields | {"gentle": fields.pop("weak_labelled_view")}
 
     @staticmethod
-    def from_json(saved: dict[str, Any]) -> "Plan":
-        return Plan(**{"weak_labelled_view" if name == "gentle" else name: value for name, value in saved.items()})
+    def from_json(content: dict[str, Any]) -> "Plan":
+        fields = dict(content)
+        return Plan(weak_labelled_view=fields.pop("gentle"), **fields)
 
 
 def image_size(shapes: np.ndarray | None, native: int | None = None) -> int:
@@ -98,60 +100,23 @@ def image_size(shapes: np.ndarray | None, native: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class OwnPhotos:
-    """The source of a recipe on a person's own images: named by their contents, loaded by `fit` alone."""
+    """The source of a recipe on a user's own photos, identified by their contents; `fit` itself loads them."""
 
     fingerprint: str
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        raise InputError("A recipe on one's own photos is run by meanteacher fit.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Continued:
-    """The network of `start`, its last layer's rows carried over class by class."""
-
-    network: FastNet
-    start: str
-    """The folder of the model."""
-    sha256: str
-    """Of its weights: another model makes another run."""
-    class_names: tuple[str, ...]
-    """Of the new run; a class that the model does not know starts as a new row."""
-
-    def build(self, problem: Problem) -> nn.Module:
-        old = load_bundle(Path(self.start))
-        network = self.network.build(problem)
-        weights = network.state_dict()
-        for name, tensor in old.network.state_dict().items():
-            if name != "head.weight":
-                if tensor.shape != weights[name].shape:
-                    raise InputError(
-                        f"The model in {self.start} has a {name} of shape {tuple(tensor.shape)}, the network to go on "
-                        f"with {tuple(weights[name].shape)}. Start anew, without --from."
-                    )
-                weights[name].copy_(tensor)
-        with torch.no_grad():
-            for row, class_name in enumerate(self.class_names):
-                if class_name in old.class_names:
-                    weights["head.weight"][row] = old.network.state_dict()["head.weight"][
-                        old.class_names.index(class_name)
-                    ]
-        return network
+        raise InputError("A recipe on one's own photos can only be run by meanteacher fit, which loads them.")
 
 
 def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec | None = None) -> Recipe:
-    """The fast recipe of a method for these images. Both see as many labelled images; Mean Teacher sees others, too.
+    """The fast recipe of a method for these photos. Both methods see the same number of labelled images per step.
 
-    Args:
-        plan: how large and how long
-        method: "supervised" or "mean-teacher"
-        fingerprint: of the images and labels
-        model: to go on from, instead of a new network
+    `fingerprint` is that of the photos and labels; `model` is an earlier one to continue, instead of a new network.
     """
     return Recipe(
         name=f"fit/{method}",
         data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
-        model=model or FastNet(width=plan.width),
+        model=model or plan.network,
         method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
         normalise=PerChannel(),
         views=fast_views(plan.size, flip=plan.flip),
@@ -170,12 +135,12 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """How fast this machine trains at the moment, with whatever else it is doing."""
+    """How fast this machine trains at its present load."""
 
     threads: int
-    """That gave the shortest step: beside a busy neighbour one thread can be faster than two."""
+    """With the shortest step: on a busy machine one thread can be faster than two."""
     seconds_per_step: dict[float, dict[str, float]]
-    """width -> method -> seconds, of the widths that there was time to measure, the narrowest first."""
+    """width -> method -> seconds, for the widths that were measured, the narrowest first."""
 
 
 def make_plan(
@@ -190,18 +155,18 @@ def make_plan(
     n_images: int,
     n_labelled: int,
 ) -> Plan:
-    """Share out what is left of the time, to the widest network that can make enough steps of it.
+    """The widest network that can take enough steps in the time that is left.
 
     Args:
-        machine: what it can do
-        minutes: that the person grants
+        machine: its measured speed
+        minutes: that the fit may take
         spent: seconds used already, for measuring and for reading the images
-        overhead: seconds that each run takes beside its steps
+        overhead: seconds that each run takes in addition to its steps
         size: of the images
         flip: whether they may be mirrored
-        n_rounds: runs of each method
+        n_rounds: as in `Plan`
         n_images: to be predicted at the end
-        n_labelled: images that teach
+        n_labelled: how many of them have a label
     """
     plans: list[Plan] = []
     for width, cost in machine.seconds_per_step.items():
@@ -227,27 +192,27 @@ def make_plan(
 
 
 def check_enough(machine: Machine, *, minutes: float, spent: float, n_images: int) -> None:
-    """Refuse minutes in which even the narrowest network learns next to nothing, before any image is read.
+    """Refuse minutes in which even the narrowest network learns next to nothing.
 
     Raises:
-        InputError: says how many would do.
+        InputError: says how many minutes are enough.
     """
     cost = next(iter(machine.seconds_per_step.values()))
     needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent
     if needed > 60 * minutes:
         raise InputError(
-            f"{minutes:g} minutes are too few for {n_images:,} images on this machine, as busy as it is now. "
-            f"Give at least {math.ceil(2 * needed / 60)} with --minutes."
+            f"{minutes:g} minutes are too few for {n_images:,} images on this machine at its present load. "
+            f"Set minutes (--minutes) to at least {math.ceil(2 * needed / 60)}."
         )
 
 
 def prediction_seconds(cost: dict[str, float], n_images: int) -> float:
-    """For predicting all images at the end: an image takes about a quarter of what training on it does."""
+    """For predicting all images at the end: predicting an image takes about a quarter of a training step on it."""
     return n_images * cost["mean-teacher"] / ROWS / 4
 
 
 class PlanFile:
-    """plan.json of a fit: the plan, the seconds of its minutes that are gone, and what resuming needs unchanged."""
+    """plan.json of a fit: the plan, the seconds used so far, and what must be unchanged to resume."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "plan.json"
@@ -260,14 +225,14 @@ class PlanFile:
         write_json(self.path, about)
 
     def device(self) -> str:
-        """The kind of device that the fit was started on."""
+        """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
         return str(self._saved().get("device", "cpu"))
 
     def read(self, fingerprint: str) -> tuple[Plan, float]:
-        """The plan, and the seconds that are gone.
+        """The plan, and the seconds used so far.
 
         Raises:
-            InputError: it is damaged, or of other photos.
+            InputError: the file is damaged, or belongs to other photos.
         """
         saved = self._saved()
         try:
@@ -277,7 +242,7 @@ class PlanFile:
         if saved.get("fingerprint") != fingerprint:
             raise InputError(
                 f"The photos or their labels are not those that {self.folder} was begun with. "
-                "Put them back as they were to resume, or start again with --overwrite."
+                "Restore them to resume, or start again with overwrite=True (--overwrite)."
             )
         return plan, spent
 
@@ -291,4 +256,4 @@ class PlanFile:
         return saved
 
     def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"{self.path} is damaged ({error}). Start again with --overwrite.")
+        return InputError(f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite).")

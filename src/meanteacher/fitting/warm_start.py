@@ -1,43 +1,80 @@
-"""An earlier fit to start from: its model, and the images that evaluated it."""
+"""Start from the model of an earlier fit: what is read from its folder, and the network that continues it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from meanteacher.classifier.bundle import Seen, load_bundle
 from meanteacher.classifier.manifest import read_manifest
-from meanteacher.core import InputError
-from meanteacher.fitting.plan import Continued
+from meanteacher.core import InputError, Problem
 from meanteacher.fitting.results import read_fit
 from meanteacher.models import FastNet
 
 
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """The network of `start`; the rows of its last layer are copied class by class."""
+
+    network: FastNet
+    start: str
+    """The folder of the model."""
+    sha256: str
+    """Of its weights: another model makes another run."""
+    class_names: tuple[str, ...]
+    """Of the new run. A class that the earlier model does not have starts as a new row."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        old = load_bundle(Path(self.start))
+        old_weights = old.network.state_dict()
+        network = self.network.build(problem)
+        weights = network.state_dict()
+        for name, tensor in old_weights.items():
+            if name != "head.weight":
+                if tensor.shape != weights[name].shape:
+                    raise InputError(
+                        f"The model in {self.start} has a {name} of shape {tuple(tensor.shape)}, the network to train "
+                        f"has {tuple(weights[name].shape)}. Train a new one, without start (--from)."
+                    )
+                weights[name].copy_(tensor)
+        with torch.no_grad():
+            for row, class_name in enumerate(self.class_names):
+                if class_name in old.class_names:
+                    weights["head.weight"][row] = old_weights["head.weight"][old.class_names.index(class_name)]
+        return network
+
+
 @dataclass(frozen=True, slots=True)
-class Previous:
-    """What of an earlier fit matters to the next."""
+class EarlierFit:
+    """What a new fit needs of an earlier one."""
 
     folder: Path
     network: FastNet
     size: int
     sha256: str
     held_out: frozenset[str]
-    """Names of the images that judged it and have not taught it; empty where folds took turns."""
+    """Names of the images that evaluated it and were not trained on; empty where it was evaluated with folds."""
     seen: Seen
-    """What has taught it."""
+    """The images it was trained on."""
 
     def continued(self, class_names: tuple[str, ...]) -> Continued:
         return Continued(network=self.network, start=str(self.folder), sha256=self.sha256, class_names=class_names)
 
 
-def read_previous(folder: Path) -> Previous:
-    """Read the folder that an earlier fit left.
+def read_earlier_fit(folder: Path) -> EarlierFit:
+    """Read the folder of a finished fit.
 
     Raises:
-        InputError: it is none, or not complete.
+        InputError: it holds none, or a model that cannot be continued.
     """
     held_out = frozenset(read_fit(folder)["held_out"])
-    # Says what is wrong with a damaged model now, not after minutes.
+    # Loaded whole, so that a damaged model is refused now and not after minutes.
     seen = load_bundle(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
     if not isinstance(manifest.spec, FastNet):
-        raise InputError(f"The model in {folder} is no FastNet, so that fit cannot go on from it.")
-    return Previous(folder, manifest.spec, manifest.size, manifest.sha256, held_out, seen)
+        raise InputError(
+            f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet can be continued. "
+            "Train a new one, without start (--from)."
+        )
+    return EarlierFit(folder, manifest.spec, manifest.size, manifest.sha256, held_out, seen)

@@ -1,6 +1,7 @@
-"""What `meanteacher check` says: everything about the images and labels that is better known before than after."""
+"""The check of images and labels before a fit: what `meanteacher check` reports."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,50 +9,55 @@ from numpy.typing import NDArray
 from meanteacher.core import UNLABELLED
 from meanteacher.formats import count
 from meanteacher.photos.cache import Decoded
+from meanteacher.photos.duplicates import Duplicates, find_duplicates
 from meanteacher.photos.find import Photos, printable
 from meanteacher.photos.findings import (
     SEVERITIES,
     Finding,
     Severity,
     copy_findings,
-    listed,
-    named,
+    image_names,
+    join_names,
     shape_findings,
-    shapes_of,
 )
-from meanteacher.photos.mirror import mirroring
-
-__all__ = ["Finding", "check", "shapes_of"]
+from meanteacher.photos.flip import flip_evidence
 
 _CHUNK = 1024
 _LEVELS = 8
-"""Levels of 0 to 255 that a plain area or a grey pixel may vary by, as JPEG makes them."""
-_ENOUGH = 5
+"""Levels of 0 to 255 by which a plain area or a grey pixel may vary, as JPEG makes them."""
+_FEW_LABELS = 5
 _UNEQUAL = 10
 
 
 def check(
-    photos: Photos, decoded: Decoded, shapes: NDArray[np.int64] | None = None, *, flip: bool | None = None
+    photos: Photos,
+    decoded: Decoded,
+    shapes: NDArray[np.int64] | None = None,
+    *,
+    duplicates: Duplicates | None = None,
+    flip: bool | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, problems first.
 
     Args:
         photos: names and labels
         decoded: pixels, or why there are none
-        shapes: [N, 2] of `shapes_of`; None where all images are of one shape
-        flip: whether images are mirrored during training; None to decide by the names of the classes
+        shapes: [N, 2] of `shapes_of`; None where all images have one shape
+        duplicates: of `decoded.images`, where they are known already
+        flip: whether images are mirrored during training; None to decide by the class names
     """
     readable = np.setdiff1d(np.arange(len(photos)), np.fromiter(decoded.unreadable, np.int64))
-    is_plain, is_grey = _looks(decoded.images)
+    is_plain, is_grey = _plain_and_grey(decoded.images)
+    plain, other = readable[is_plain[readable]], readable[~is_plain[readable]]
     findings = [
         *_unreadable(photos, decoded),
         *_classes(photos, readable),
-        *copy_findings(photos, decoded.images, readable[~is_plain[readable]]),
-        *_plain(photos, readable[is_plain[readable]]),
+        *copy_findings(photos, decoded.images, duplicates or find_duplicates(decoded.images), other),
+        *_plain(photos, plain),
         *(shape_findings(photos, readable, shapes, decoded.images.shape[-1]) if shapes is not None else []),
-        *_colours(photos, readable[~is_plain[readable]], is_grey),
+        *_colours(photos, other, is_grey),
         *_amounts(photos, readable),
-        *_flip(photos.class_names, flip),
+        _flip(photos.class_names, flip),
     ]
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
@@ -61,16 +67,15 @@ def _unreadable(photos: Photos, decoded: Decoded) -> list[Finding]:
     for k, reason in sorted(decoded.unreadable.items()):
         by_reason[reason.split(":")[0]].append(printable(photos.names[k]))
     findings = []
+    side = decoded.images.shape[-1]
     for reason, names in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
-        is_huge = reason == "too large"
-        side = decoded.images.shape[-1]
-        advice = (
-            f"A smaller copy will do: {side} by {side} pixels are used of each image."
-            if is_huge
-            else "Replace or delete what is broken."
+        kind, advice = (
+            ("huge", f"Use smaller copies: only {side} by {side} pixels of each image are used.")
+            if reason == "too large"
+            else ("unreadable", "Replace or delete broken files.")
         )
-        sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {listed(names)}. {advice}"
-        findings.append(Finding("huge" if is_huge else "unreadable", "problem", sentence, tuple(names)))
+        sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {join_names(names)}. {advice}"
+        findings.append(Finding(kind, "problem", sentence, tuple(names)))
     return findings
 
 
@@ -79,47 +84,47 @@ def _classes(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
     labels = photos.labels[readable]
     counts = np.bincount(labels[labels != UNLABELLED], minlength=len(photos.class_names))
     most = counts.max(initial=0)
+    findings = []
 
-    def about(is_meant: NDArray[np.bool_], kind: str, severity: Severity, fact: str, advice: str) -> list[Finding]:
-        names = tuple(printable(photos.class_names[k]) for k in np.flatnonzero(is_meant))
-        classes = "the class" if len(names) == 1 else "each of the classes"
-        sentence = f"{fact} {classes} {listed([_quoted(name) for name in names])}: {advice}"
-        return [Finding(kind, severity, sentence, names, "class")] if names else []
+    def add(kind: str, severity: Severity, is_found: NDArray[np.bool_], fact: str, advice: str) -> None:
+        if names := tuple(printable(photos.class_names[k]) for k in np.flatnonzero(is_found)):
+            classes = "the class" if len(names) == 1 else "each of the classes"
+            sentence = f"{fact} {classes} {_quoted(names)}: {advice}"
+            findings.append(Finding(kind, severity, sentence, names, "class"))
 
-    return [
-        *about(
-            counts == 0,
-            "no-label-class",
-            "problem",
-            "There is no readable image with the label of",
-            "what has no example cannot be learned. Label some images so, or leave the class out.",
-        ),
-        *about(
-            counts == 1,
-            "tiny-class",
-            "problem",
-            "There is only one labelled image of",
-            f"it cannot both teach the class and test whether it was learned. Label at least {_ENOUGH}.",
-        ),
-        *about(
-            (counts > 1) & (counts < _ENOUGH),
-            "tiny-class",
-            "warning",
-            f"There are fewer than {_ENOUGH} labelled images of",
-            "too few to learn much from, or to test it. Label more.",
-        ),
-        *about(
-            (counts > 0) & (counts * _UNEQUAL < most),
-            "unequal-classes",
-            "warning",
-            f"The most common class has {most:,} labelled images, and there is not a tenth of that of",
-            "what is rare among the labels is recognised less well. Label more of it.",
-        ),
-    ]
+    add(
+        "no-label-class",
+        "problem",
+        counts == 0,
+        "A readable labelled image is missing for",
+        "a class without examples cannot be learned. Label some images of it, or remove the class.",
+    )
+    add(
+        "tiny-class",
+        "problem",
+        counts == 1,
+        "There is only one labelled image for",
+        f"it cannot serve both to learn the class and to test the model. Label at least {_FEW_LABELS}.",
+    )
+    add(
+        "tiny-class",
+        "warning",
+        (counts > 1) & (counts < _FEW_LABELS),
+        f"There are fewer than {_FEW_LABELS} labelled images for",
+        "too few to learn the class well, or to test it. Label more.",
+    )
+    add(
+        "unequal-classes",
+        "warning",
+        (counts > 0) & (counts * _UNEQUAL < most),
+        f"The most common class has {most:,} labelled images, more than {_UNEQUAL} times as many as",
+        "classes with few labels are recognised less well. Label more images of them.",
+    )
+    return findings
 
 
-def _looks(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which images are of one plain colour, and which are without any colour ([N] each)."""
+def _plain_and_grey(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which images have one plain colour, and which have no colour ([N] each)."""
     is_plain, is_grey = np.empty(len(images), bool), np.empty(len(images), bool)
     for at in range(0, len(images), _CHUNK):
         pixels = np.asarray(images[at : at + _CHUNK])
@@ -131,11 +136,9 @@ def _looks(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.boo
 def _plain(photos: Photos, rows: NDArray[np.int64]) -> list[Finding]:
     if not len(rows):
         return []
-    names = named(photos, rows)
-    sentence = (
-        f"{count(len(rows), 'image shows', 'images show')} nothing but one plain colour: {listed(names)}. "
-        "Delete what does not belong here."
-    )
+    names = image_names(photos, rows)
+    shows = count(len(rows), "image shows", "images show")
+    sentence = f"{shows} only one plain colour: {join_names(names)}. Delete what does not belong here."
     return [Finding("plain", "warning", sentence, names)]
 
 
@@ -143,14 +146,12 @@ def _colours(photos: Photos, rows: NDArray[np.int64], is_grey: NDArray[np.bool_]
     grey, coloured = rows[is_grey[rows]], rows[~is_grey[rows]]
     if not len(grey) or not len(coloured):
         return []
-    few, look, others = (
-        (grey, "without colour", "with it") if len(grey) <= len(coloured) else (coloured, "with colour", "without it")
-    )
-    names = named(photos, few)
+    few, others, look = (grey, coloured, "grey") if len(grey) <= len(coloured) else (coloured, grey, "in colour")
+    names = image_names(photos, few)
     sentence = (
-        f"{count(len(few), 'image is', 'images are')} {look} among {len(rows) - len(few):,} {others}: "
-        f"{listed(names)}. That does no harm unless one class has more of them than another, "
-        "which would be learned in place of what the images show."
+        f"{count(len(few), 'image is', 'images are')} {look}, unlike {len(others):,} others: {join_names(names)}. "
+        "This does no harm unless one class has more of them than another: then the colour is learned instead of "
+        "what the images show."
     )
     return [Finding("grey", "note", sentence, names)]
 
@@ -160,53 +161,48 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
     n_labelled = int((photos.labels[readable] != UNLABELLED).sum())
     n_unlabelled = len(readable) - n_labelled
     if n_unlabelled < n_labelled:
-        there = f"{count(n_unlabelled)} without a label" if n_unlabelled else "no image without a label"
         sentence = (
-            f"There {'is' if n_unlabelled < 2 else 'are'} {there}, beside {n_labelled:,} with one: little can be "
-            "gained from so few. Add images; they need no labels."
+            f"{count(n_unlabelled, 'image is', 'images are')} unlabelled and {n_labelled:,} labelled: so few "
+            "unlabelled images can improve the result only a little. Add images; they need no labels."
         )
         findings.append(Finding("few-unlabelled", "note", sentence))
     if photos.n_ignored:
         sentence = (
-            f"{count(photos.n_ignored, 'file is', 'files are')} passed over, being no "
-            f"{'image' if photos.n_ignored == 1 else 'images'} by the end of the name. Images of other kinds, such as "
-            ".heic, must be saved as .jpg or .png first."
+            f"{count(photos.n_ignored, 'file is', 'files are')} ignored, because the extension is not that of a "
+            "supported image format. Save images of other formats, such as .heic, as .jpg or .png."
         )
         findings.append(Finding("ignored", "note", sentence))
     return findings
 
 
-def _flip(class_names: tuple[str, ...], wish: bool | None) -> list[Finding]:
-    """What is decided about mirroring, why, and how to decide otherwise."""
-    told = mirroring(class_names)
-    against = tuple(map(printable, told.against))
-    name, speak = ("name", "speaks") if len(against) == 1 else ("names", "speak")
-    said = (
-        f"the {name} of {len(against):,} of {told.n_classes:,} classes {speak} of writing or of left and right: "
-        f"{listed([_quoted(each) for each in against])}"
-    )
-    is_shown = told.is_safe if wish is None else wish
+def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
+    """The decision about mirroring, its reason, and how to change it."""
+    evidence = flip_evidence(class_names)
+    names = tuple(map(printable, evidence.oriented))
+    suggest = "suggests" if len(names) == 1 else "suggest"
+    oriented = f"{len(names):,} of {evidence.n_classes:,} class names {suggest} writing or sides: {_quoted(names)}"
+    is_flipped = evidence.is_safe if flip is None else flip
     advice = (
         " If left and right matter, as in writing, add --no-flip."
-        if is_shown
-        else " If a mirrored image is still of the same class, add --flip: that helps to learn."
+        if is_flipped
+        else " If a mirrored image is still of the same class, add --flip: it improves the model."
     )
-    if wish is not None:
-        reason = f"as --{'' if wish else 'no-'}flip asks"
-        advice = f" Note that {said}." if wish and not told.is_safe else ""
-    elif told.pairs:
-        one, other = (_quoted(printable(each)) for each in told.pairs[0])
-        more = f", and likewise {count(len(told.pairs) - 1, 'more pair')}" if len(told.pairs) > 1 else ""
-        reason = f"since a mirror turns {one} into {other}{more}"
-    elif not is_shown:
-        reason = f"since {said}"
-    elif against:
-        reason = f"although {said}. The other classes gain from it"
+    if flip is not None:
+        reason = f"as requested by --{'' if flip else 'no-'}flip"
+        advice = f" Note that {oriented}." if flip and not evidence.is_safe else ""
+    elif evidence.pairs:
+        one, other = (_quoted([printable(name)]) for name in evidence.pairs[0])
+        more = f", and likewise for {count(len(evidence.pairs) - 1, 'more pair')}" if len(evidence.pairs) > 1 else ""
+        reason = f"because a mirror turns {one} into {other}{more}"
+    elif not is_flipped:
+        reason = f"because {oriented}"
+    elif names:
+        reason = f"although {oriented}. The other classes benefit from it"
     else:
-        reason = "since no name of a class speaks against it"
-    decision = "are also shown mirrored" if is_shown else "are not mirrored"
-    return [Finding("flip", "note", f"Images {decision} during training, {reason}.{advice}", against, "class")]
+        reason = "because no class name suggests writing or sides"
+    decision = "are also shown mirrored" if is_flipped else "are not mirrored"
+    return Finding("flip", "note", f"Images {decision} during training, {reason}.{advice}", names, "class")
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+def _quoted(names: Sequence[str]) -> str:
+    return join_names([f'"{name}"' for name in names])

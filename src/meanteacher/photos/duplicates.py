@@ -1,7 +1,7 @@
-"""Images that show the same picture: exact copies, and copies that were saved again, resized or a little retouched.
+"""Images that show the same picture: exact copies, and copies that were saved again, resized or slightly retouched.
 
-Everything is computed from the decoded squares and in whole numbers, so that the same images give the same groups
-on every machine. No step compares all pairs: time grows like N log N, memory by some 250 bytes an image.
+Everything is computed from the decoded squares in whole numbers, so the same images give the same groups on every
+machine. No step compares all pairs: time grows like N log N, memory by about 300 bytes per image.
 """
 
 import hashlib
@@ -11,97 +11,105 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+DIGEST_BYTES = 16
+
 _PIXELS = 1 << 20
-"""Compared at a time, for memory to stay small whatever the size of an image."""
-_SMALL = 8
-"""Cells a side of the thumbnails that are compared."""
+"""Pixels compared at a time, which limits the memory whatever the size of an image."""
+_THUMBNAIL = 8
+"""Cells per side of the thumbnails that are compared."""
 _MARGIN = 2
-"""Grey levels by which a cell must outshine its neighbour to set a bit: noise in a plain area must not."""
-_BITS = 10
+"""Grey levels by which a cell must be brighter than its neighbour to set a bit: noise in a plain area must set none."""
+_MAX_BITS = 10
 """Of the 64 bits of two hashes, at most this many differ between near duplicates."""
-_TURN, _WINDOW = 4, 48
-"""After every turn of the hashes by so many bits, each is compared with so many that follow it in order."""
-_PLAIN = 2.0
-"""Images with less contrast than this hold too little to be told apart: only exact copies count."""
+_ROTATION, _WINDOW = 4, 48
+"""The hashes are rotated by so many bits at a time; after each rotation and sort, each is compared with the next 48."""
+_MIN_CONTRAST = 2.0
+"""Images with less contrast than this are too plain to compare: only exact copies count."""
 _COARSE, _CELL, _FINE = 0.2, 0.5, 0.35
-"""Largest differences of near duplicates, as shares of their contrast: the mean over the thumbnails, the largest of
+"""Largest differences of near duplicates, as fractions of their contrast: the mean over the thumbnails, the largest of
 the cells (a small bird before the same sky makes another picture), and the mean over all pixels. Chosen by eye on
 50,000 training images of CIFAR-10 and as many of SVHN, where what passes is the same photograph."""
 
 
-DIGEST_BYTES = 16
+@dataclass(frozen=True, slots=True, eq=False)
+class Duplicates:
+    """Which of N images show the same picture. Computed once, used by the check, the folds and the model's file."""
+
+    digests: tuple[bytes, ...]
+    """The `digest` of each image."""
+    exact: NDArray[np.int64]
+    """[N], the index of the first image with the very same pixels."""
+    near: NDArray[np.int64]
+    """[N], the index of the first image that shows the same picture: exact and near duplicates joined.
+
+    Similarity is transitive: two frames of a film share a group if the frames between them lead from one to the other.
+    """
 
 
 def digest(image: NDArray[np.uint8]) -> bytes:
-    """Of the pixels of one image, [3, S, S]: the same for the very same picture, whatever file it came from."""
+    """Of the pixels of one image, [3, S, S]: equal for equal pixels, whatever file they came from."""
     return hashlib.blake2b(image.tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
-def exact_groups(images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """For every image, the index of the first one with the very same pixels ([N] int64)."""
-    first: dict[bytes, int] = {}
-    group = np.empty(len(images), dtype=np.int64)
-    for part in _parts(len(images), images.shape[-1]):
-        for i, image in enumerate(np.ascontiguousarray(images[part]), start=part.start):
-            group[i] = first.setdefault(digest(image), i)
-    return group
-
-
-def duplicate_groups(images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """For every image ([N, 3, S, S] uint8), the index of the first one that shows the same picture ([N] int64).
-
-    Joins exact and near duplicates. Being alike is passed on: two frames of a film share a group where the frames
-    between them lead from one to the other.
+def find_duplicates(images: NDArray[np.uint8]) -> Duplicates:
+    """Group images, [N, 3, S, S] uint8, by the picture they show.
 
     Near duplicates are found by a hash of 64 bits, one for each pair of neighbouring cells of a grid of 9 by 8. Two
-    hashes that differ in few bits agree in a long stretch somewhere: when all hashes are turned to begin with that
-    stretch, and sorted, the two stand close together.
+    hashes that differ in few bits agree in a long run of bits somewhere: when all hashes are rotated to begin with that
+    run, and sorted, the two are close to each other.
     """
-    group = exact_groups(images)
-    rows = np.flatnonzero(group == np.arange(len(group)))
-    prints = _prints(images, rows)
-    leader = np.arange(len(rows))
-    for a, b in _candidates(prints.hashes):
-        apart = leader[a] != leader[b]
-        pairs = np.stack([a[apart], b[apart]])
-        _join(leader, pairs[:, prints.alike(*pairs)])
-    whole = np.arange(len(group))
-    whole[rows] = rows[leader]
-    return whole[group]
+    digests = tuple(map(digest, np.asarray(images)))
+    first: dict[bytes, int] = {}
+    exact = np.array([first.setdefault(one, k) for k, one in enumerate(digests)], np.int64)
+    return Duplicates(digests, exact, _near_groups(images, exact))
 
 
-def alike(images: NDArray[np.uint8], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For pairs of images (two [P] of indices), whether they show the same picture themselves ([P] bool)."""
-    rows, place = np.unique(np.stack([first, second]), return_inverse=True)
-    return _prints(images, rows).alike(*place)
+def _near_groups(images: NDArray[np.uint8], exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    rows = np.flatnonzero(exact == np.arange(len(exact)))
+    features = _features(images, rows)
+    # The smallest member of each group found so far, or one that leads to it.
+    parent = np.arange(len(rows))
+    for a, b in _candidates(features.hashes):
+        is_new = parent[a] != parent[b]
+        pairs = np.stack([a[is_new], b[is_new]])
+        _merge(parent, pairs[:, features.same_picture(*pairs)])
+    near = np.arange(len(exact))
+    near[rows] = rows[parent]
+    return near[exact]
+
+
+def same_picture(images: NDArray[np.uint8], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For pairs of images (two [P] of indices), whether the two themselves are near duplicates ([P] bool)."""
+    rows, position = np.unique(np.stack([first, second]), return_inverse=True)
+    return _features(images, rows).same_picture(*position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Prints:
-    """What is compared of R of the images."""
+class _Features:
+    """What is compared of R images."""
 
     images: NDArray[np.uint8]
     rows: NDArray[np.int64]
     """[R], which of the images."""
     hashes: NDArray[np.uint64]
     """[R] uint64"""
-    thumbs: NDArray[np.uint8]
+    thumbnails: NDArray[np.uint8]
     """[R, 3, 8, 8] uint8"""
-    corners: NDArray[np.uint8]
-    """[R, 3, 2, 2] uint8, the thumbnails' own: most pairs differ in these already."""
+    quarters: NDArray[np.uint8]
+    """[R, 3, 2, 2] uint8, means of the thumbnails' quarters: most pairs differ in these already."""
     contrast: NDArray[np.float64]
-    """[R], mean distance of a thumbnail's cells from their mean."""
+    """[R], mean absolute deviation of a thumbnail's cells from their mean."""
 
-    def alike(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """For pairs of places in `rows`, whether the two show the same picture; cheap looks first."""
+    def same_picture(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For pairs of positions in `rows`, whether the two show the same picture. Cheap comparisons come first."""
         limit = np.minimum(self.contrast[first], self.contrast[second])
-        same = limit > _PLAIN
-        for part in _parts(len(same), self.images.shape[-1]):
+        same = limit > _MIN_CONTRAST
+        for part in _slices(len(same), self.images.shape[-1]):
             left = part.start + np.flatnonzero(same[part])
-            corners = _differences(self.corners, first[left], second[left])
-            same[left] &= corners.mean(axis=(1, 2, 3)) < _COARSE * limit[left] + 1
+            quarters = _differences(self.quarters, first[left], second[left])
+            same[left] &= quarters.mean(axis=(1, 2, 3)) < _COARSE * limit[left] + 1
             left = left[same[left]]
-            cells = _differences(self.thumbs, first[left], second[left])
+            cells = _differences(self.thumbnails, first[left], second[left])
             same[left] &= cells.mean(axis=(1, 2, 3)) < _COARSE * limit[left]
             same[left] &= cells.mean(axis=1).max(axis=(1, 2)) < _CELL * limit[left]
             left = left[same[left]]
@@ -110,70 +118,70 @@ class _Prints:
         return same
 
 
-def _prints(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> _Prints:
+def _features(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> _Features:
     size = images.shape[-1]
-    wide, high, small = _shares(9, size), _shares(8, size), _shares(_SMALL, size)
+    wide, high, small = _overlaps(9, size), _overlaps(8, size), _overlaps(_THUMBNAIL, size)
     hashes = np.empty(len(rows), dtype=np.uint64)
-    thumbs = np.empty((len(rows), 3, _SMALL, _SMALL), dtype=np.uint8)
+    thumbnails = np.empty((len(rows), 3, _THUMBNAIL, _THUMBNAIL), dtype=np.uint8)
     contrast = np.empty(len(rows))
-    for part in _parts(len(rows), size):
-        # Whole numbers below 2**53: the products are exact, in whatever order a machine adds them up.
+    for part in _slices(len(rows), size):
+        # Whole numbers below 2**53: the products are exact, in whatever order a machine adds.
         pixels = images[rows[part]].astype(np.float64)
         cells = high @ (77 * pixels[:, 0] + 150 * pixels[:, 1] + 29 * pixels[:, 2]) @ wide.T
         bits = cells[:, :, 1:] - cells[:, :, :-1] > _MARGIN * 256 * size**2
         hashes[part] = np.packbits(bits.reshape(len(bits), 64), axis=1).view(np.uint64)[:, 0]
-        thumbs[part] = small @ pixels @ small.T // size**2
-        means = np.rint(thumbs[part].mean(axis=(2, 3), keepdims=True))
-        contrast[part] = np.abs(thumbs[part] - means).mean(axis=(1, 2, 3))
-    corners = thumbs.reshape(-1, 3, 2, _SMALL // 2, 2, _SMALL // 2).mean(axis=(3, 5)).astype(np.uint8)
-    return _Prints(images, rows, hashes, thumbs, corners, contrast)
+        thumbnails[part] = small @ pixels @ small.T // size**2
+        means = np.rint(thumbnails[part].mean(axis=(2, 3), keepdims=True))
+        contrast[part] = np.abs(thumbnails[part] - means).mean(axis=(1, 2, 3))
+    quarters = thumbnails.reshape(-1, 3, 2, _THUMBNAIL // 2, 2, _THUMBNAIL // 2).mean(axis=(3, 5)).astype(np.uint8)
+    return _Features(images, rows, hashes, thumbnails, quarters, contrast)
 
 
-def _parts(n: int, size: int) -> list[slice]:
+def _slices(n: int, size: int) -> list[slice]:
     step = max(1, _PIXELS // size**2)
     return [slice(at, at + step) for at in range(0, n, step)]
 
 
-def _shares(n_cells: int, size: int) -> NDArray[np.float64]:
-    """[n_cells, size]: how much of each pixel lies in each cell, in units of a pixel's `n_cells`th part."""
+def _overlaps(n_cells: int, size: int) -> NDArray[np.float64]:
+    """[n_cells, size]: how much of each pixel is in each cell, in units of 1 / `n_cells` of a pixel."""
     cells, pixels = np.arange(n_cells)[:, None] * size, np.arange(size) * n_cells
     return (np.minimum(cells + size, pixels + n_cells) - np.maximum(cells, pixels)).clip(min=0).astype(np.float64)
 
 
 def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs of places whose hashes differ in few bits; the same pair may come again."""
-    last = np.uint64((1 << _TURN) - 1)
-    for turn in range(0, 64, _TURN):
-        turned = hashes << np.uint64(turn) | hashes >> np.uint64((64 - turn) % 64)
-        order = np.argsort(turned, kind="stable")
-        turned = turned[order]
+    """Pairs of positions whose hashes differ in few bits. The same pair may come more than once."""
+    last = np.uint64((1 << _ROTATION) - 1)
+    for shift in range(0, 64, _ROTATION):
+        rotated = hashes << np.uint64(shift) | hashes >> np.uint64((64 - shift) % 64)
+        order = np.argsort(rotated, kind="stable")
+        rotated = rotated[order]
         for ahead in range(1, min(_WINDOW, len(order) - 1) + 1):
-            differing = turned[ahead:] ^ turned[:-ahead]
-            # A pair's turn is where a stretch begins that the two share; before, they would stand further apart.
-            begins = (differing & last > 0) | (differing == 0 if turn == 0 else False)
-            close = np.flatnonzero(begins & (np.bitwise_count(differing) <= _BITS))
+            differing = rotated[ahead:] ^ rotated[:-ahead]
+            # Taken at the shift where a run of equal bits begins: at an earlier one the two would be further apart.
+            begins = (differing & last > 0) | (differing == 0 if shift == 0 else False)
+            close = np.flatnonzero(begins & (np.bitwise_count(differing) <= _MAX_BITS))
             yield order[close], order[close + ahead]
 
 
 def _differences(images: NDArray[np.uint8], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int16]:
-    """[P, 3, H, W]: how far each pixel of two images lies apart, when both are equally bright on the whole."""
+    """[P, 3, H, W]: absolute differences of two images' pixels, after both have the same mean."""
     difference = images[first].astype(np.int16) - images[second]
     difference -= np.rint(difference.mean(axis=(1, 2, 3), keepdims=True)).astype(np.int16)
     np.abs(difference, out=difference)
     return difference
 
 
-def _join(leader: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
-    """Let the smallest place of each group lead all of it, in place."""
+def _merge(parent: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
+    """Join the groups of each pair, in place: every parent becomes its group's smallest position."""
     for pair in pairs.T.tolist():
-        a, b = (_top(leader, i) for i in pair)
-        leader[max(a, b)] = min(a, b)
-    while not np.array_equal(leader, leader[leader]):
-        leader[:] = leader[leader]
+        a, b = (_root(parent, i) for i in pair)
+        parent[max(a, b)] = min(a, b)
+    while not np.array_equal(parent, parent[parent]):
+        parent[:] = parent[parent]
 
 
-def _top(leader: NDArray[np.int64], i: int) -> int:
-    while leader[i] != i:
-        leader[i] = leader[leader[i]]
-        i = int(leader[i])
+def _root(parent: NDArray[np.int64], i: int) -> int:
+    while parent[i] != i:
+        parent[i] = parent[parent[i]]
+        i = int(parent[i])
     return i

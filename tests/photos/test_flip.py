@@ -1,12 +1,12 @@
 import pytest
 
-from meanteacher.photos.mirror import flip_is_safe, mirroring
+from meanteacher.photos.flip import flip_evidence, flip_is_safe
 
 ANIMALS = ["cat", "dog", "horse", "fish"]
 
 
-def against_flipping(names: list[str]) -> tuple[str, ...]:
-    return mirroring(names).against
+def oriented(names: list[str]) -> tuple[str, ...]:
+    return flip_evidence(names).oriented
 
 
 UNSAFE = """
@@ -20,35 +20,35 @@ SAFE = """
 """
 
 
-def listed(names: str) -> list[str]:
+def split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
 
 
-@pytest.mark.parametrize("name", listed(UNSAFE))
+@pytest.mark.parametrize("name", split(UNSAFE))
 def test_what_a_mirror_changes_is_not_flipped(name: str):
     assert not flip_is_safe([name, "other"])
-    assert against_flipping([name, "other"]) == (name,)
+    assert oriented([name, "other"]) == (name,)
 
 
-@pytest.mark.parametrize("name", listed(SAFE))
+@pytest.mark.parametrize("name", split(SAFE))
 def test_a_name_that_only_looks_so_does_not_forbid_it(name: str):
     assert flip_is_safe([name, "other"])
 
 
 def test_sides_that_are_only_letters_are_noticed_in_pairs():
-    assert against_flipping(["hand_L", "hand_R", "foot"]) == ("hand_L", "hand_R")
+    assert oriented(["hand_L", "hand_R", "foot"]) == ("hand_L", "hand_R")
     assert flip_is_safe(["hand_L", "foot_R"])
 
 
 def test_all_that_speaks_against_it_is_named():
-    assert against_flipping(["1", "cat", "left", "2"]) == ("1", "left", "2")
+    assert oriented(["1", "cat", "left", "2"]) == ("1", "left", "2")
 
 
 @pytest.mark.parametrize("name", ["left", "digit 4", "stop_sign"])
 def test_one_class_of_many_does_not_decide_for_the_others(name: str):
     many = [f"{animal} {habitat}" for animal in ANIMALS for habitat in ("indoors", "outdoors", "asleep")]
     assert flip_is_safe([*many, name])
-    assert against_flipping([*many, name]) == (name,)
+    assert oriented([*many, name]) == (name,)
 
 
 @pytest.mark.parametrize(("n_others", "safe"), [(0, False), (2, False), (3, False), (4, True), (100, True)])
@@ -75,9 +75,9 @@ def test_a_quarter_of_the_classes_about_writing_is_enough(n_others: int, safe: b
 )
 def test_one_pair_that_a_mirror_exchanges_is_enough_however_many_others_there_are(one: str, other: str):
     others = [f"plant of bed {word}" for word in ("oak", "elm", "fir", "ash", "yew", "bay", "box", "fig")]
-    told = mirroring([*others, one, other])
-    assert told.pairs == ((one, other),)
-    assert not told.is_safe
+    evidence = flip_evidence([*others, one, other])
+    assert evidence.pairs == ((one, other),)
+    assert not evidence.is_safe
     assert flip_is_safe([*others, one])
 
 
@@ -85,7 +85,7 @@ def test_one_pair_that_a_mirror_exchanges_is_enough_however_many_others_there_ar
     "pair", [("vitamin b", "vitamin d"), ("type p", "type q"), ("bright", "blight"), ("left", "l")]
 )
 def test_names_that_only_resemble_a_pair_are_none(pair: tuple[str, str]):
-    assert mirroring([*ANIMALS, *pair]).pairs == ()
+    assert flip_evidence([*ANIMALS, *pair]).pairs == ()
 
 
 @pytest.mark.parametrize("name", ["7", "six", "B"])
@@ -96,12 +96,12 @@ def test_one_bare_number_or_letter_among_many_words_may_be_a_mere_name(name: str
 
 @pytest.mark.parametrize("pair", [("b", "d"), ("six", "nine"), ("L", "R")])
 def test_two_that_a_mirror_might_confuse_are_enough(pair: tuple[str, str]):
-    assert against_flipping([*ANIMALS, *pair]) == pair
+    assert oriented([*ANIMALS, *pair]) == pair
 
 
 def test_a_whole_alphabet_is_not_flipped():
     names = [chr(code) for code in range(ord("A"), ord("Z") + 1)]
-    assert against_flipping(names) == tuple(names)
+    assert oriented(names) == tuple(names)
 
 
 def test_without_classes_nothing_speaks_against_it():

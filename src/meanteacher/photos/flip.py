@@ -1,12 +1,11 @@
-"""Whether images are mirrored during training, as far as the names of the classes tell.
+"""Whether a mirrored image keeps its class, as far as the class names tell.
 
 A mirrored cat is a cat; a mirrored 3 is nothing, a mirrored b is a d, and a left shoe becomes a right one. Names are
-read in whole words: a bright day is not about right and left.
+read in whole words: "bright" does not contain "right".
 
-A batch is changed as a whole, and most of its images have no class that could decide: it is one decision for all.
-Two classes that a mirror makes of each other forbid it, because half of their labels would be wrong. A class about
-writing or sides without such a counterpart only gains nothing; it takes a quarter of the classes to forbid what
-helps the others.
+There is one decision for all images, because most of a batch has no label to decide by (docs/decisions/0016). Two
+classes that are mirror images of each other forbid it: half of their labels would be wrong. A class about writing or
+sides without such a counterpart gains nothing but is not harmed; a quarter of the classes must be of this kind.
 """
 
 import re
@@ -20,10 +19,10 @@ _OPPOSITE_SIDES = (
     *("links rechts", "gauche droite", "izquierda derecha", "sinistra destra", "esquerda direita"),
 )
 _OPPOSITE_SIGNS = ("b d", "p q", "< >", "( )", "[ ]", "{ }", "/ \\", "← →", "« »", "‹ ›")
-"""Where nothing else is in the name: vitamin b and vitamin d are no pair."""
-_ENOUGH = 0.25
-"""Share of the classes from which names about writing and sides forbid mirroring. Names tell of few such classes, so a
-quarter that does makes it likely that the images are about writing or sides altogether."""
+"""Only where nothing else is in the name: vitamin b and vitamin d are no pair."""
+_MAX_ORIENTED = 0.25
+"""From this fraction on, class names about writing and sides forbid mirroring. Few names reveal such a class: where a
+quarter does, the images are probably all about writing or sides."""
 _SIDES = """
     left leftward leftwards lefthand lefthanded right rightward rightwards righthand righthanded
     clockwise counterclockwise anticlockwise cw ccw starboard sinistral dextral
@@ -41,29 +40,29 @@ _GREEK = """
     alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi
     psi omega
 """
-_SAYS_NOTHING = "class label category char character symbol upper lower uppercase lowercase capital small"
+_FILLERS = "class label category char character symbol upper lower uppercase lowercase capital small"
 
-_TELLING = frozenset((_SIDES + _WRITING).split())
+_ORIENTED_WORDS = frozenset((_SIDES + _WRITING).split())
 _NUMBER_WORDS = frozenset(_NUMBERS.split())
 _LETTER_NAMES = frozenset(_GREEK.split())
-_EMPTY_WORDS = frozenset(_SAYS_NOTHING.split())
+_FILLER_WORDS = frozenset(_FILLERS.split())
 _SWAPS = tuple({one: other, other: one} for one, other in map(str.split, _OPPOSITE_SIDES))
 _SIGN_SWAPS = tuple({one: other, other: one} for one, other in map(str.split, _OPPOSITE_SIGNS))
 
 
 @dataclass(frozen=True, slots=True)
-class Mirroring:
-    """What the names of the classes say about it."""
+class FlipEvidence:
+    """What the class names say about mirroring."""
 
-    against: tuple[str, ...]
-    """The names that speak of writing or of sides, in the order of the classes."""
+    oriented: tuple[str, ...]
+    """The names about writing or sides, in the order of the classes."""
     pairs: tuple[tuple[str, str], ...]
-    """Classes that a mirror makes of each other."""
+    """Classes that are mirror images of each other."""
     n_classes: int
 
     @property
     def is_safe(self) -> bool:
-        return not self.pairs and len(self.against) < _ENOUGH * max(1, self.n_classes)
+        return not self.pairs and len(self.oriented) < _MAX_ORIENTED * max(1, self.n_classes)
 
 
 def flip_is_safe(class_names: Sequence[str]) -> bool:
@@ -74,49 +73,50 @@ def flip_is_safe(class_names: Sequence[str]) -> bool:
     >>> flip_is_safe(["turn left", "straight on"]), flip_is_safe(["turn left", *"cat dog horse fish".split()])
     (False, True)
     """
-    return mirroring(class_names).is_safe
+    return flip_evidence(class_names).is_safe
 
 
-def mirroring(class_names: Sequence[str]) -> Mirroring:
-    """Read the names.
+def flip_evidence(class_names: Sequence[str]) -> FlipEvidence:
+    """Find the names with a word about sides or writing, and pairs that differ only in such words (`hand_L`, `hand_R`).
 
-    Those count that have a word about sides or writing in them, and pairs that differ in such words only (`hand_L`,
-    `hand_R`). A name that is nothing but a number or a character (`7`, `six`, `B`) may be a mere name, unless half of
-    the names or at least two are such.
+    A name that is only a number or a character (`7`, `six`, `B`) may mean anything, so it counts only where half of
+    the names or at least two are like this.
     """
     words = {name: _words(name) for name in class_names}
     pairs = _pairs(words)
-    paired = {name for pair in pairs for name in pair}
-    told = {name for name in words if _TELLING.intersection(words[name])} | paired
-    bare = {name for name in words if _is_bare(name)}
-    against = told | bare if len(bare) >= min(2, len(words) / 2) else told
-    return Mirroring(tuple(name for name in words if name in against), tuple(pairs), len(words))
+    oriented = {name for name in words if _ORIENTED_WORDS.intersection(words[name])}
+    oriented.update(*pairs)
+    symbols = {name for name in words if _is_symbol(name)}
+    if len(symbols) >= min(2, len(words) / 2):
+        oriented |= symbols
+    return FlipEvidence(tuple(name for name in words if name in oriented), tuple(pairs), len(words))
 
 
 def _pairs(words: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """Names of which the one is the other with all its sides exchanged, each pair once."""
-    named = {tuple(each): name for name, each in words.items()}
-    pairs = []
-    for name, each in words.items():
-        for swap in (*_SWAPS, *(_SIGN_SWAPS if _is_bare(name) else ())):
-            other = named.get(tuple(swap.get(word, word) for word in each))
+    """Names of which one is the other with all its sides exchanged, each pair once."""
+    by_words = {tuple(its): name for name, its in words.items()}
+    pairs: list[tuple[str, str]] = []
+    for name, its in words.items():
+        for swap in (*_SWAPS, *(_SIGN_SWAPS if _is_symbol(name) else ())):
+            other = by_words.get(tuple(swap.get(word, word) for word in its))
             if other is not None and other != name and (other, name) not in pairs and (name, other) not in pairs:
                 pairs.append((name, other))
     return pairs
 
 
 def _words(name: str) -> list[str]:
-    """Its words and numbers, also where only a capital letter or a digit divides them: `turnLeft`, `digit3`.
+    """Its words and numbers, also where only a capital letter or a digit separates them: `turnLeft`, `digit3`.
 
-    A name of signs alone is its one word.
+    A name of signs alone is one word.
     """
     name = unicodedata.normalize("NFKC", name)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)", " ", name)
     return [word for word in re.split(r"[\W_]+", name.casefold()) if word] or [name.strip()]
 
 
-def _is_bare(name: str) -> bool:
-    words = [word for word in _words(name) if word not in _EMPTY_WORDS]
+def _is_symbol(name: str) -> bool:
+    """Whether the name is only a number or a character."""
+    words = [word for word in _words(name) if word not in _FILLER_WORDS]
     if len(words) == 1 and (len(words[0]) == 1 or words[0] in _LETTER_NAMES):
         return True
     is_sign = len(name.strip()) == 1
