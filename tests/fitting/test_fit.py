@@ -257,7 +257,7 @@ def test_what_is_said_about_mirroring_is_what_is_done(fitted: Path) -> None:
     planned, done, sentence = _mirroring(fitted)
     assert planned
     assert done
-    assert sentence.startswith("Images are also shown mirrored during training, since no name")
+    assert sentence.startswith("Images are also shown mirrored during training, because no class name")
 
 
 def test_no_image_judges_a_model_that_it_taught(fitted: Path) -> None:
@@ -335,7 +335,7 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     assert _mirroring(tmp_path / "more") == (
         False,
         False,
-        "Images are not mirrored during training, as --no-flip asks.",
+        "Images are not mirrored during training, as requested by --no-flip.",
     )
     last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
