@@ -39,13 +39,13 @@ def images_are_resized_with_another_filter(patch: Patch) -> None:
 
 @of_photos
 def changed_file_keeps_its_old_pixels(patch: Patch) -> None:
-    rewrite(patch, cache.decode_all, " and kept.stamps == stamps", "")
+    rewrite(patch, cache.decode_all, " and old.stamps == stamps", "")
 
 
 @of_photos
 def kept_pixels_are_found_by_position_instead_of_name(patch: Patch) -> None:
     """Once a file is added, every image behind it has the pixels of its neighbour."""
-    rewrite(patch, cache._fill, "image[:] = kept.images[row]", "image[:] = kept.images[min(k, len(rows) - 1)]")
+    rewrite(patch, cache._fill, "image[:] = old.images[row]", "image[:] = old.images[min(k, len(rows) - 1)]")
 
 
 @of_photos
@@ -66,7 +66,7 @@ def labels_stand_one_row_below_their_images(patch: Patch) -> None:
 
 @of_photos
 def first_row_of_a_labels_file_is_lost(patch: Patch) -> None:
-    rewrite(patch, tables.read_labels, "return rows[1:]", "return rows[2:]")
+    rewrite(patch, tables.read_table, "return rows[1:]", "return rows[2:]")
 
 
 @of_photos

@@ -129,7 +129,7 @@ def test_a_form_of_another_site_cannot_answer(server: LabelServer, example: Exam
 def test_nonsense_is_no_answer(server: LabelServer, example: Example, body: bytes):
     answer = ask(server, "POST", "/TOKEN/answer", body, Content_Type="application/json")
     assert answer.status == 400
-    assert "no answer" in answer.json()["error"]
+    assert "Not a valid request" in answer.json()["error"]
     assert not example.file.exists()
 
 
@@ -144,10 +144,10 @@ def test_what_no_browser_would_send_is_refused_too(server: LabelServer, request_
         assert connection.recv(100).split()[1] == status
 
 
-def test_what_the_person_can_mend_is_said(server: LabelServer):
+def test_what_the_person_can_correct_is_said(server: LabelServer):
     answer = post(server, "answer", question=0, label=" ")
     assert answer.status == 409
-    assert "The name of a class is one line" in answer.json()["error"]
+    assert "one line of at most 100 characters" in answer.json()["error"]
 
 
 def test_an_unknown_action_or_place_is_refused(server: LabelServer):

@@ -97,7 +97,7 @@ def test_a_second_call_decodes_nothing(root: Path, folder: Path, decoded: list[s
     second = decode_all(find_photos(root), 6, folder)
     assert decoded == []
     assert np.array_equal(first.images, second.images)
-    assert first.unreadable == second.unreadable == {2: "not an image", 3: "a link that leads nowhere"}
+    assert first.unreadable == second.unreadable == {2: "not an image", 3: "a broken link"}
 
 
 def test_each_size_has_its_own_file(root: Path, folder: Path, decoded: list[str]) -> None:
@@ -314,7 +314,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing(
     monkeypatch.setattr(
         Path, "open", lambda path, mode="r", **how: (Full if mode == "r+b" else really_open)(path, mode, **how)
     )
-    with pytest.raises(InputError, match=r"Cannot keep decoded images in .*cache \(No space left on device\)"):
+    with pytest.raises(InputError, match=r"Cannot write decoded images to .*cache \(No space left on device\)"):
         decode_all(find_photos(root), 6, folder)
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
@@ -324,7 +324,7 @@ def test_two_processes_do_not_write_one_folder(root: Path, folder: Path) -> None
     photos = find_photos(root)
     with (
         held_by_another_process(folder / ".lock"),
-        pytest.raises(InputError, match=r"Another process is decoding images into .*cache: wait for it"),
+        pytest.raises(InputError, match=r"Another process is decoding images into .*cache: wait"),
     ):
         decode_all(photos, 6, folder)
     check(photos, decode_all(photos, 6, folder))
@@ -332,7 +332,7 @@ def test_two_processes_do_not_write_one_folder(root: Path, folder: Path) -> None
 
 def test_a_folder_that_cannot_be_made_is_named(root: Path, folder: Path) -> None:
     folder.write_text("a file")
-    with pytest.raises(InputError, match=r"Cannot keep decoded images in .*cache \(File exists\)"):
+    with pytest.raises(InputError, match=r"Cannot write decoded images to .*cache \(File exists\)"):
         decode_all(find_photos(root), 6, folder)
 
 

@@ -115,9 +115,7 @@ def test_a_csv_adds_to_class_folders_where_some_images_are_unlabelled(two: Path)
 
 def test_a_csv_may_not_contradict_the_class_folders(two: Path) -> None:
     rows = csv(two, "unlabeled/1.png,dog", "cat/2.png,dog")
-    with pytest.raises(
-        InputError, match=r"row 3 calls 'cat/2.png' 'dog', but it lies in the folder of the class 'cat'"
-    ):
+    with pytest.raises(InputError, match=r"row 3 labels 'cat/2.png' as 'dog', but .* the class 'cat'"):
         find_photos(two, rows)
 
 
@@ -150,8 +148,8 @@ def test_a_path_as_it_stands_goes_before_any_other_reading_of_it(tmp_path: Path)
     [
         (["cat/1.png,a", "cat/9.png,b"], r"row 3: there is no image 'cat/9.png' in .*photos"),
         (["cat/1.png,a", "notes.txt,b"], r"row 3: there is no image 'notes.txt'"),
-        (["cat/1.png,a", "../secret.png,b"], r"row 3: '../secret.png' leads outside .*photos"),
-        (["cat/1.png,a", "/etc/passwd,b"], r"row 3: '/etc/passwd' leads outside"),
+        (["cat/1.png,a", "../secret.png,b"], r"row 3: '../secret.png' is outside .*photos"),
+        (["cat/1.png,a", "/etc/passwd,b"], r"row 3: '/etc/passwd' is outside"),
         (["cat/1.png,a", "cat/caf\udce9.png,b"], r"row 3 has a path that is not UTF-8 .* \"CSV UTF-8\""),
         (["cat/1.png,a", "dog/1.png,a", "cat/1.png,b"], r"has 'cat/1.png' twice: 'a' in row 2 and 'b' in row 4"),
         (["cat/1.png,a", "./cat/1.png,b"], r"has 'cat/1.png' twice: 'a' in row 2 and 'b' in row 3"),
@@ -180,7 +178,7 @@ def test_a_folder_that_is_none_is_said_to_be(tmp_path: Path) -> None:
         find_photos(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"1.png is a file: give a folder of images, or an .npz file"):
         find_photos(file)
-    with pytest.raises(InputError, match=r"There is no labels file"):
+    with pytest.raises(InputError, match=r"There is no file .*labels.csv"):
         find_photos(tmp_path, tmp_path / "labels.csv")
 
 
@@ -188,7 +186,7 @@ def test_a_folder_without_images_or_labels_or_classes_is_refused(tmp_path: Path)
     with pytest.raises(InputError, match=r"is empty: give a folder with images \(bmp, gif"):
         find_photos(tmp_path)
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputError, match=r"holds 1 files but no image"):
+    with pytest.raises(InputError, match=r"1 file but no image"):
         find_photos(tmp_path)
     save(tmp_path / "unlabeled" / "1.png")
     save(tmp_path / "2.png")
@@ -318,7 +316,7 @@ def test_ten_classes_or_more_are_ordered_as_text_and_keep_their_meaning(tmp_path
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"images": None}, r"holds labels but no array images"),
+        ({"images": None}, r"contains labels but no array named images"),
         ({"labels": None}, r"No image of .* has a label: .* the array labels"),
         ({"images": np.zeros((4, 6))}, r"images has the shape \(4, 6\), expected \[N, H, W\]"),
         ({"images": np.zeros((4, 6, 5, 2), np.uint8)}, r"images has the shape \(4, 6, 5, 2\)"),
@@ -329,12 +327,15 @@ def test_ten_classes_or_more_are_ordered_as_text_and_keep_their_meaning(tmp_path
         ({"labels": np.array([0, 1])}, r"labels has the shape \(2,\), expected \(4,\)"),
         ({"labels": np.array([0, 1, -2, 1])}, r"labels\[2\] is -2, expected -1 for none, or 0 to 1"),
         ({"class_names": ["a"]}, r"labels\[1\] is 1, expected -1 for none, or 0 to 0"),
-        ({"class_names": ["a", "a"]}, r"class_names holds 'a' 2 times"),
-        ({"class_names": ["a", " "]}, r"class_names holds an empty one"),
-        ({"labels": ["a", "b", "", "c"], "class_names": ["a", "b"]}, r"labels holds 'c', which is not in class_names"),
+        ({"class_names": ["a", "a"]}, r"class_names contains 'a' 2 times"),
+        ({"class_names": ["a", " "]}, r"class_names contains an empty name"),
+        (
+            {"labels": ["a", "b", "", "c"], "class_names": ["a", "b"]},
+            r"labels contains 'c', which is not in class_names",
+        ),
         ({"labels": np.array([0.0, 1, -1, 1])}, r"labels is float64 .* expected a list of str"),
         ({"labels": np.array([0, 1, None, 1], object)}, r"photos.npz cannot be read .* write it with numpy.savez"),
-        ({"names": ["a", "b", "a", "c"]}, r"names holds 'a' 2 times"),
+        ({"names": ["a", "b", "a", "c"]}, r"names contains 'a' 2 times"),
         ({"names": ["a"]}, r"names has the shape \(1,\), expected \(4,\)"),
         ({"labels": np.full(4, -1)}, r"No image of .* has a label: .* the array labels"),
         ({"labels": np.zeros(4, int)}, r"All labels of .* are '0'"),
@@ -359,5 +360,5 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
 
 
 def test_arrays_hold_their_labels_themselves(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"photos.npz holds its labels itself: leave .*labels.csv away"):
+    with pytest.raises(InputError, match=r"photos.npz contains its labels: leave out .*labels.csv"):
         find_photos(npz(tmp_path), tmp_path / "labels.csv")

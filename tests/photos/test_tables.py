@@ -50,16 +50,16 @@ def test_rows_are_counted_as_a_person_counts_lines(file: Path) -> None:
     [
         (b"", r"labels.csv is empty: its first row must be path,label"),
         (b"\xef\xbb\xbf \r\n", r"is empty"),
-        (b"name,class\na.jpg,cat\n", r"begins with the columns 'name,class' instead of path,label"),
+        (b"name,class\na.jpg,cat\n", r"the columns 'name,class' instead of path,label"),
         (b"a.jpg,cat\nb.jpg,dog\n", r"columns 'a.jpg,cat' instead of path,label"),
         (b"path,label,confidence\na.jpg,cat,1\n", r"columns 'path,label,confidence' instead of path,label"),
         (b"label,path\ncat,a.jpg\n", r"columns 'label,path' instead of"),
-        (b"path,label\na.jpg,cat\nb.jpg\n", r"row 3 has 1 cells instead of 2"),
+        (b"path,label\na.jpg,cat\nb.jpg\n", r"row 3 has 1 cell instead of 2"),
         (
             b"path,label\na, b.jpg,cat\n",
-            r'row 2 has 3 cells instead of 2: put a name that holds a "," in double quotes',
+            r'row 2 has 3 cells instead of 2: put a name that contains a "," in double quotes',
         ),
-        (b"path;label\na;b.jpg;cat\n", r'row 2 has 3 cells .* holds a ";"'),
+        (b"path;label\na;b.jpg;cat\n", r'row 2 has 3 cells .* contains a ";"'),
         (b"path,label\n\n,cat\n", r"row 3 has the label 'cat' but no path"),
         (b"path,label\na.jpg,caf\xe9\n", r"row 2 has a label that is not UTF-8: save it as \"CSV UTF-8\""),
         (b'path,label\na.jpg,cat\nb.jpg,"dog\nc.jpg,cat\n', r"row 3 cannot be read .* check its double quotes"),
@@ -75,10 +75,10 @@ def test_a_wrong_file_is_refused_by_its_row(data: bytes, words: str, file: Path)
 
 
 def test_a_file_that_cannot_be_read_is_said_to_be_missing_or_why(file: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no labels file .*labels.csv: give a CSV"):
+    with pytest.raises(InputError, match=r"There is no file .*labels.csv: expected a CSV"):
         read_labels(file)
     file.mkdir()
-    with pytest.raises(InputError, match=r"Cannot read the labels file .*labels.csv \(Is a directory\)"):
+    with pytest.raises(InputError, match=r"Cannot read .*labels.csv \(Is a directory\)"):
         read_labels(file)
 
 

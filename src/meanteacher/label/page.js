@@ -1,5 +1,5 @@
 "use strict";
-// Every name is put in as text (textContent, value), never as markup: a file may be called anything.
+// Names are inserted as text (textContent, value), never as markup: a file may have any name.
 const $ = (id) => document.getElementById(id);
 const base = location.pathname.replace(/\/+$/, "") + "/";
 const touch = matchMedia("(pointer: coarse)").matches;
@@ -11,8 +11,7 @@ const say = (sentence) => { $("alert").textContent = sentence; $("alert").hidden
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 const filtering = () => state.question && !$("filter-box").hidden;
 
-// While a request is under way or the picture is not there yet, nothing is accepted: an answer must be to an
-// image that was seen.
+// While a request or an image is loading, no answer is accepted: it could not be about an image that was seen.
 async function send(action, content) {
   if (busy) return;
   busy = true;
@@ -21,19 +20,19 @@ async function send(action, content) {
 
 async function ask(path, options) {
   try {
-    const answer = await fetch(base + path, options);
-    const told = await answer.json();
-    if (!answer.ok) { say(told.error); busy = false; return; }
+    const response = await fetch(base + path, options);
+    const content = await response.json();
+    if (!response.ok) { say(content.error); busy = false; return; }
     say("");
-    show(told);
+    show(content);
   } catch {
-    say("The labelling program does not answer. Every answer up to here is saved: start it again in the terminal, and it goes on with this image.");
+    say("The labelling program does not respond. All answers so far are saved: start it again in the terminal to continue with this image.");
     busy = false;
   }
 }
 
-function show(told) {
-  state = told;
+function show(content) {
+  state = content;
   const { question, total, labelled, skipped } = state;
   $("progress").textContent = question ? `${question.number} of ${total}` : "Done";
   $("bar").max = total;
@@ -63,11 +62,11 @@ function showQuestion(question) {
   $("reason").textContent = question.reason;
   $("filter-box").hidden = state.classes.every((each) => each.keys.length);
   $("keys").textContent = filtering()
-    ? "The keys of undo and skip work while the box is empty"
-    : `One key per class · Backspace or ← undoes · space or → skips${named("+") ? "" : " · + another class"}`;
+    ? "The keys for undo and skip work while the box is empty"
+    : `One key per class · Backspace or ← undoes · space or → skips${classOf("+") ? "" : " · + another class"}`;
   listClasses();
   document.querySelector(".side").scrollTop = 0;
-  focusWhereKeysAnswer();
+  restoreFocus();
   $("heard").textContent = [
     `Image ${question.number} of ${state.total}, ${question.name}.`,
     $("problem").textContent,
@@ -75,12 +74,12 @@ function showQuestion(question) {
   ].join(" ");
   if (problem) { picture.removeAttribute("src"); busy = false; return; }
   picture.onload = () => { busy = false; };
-  picture.onerror = () => showQuestion({ ...question, problem: "it did not arrive" });
+  picture.onerror = () => showQuestion({ ...question, problem: "it could not be loaded" });
   picture.src = `${base}image/${question.position}`;
 }
 
-function focusWhereKeysAnswer() {
-  // Not on a screen that is touched: a keyboard would cover the image.
+function restoreFocus() {
+  // Not on a touch screen: its keyboard would cover the image.
   if (filtering() && !touch) $("filter").focus(); else $("ask").focus({ preventScroll: true });
 }
 
@@ -108,8 +107,8 @@ function listClasses() {
   }));
 }
 
-// While filtering, a name that was typed in full comes first, then names that begin with it; the sort keeps the order
-// otherwise. Two names may differ in case alone.
+// While filtering, a name that was typed in full comes first, then names that begin with it. The sort is stable. Two
+// names may differ only in case.
 const rank = (name, wanted) => {
   if (!wanted) return 0;
   if (name === $("filter").value.trim()) return 1;
@@ -138,8 +137,8 @@ function showEnd() {
   busy = false;
 }
 
-// Which key means which class is decided by the program, in every case of letters.
-const named = (key) => state.classes.find((each) => each.keys.includes(key));
+// The server decides which key selects which class, in upper and lower case.
+const classOf = (key) => state.classes.find((each) => each.keys.includes(key));
 const answer = (label) => { if (!state.question.problem) send("answer", { question: state.question.position, label }); };
 const skip = () => { if (state.question) send("skip", { question: state.question.position }); };
 const undo = () => { if (state.last) send("undo", {}); };
@@ -154,11 +153,11 @@ function pressed(event) {
   // No letter or digit undoes or skips: it may be the name of a class.
   if (undoing || key === "Backspace" || key === "ArrowLeft") return undo;
   if (!state.question) return null;
-  // A button that has the focus is pressed by Enter and space, as everywhere.
+  // Enter and space press the button that has the focus, as everywhere.
   if (key === "Enter") return target.tagName === "BUTTON" ? null : () => { if (marked !== null) answer(marked); };
   if (key === "ArrowRight" || (key === " " && target.tagName !== "BUTTON")) return skip;
   if (inFilter) return null;
-  const chosen = named(key);
+  const chosen = classOf(key);
   if (chosen) return () => answer(chosen.name);
   return key === "+" ? () => $("new").focus() : null;
 }
@@ -167,7 +166,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state?.question) {
     $("new").value = $("filter").value = "";
     listClasses();
-    focusWhereKeysAnswer();
+    restoreFocus();
     return;
   }
   const action = pressed(event);

@@ -1,4 +1,4 @@
-"""What the labelling page shows: the keys of the classes, and a picture."""
+"""What the labelling page shows: the keys of the classes, and the images as JPEG."""
 
 import re
 import unicodedata
@@ -12,31 +12,31 @@ from PIL import Image
 from meanteacher.photos.decode import decode, header
 from meanteacher.photos.find import Photos
 
-# In the order of the keyboard: for classes whose name suggests no key of their own.
+# In this order, for classes whose name suggests no key.
 _FREE = "1234567890abcdefghijklmnopqrstuvwxyz"
 
 
 def class_keys(names: Sequence[str], before: Mapping[str, Sequence[str]] | None = None) -> dict[str, tuple[str, ...]]:
-    """The characters that mean each class; the first of them is shown on its button.
+    """The keys that select each class; the first of them is shown on its button.
 
-    A name of one character is its own key, and a name that is a number below ten is that digit. Then a class has the
+    A name of one character is its own key, and the key of a number below ten is that digit. Otherwise a class has the
     letter or digit that no other name begins with, and the digit that no other name ends with ("level 7"). Case
-    matters only where two names differ by nothing else. Classes that have no key so far get what is free, first digits,
-    then letters: never a character that any name suggests in one of these ways.
+    matters only where two names differ in nothing else. Classes without a key then get a free one, first digits,
+    then letters, but never a character that any name suggests in one of these ways.
 
-    Where the keys do not suffice no class has one, and the page finds classes by typing.
+    If there are not enough keys no class has one, and the page finds classes by typing.
 
     Args:
         names: the classes in the order of the page.
-        before: the keys so far, where a class has been added. The others keep theirs unless the new name suggests
-            them, and none gets a key that meant another class.
+        before: the keys so far, if a class has been added. The other classes keep theirs unless the new name suggests
+            them, and no class gets a key that selected another class.
 
     >>> class_keys(["cat", "Dog", "cow", "7", "level 1"])
     {'cat': ('2',), 'Dog': ('d', 'D'), 'cow': ('3',), '7': ('7',), 'level 1': ('l', 'L', '1')}
     """
     before = before or {}
-    # character -> the class it means
-    owners = {name: name for name in names if len(name) == 1 and _is_one_press(name)}
+    # key -> class
+    owners = {name: name for name in names if len(name) == 1 and _is_one_keystroke(name)}
     suggested = {name.lower() for name in owners}
     for suggestion in (_number, _first, _last):
         wanted = {name: character for name in names if (character := suggestion(name))}
@@ -57,8 +57,8 @@ def class_keys(names: Sequence[str], before: Mapping[str, Sequence[str]] | None 
     return {name: tuple(_cases([key for key, owner in owners.items() if owner == name], owners)) for name in names}
 
 
-def _is_one_press(character: str) -> bool:
-    """Chinese, Japanese and Korean characters are composed of several presses, and pictograms are on no keyboard."""
+def _is_one_keystroke(character: str) -> bool:
+    """Chinese, Japanese and Korean characters need several keystrokes, and pictograms are on no keyboard."""
     return unicodedata.east_asian_width(character) not in ("W", "F")
 
 
@@ -67,7 +67,7 @@ def _number(name: str) -> str:
 
 
 def _first(name: str) -> str:
-    return name[0].lower() if name[0].isalnum() and _is_one_press(name[0]) else ""
+    return name[0].lower() if name[0].isalnum() and _is_one_keystroke(name[0]) else ""
 
 
 def _last(name: str) -> str:
@@ -75,26 +75,26 @@ def _last(name: str) -> str:
 
 
 def _cases(keys: Sequence[str], owners: Mapping[str, str]) -> list[str]:
-    """The keys as they are shown, each followed by its other case unless that means another class."""
+    """The keys as they are shown, each followed by its other case unless that selects another class."""
     cases = {case: None for key in keys for case in (key, key.lower(), key.upper()) if len(case) == 1}
     return [case for case in cases if case in keys or case not in owners]
 
 
 LARGEST = 1024
 SMALLEST = 384
-"""A tiny image is enlarged here, more smoothly than a browser does it."""
+"""A tiny image is enlarged here, because a browser does it less smoothly."""
 
 
 class Pictures:
-    """The images of a folder as JPEG, the last few of them kept."""
+    """The images of a folder as JPEG. The last few stay in memory."""
 
     def __init__(self, photos: Photos) -> None:
         self._photos = photos
-        # So the picture that was looked at to tell whether it is readable is not decoded again to be sent.
+        # An image is decoded to learn whether it is readable; it need not be decoded again to be sent.
         self.jpeg = lru_cache(maxsize=8)(self._jpeg)
 
     def _jpeg(self, index: int) -> bytes:
-        """The image with its sides in proportion, the longer one from SMALLEST to LARGEST pixels.
+        """The image in its own proportions, the longer side from SMALLEST to LARGEST pixels.
 
         Raises:
             UnreadableError: says why in a few words.
@@ -102,7 +102,7 @@ class Pictures:
         path = self._photos.path(index)
         width, height, _ = header(path)
         longer = max(width, height)
-        # The square holds the whole image, squeezed; what follows gives it back its proportions.
+        # The square contains the whole image; the second resize restores its proportions.
         square = Image.fromarray(decode(path, min(longer, LARGEST)))
         scale = min(max(longer, SMALLEST), LARGEST) / longer
         shown = square.resize((max(1, round(scale * width)), max(1, round(scale * height))), Image.Resampling.BICUBIC)

@@ -1,4 +1,4 @@
-"""The page over HTTP, for this machine alone: 127.0.0.1, a secret in the address, no name of a file in a request."""
+"""The labelling page over HTTP, for this machine only: on 127.0.0.1, with a secret token in the address."""
 
 import base64
 import hashlib
@@ -25,17 +25,17 @@ _SECONDS = 30.0
 
 
 class LabelServer(ThreadingHTTPServer):
-    """Asks the questions of a session in a browser."""
+    """Shows the questions of a session in a browser. No request contains the name of a file."""
 
     daemon_threads = True
     timeout = 0.5
-    """Seconds within which a wish to stop is noticed."""
+    """Seconds between two calls of `should_stop`."""
 
     def __init__(self, session: Session, port: int = 0) -> None:
-        """Take the port; 0 takes any that is free.
+        """Bind the port; 0 chooses a free one.
 
         Raises:
-            InputError: the port is in use, or not ours to take.
+            InputError: the port is in use, or not permitted.
         """
         self.session = session
         self.pictures = Pictures(session.photos)
@@ -45,10 +45,10 @@ class LabelServer(ThreadingHTTPServer):
             super().__init__((_HOST, port), _Handler)
         except OSError as error:
             raise InputError(
-                f"Port {port} cannot be used: {error.strerror}. Give another one with --port, or none to take any "
-                "that is free."
+                f"Port {port} cannot be used: {error.strerror}. Give another one with --port, or leave it out to use "
+                "a free one."
             ) from error
-        # A page of another site can have its own name point to this machine; its requests still carry that name.
+        # Another site's name can be made to resolve to this machine; its requests still have that name as their host.
         self.hosts = {f"{name}:{self.server_port}" for name in (_HOST, "localhost")}
 
     @property
@@ -56,23 +56,23 @@ class LabelServer(ThreadingHTTPServer):
         return f"http://{_HOST}:{self.server_port}/{self.token}/"
 
     def serve_until(self, should_stop: Callable[[], bool]) -> None:
-        """Answer requests until told to stop."""
+        """Answer requests until `should_stop` returns True."""
         while not should_stop():
             self.handle_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no fault; anything else is one, and is shown."""
+        """Show every error, except that the browser closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def state(self) -> dict[str, Any]:
-        """What the page shows. An image that cannot be read is known before it is shown."""
+        """What the page shows, including whether the image cannot be read."""
         state = self.session.state()
         if question := state["question"]:
             question["problem"] = self._problem(question["position"])
             following = question["position"] + 1
             if following < len(self.session.questions):
-                # Decoded while the person looks at this one.
+                # Decode the next image in the meantime.
                 Thread(target=self._problem, args=[following], daemon=True).start()
         return state
 
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
 
     def do_GET(self) -> None:
-        match self._asked_for():
+        match self._request_path():
             case []:
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
             case ["state"]:
@@ -100,13 +100,13 @@ class _Handler(BaseHTTPRequestHandler):
             case None:
                 pass
             case _:
-                self._refuse(HTTPStatus.NOT_FOUND, "There is nothing here.")
+                self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
 
     def do_POST(self) -> None:
-        if (path := self._asked_for()) is None:
+        if (path := self._request_path()) is None:
             return
         if self.headers.get_content_type() != "application/json":
-            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Only JSON is understood.")
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected JSON.")
             return
         session, content = self.server.session, self._content()
         try:
@@ -120,21 +120,21 @@ class _Handler(BaseHTTPRequestHandler):
                 case ["again"], {}:
                     session.ask_skipped_again()
                 case _:
-                    self._refuse(HTTPStatus.BAD_REQUEST, "This is no answer to a question.")
+                    self._refuse(HTTPStatus.BAD_REQUEST, "Not a valid request.")
                     return
         except InputError as error:
             self._refuse(HTTPStatus.CONFLICT, str(error))
             return
         self._send_json(self.server.state())
 
-    def _asked_for(self) -> list[str] | None:
-        """The parts of the path after the token, or None once the request is refused."""
+    def _request_path(self) -> list[str] | None:
+        """The parts of the path after the token, or None if the request was refused."""
         if self.headers.get("Host", "") not in self.server.hosts:
-            self._refuse(HTTPStatus.FORBIDDEN, "Only the address that was printed is answered.")
+            self._refuse(HTTPStatus.FORBIDDEN, "Use the address that was printed in the terminal.")
             return None
         token, *path = self.path.strip("/").split("/")
         if not hmac.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
-            self._refuse(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
             return None
         return path
 
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_image(self, position: int) -> None:
         if position >= len(self.server.session.questions):
-            self._refuse(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
             return
         try:
             picture = self.server.pictures.jpeg(self.server.session.questions[position].index)
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def end_headers(self) -> None:
-        """On every answer, errors too."""
+        """Add the same headers to every response, including errors."""
         self.send_header("Content-Security-Policy", self.server.policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Cache-Control", "no-store")
@@ -181,11 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, *_: Any, **__: Any) -> None:
-        """The terminal is for the person, and a line would show the token."""
+        """Log nothing: a line would show the token in the terminal."""
 
 
 def _page() -> tuple[bytes, str]:
-    """The page in one piece, and the policy that lets it run its own script and nothing else."""
+    """The page as one document, and the policy that allows its own script and style only."""
     page, css, js = (
         files("meanteacher.label").joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "page.css", "page.js")

@@ -1,6 +1,5 @@
-"""The labelling session: which images are asked about, what was answered, and the file it is written to."""
+"""The labelling session: which images to label, the answers, and the file they are written to."""
 
-import csv
 import json
 import os
 import re
@@ -18,15 +17,18 @@ from meanteacher.files import HeldError, locked
 from meanteacher.formats import certainty
 from meanteacher.label.page import class_keys
 from meanteacher.photos.find import Photos, find_photos, printable
-from meanteacher.photos.tables import read_labels, write_labels
+from meanteacher.photos.tables import read_labels, read_table, write_labels
 
 LABEL_NEXT = "label-next.csv"
-_COLUMNS = ["path", "guess", "confidence", "reason"]
+MAX_NAME = 100
+_COLUMNS = ("path", "guess", "confidence", "reason")
+_SECONDS = 10.0
+"""How long an answer waits for another session to write its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An image to label, and what the model makes of it."""
+    """An image to label, and the model's guess."""
 
     index: int
     """Among the folder's images."""
@@ -36,19 +38,8 @@ class Question:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What a fit says of itself."""
-
-    class_names: tuple[str, ...]
-    source: str
-    """Where its labels came from: "class folders", "csv" or "npz"."""
-    labels: Path | None
-    """The labels file it was given, where it says which."""
-
-
-def read_fitted(run: Path) -> Fitted:
-    """Read the fit's fit.json.
+def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
+    """From the fit's fit.json: class names; where its labels came from ("class folders", "csv" or "npz"); labels file.
 
     Raises:
         InputError: this is not the folder of a finished fit.
@@ -57,52 +48,43 @@ def read_fitted(run: Path) -> Fitted:
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
     try:
         data = json.loads((run / "fit.json").read_bytes())["data"]
-        class_names = tuple(str(name) for name in data["class_names"])
         labels = data.get("labels_file")
-        return Fitted(class_names, str(data["source"]), Path(labels) if labels else None)
+        return tuple(map(str, data["class_names"])), str(data["source"]), Path(labels) if labels else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{run} has no fit.json that can be read: give the folder of a finished `meanteacher fit` (its --out)."
+            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out)."
         ) from error
 
 
-def read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:
-    """The rows of label-next.csv whose images are there, in its order.
+def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:
+    """The rows of label-next.csv whose images exist, in its order.
 
     Raises:
-        InputError: it is missing or empty, or names no image of the folder.
+        InputError: it is missing or empty, or lists no image of the folder.
     """
-    rows = _rows(run / LABEL_NEXT)
+    file = run / LABEL_NEXT
+    try:
+        rows = [cells for _, cells in read_table(file, _COLUMNS)]
+    except InputError as error:
+        raise InputError(f"{error} Fit again to write {file.name} again.") from error
     if not rows:
-        raise InputError(f"{run / LABEL_NEXT} names no image: there is nothing left whose label would help.")
+        raise InputError(f"{file} lists no image: there is nothing to label.")
     by_name = {printable(name): index for index, name in enumerate(photos.names)}
     questions = {}
     for path, guess, confidence, reason in rows:
-        index = by_name.get(_bare(printable(path), by_name))
+        index = by_name.get(_unescape(printable(path), by_name))
         if index is not None:
-            questions[index] = Question(index, _bare(guess, class_names), _fraction(confidence), reason)
+            questions[index] = Question(index, _unescape(guess, class_names), _fraction(confidence), reason)
     if not questions:
         raise InputError(
-            f"{photos.root} holds none of the {len(rows)} images of {run / LABEL_NEXT}, such as "
+            f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
             f"{printable(rows[0][0])!r}: give the folder of images that the fit was given."
         )
     return tuple(questions.values())
 
 
-def _rows(path: Path) -> list[list[str]]:
-    try:
-        # A file's name need not be UTF-8.
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [_COLUMNS]
-    except (OSError, csv.Error) as error:
-        raise InputError(f"Cannot read {path} ({error}): fit again to have it written.") from error
-    if header != _COLUMNS or any(len(row) != len(_COLUMNS) for row in rows):
-        raise InputError(f"{path} is not a table of {', '.join(_COLUMNS)}: fit again to have it written.")
-    return rows
-
-
-def _bare(cell: str, known: Container[str]) -> str:
-    """Without the apostrophe that keeps a spreadsheet from taking a name for a formula."""
+def _unescape(cell: str, known: Container[str]) -> str:
+    """Without the apostrophe that keeps a spreadsheet from reading a name as a formula."""
     return cell[1:] if cell.startswith("'") and cell not in known and cell[1:] in known else cell
 
 
@@ -114,23 +96,18 @@ def _fraction(cell: str) -> float | None:
     return value if 0 <= value <= 1 else None
 
 
-MAX_NAME = 100
-_SECONDS = 10.0
-"""How long one answer waits for another sitting to write its own."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """What undo takes back."""
+class _Action:
+    """An answer or a skip, for undo."""
 
     position: int
     skipped: bool
     before: str | None
-    """The label that stood in the file; None where the image had no row."""
+    """The label in the file before; None where the image had no row."""
 
 
 class Session:
-    """Questions in their order, each answered, skipped or still to be asked. Safe to use from many threads."""
+    """Questions in order, each answered, skipped or open. Safe to use from many threads."""
 
     def __init__(
         self, photos: Photos, questions: Sequence[Question], class_names: Sequence[str], *, file: Path, command: str
@@ -143,52 +120,52 @@ class Session:
             if label != UNLABELLED
         }
         self._to_ask = deque(k for k in range(len(self.questions)) if self._name(k) not in self._known)
-        self._done: list[_Done] = []
+        self._done: list[_Action] = []
         self._skipped: list[int] = []
         self._answers: dict[str, str] = {}
         self._lock = Lock()
 
     @property
     def n_answered(self) -> int:
-        """In this sitting; waits until an answer that is being written is written."""
+        """In this session. Waits for an answer that is being written."""
         with self._lock:
             return len(self._answers)
 
     @property
     def n_left(self) -> int:
-        """Images without a label, skipped ones among them."""
+        """Images without a label, including skipped ones."""
         with self._lock:
             return len(self._to_ask) + len(self._skipped)
 
     def answer(self, position: int, label: str) -> None:
-        """Label the image that is being asked about; the file holds it when this returns.
+        """Label the current image. The label is in the file when this returns.
 
-        An answer to any other image is dropped: it comes from a second window, or from a key pressed twice.
+        An answer to any other image is ignored: it comes from a second window, or from a key pressed twice.
 
         Raises:
-            InputError: the name of the class will not do, or the file cannot be written. The question remains.
+            InputError: the class name is invalid, or the file cannot be written. The question stays open.
         """
         with self._lock:
-            if not self._asks(position):
+            if not self._is_current(position):
                 return
             label = _checked(label)
             before = self._write(self._name(position), label)
             self._answers[self._name(position)] = label
-            self._done.append(_Done(self._to_ask.popleft(), skipped=False, before=before))
+            self._done.append(_Action(self._to_ask.popleft(), skipped=False, before=before))
             if label not in self._keys:
                 self._keys = class_keys([*self._keys, label], before=self._keys)
 
     def skip(self, position: int) -> None:
-        """Leave the image that is being asked about without a label. The next sitting asks again."""
+        """Leave the current image without a label. The next session asks about it again."""
         with self._lock:
-            if self._asks(position):
-                self._done.append(_Done(self._to_ask.popleft(), skipped=True, before=None))
+            if self._is_current(position):
+                self._done.append(_Action(self._to_ask.popleft(), skipped=True, before=None))
                 self._skipped.append(position)
 
     def undo(self) -> None:
-        """Take the last answer or skip back, and ask that image again.
+        """Undo the last answer or skip, and ask about that image again.
 
-        A label that another sitting has written in the meantime stays in the file.
+        A label that another session has written in the meantime stays in the file.
 
         Raises:
             InputError: the file cannot be written.
@@ -209,10 +186,10 @@ class Session:
         with self._lock:
             self._to_ask.extend(self._skipped)
             self._skipped.clear()
-            self._done = [done for done in self._done if not done.skipped]
+            self._done = [action for action in self._done if not action.skipped]
 
     def state(self) -> dict[str, Any]:
-        """All that the page shows, as plain values; names are fit to be printed."""
+        """All that the page shows, as plain values with printable names."""
         with self._lock:
             return {
                 "question": self._question(self._to_ask[0]) if self._to_ask else None,
@@ -237,21 +214,21 @@ class Session:
             "reason": question.reason,
         }
 
-    def _label_of(self, done: _Done) -> str | None:
-        return None if done.skipped else self._answers[self._name(done.position)]
+    def _label_of(self, action: _Action) -> str | None:
+        return None if action.skipped else self._answers[self._name(action.position)]
 
-    def _asks(self, position: int) -> bool:
+    def _is_current(self, position: int) -> bool:
         return bool(self._to_ask) and self._to_ask[0] == position
 
     def _name(self, position: int) -> str:
         return self.photos.names[self.questions[position].index]
 
     def _write(self, name: str, label: str | None, instead_of: str | None = None) -> str | None:
-        """Set one row of the file, or delete it, and return what it was. What others wrote meanwhile is kept.
+        """Set one row of the file, or delete it, and return its old label. Rows that others have written are kept.
 
-        With `instead_of`, only where the row still says that.
+        With `instead_of`, only if the row still has that label.
         """
-        with _alone(self.file):
+        with _exclusive(self.file):
             rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
             before = rows.get(name)
             if instead_of not in (None, before):
@@ -265,40 +242,40 @@ class Session:
 
 
 def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session:
-    """Begin with what the fit in `run` asks about, or go on where an earlier sitting stopped.
+    """Start with the images that the fit in `run` suggests, or continue where an earlier session stopped.
 
-    The answers go to `labels`, by default labels.csv in `run`. Where that file is there already, rows are added to
-    it. Otherwise it starts with every label that the fit had, from its labels file or from the folders, because a
-    fit takes a labels file for the whole truth.
+    The answers are written to `labels`, by default labels.csv in `run`. If that file exists, rows are added to it.
+    Otherwise it starts with every label that the fit had, from its labels file or from the folders, because the next
+    fit uses no other labels than those of the file.
 
     Raises:
-        InputError: one of the folders is not what it should be, or there is nothing to ask.
+        InputError: one of the folders is not what it should be, or there is nothing to label.
     """
-    fitted = read_fitted(run)
+    fitted_classes, source, fitted_labels = _read_fit(run)
     file = labels or run / "labels.csv"
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
-        raise InputError(f"Cannot write to the folder {file.parent}: make it, or name another file with --labels.")
-    known = file if file.exists() else fitted.labels
-    if known is None and fitted.source == "csv":
+        raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
+    known = file if file.exists() else fitted_labels
+    if known is None and source == "csv":
         raise InputError(f"{run} does not say which labels file it was fitted with: give that file with --labels.")
     found = find_photos(photos, known)
     if found.arrays is not None:
-        raise InputError(f"{photos} holds its labels itself: add them to its array labels, and fit again.")
-    class_names = fitted.class_names + tuple(name for name in found.class_names if name not in fitted.class_names)
-    questions = read_questions(run, found, class_names)
+        raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
+    class_names = tuple(dict.fromkeys(fitted_classes + found.class_names))
+    questions = _read_questions(run, found, class_names)
     command = ["meanteacher", "fit", photos, "--labels", file, "--from", run, "--out", next_folder(run)]
     return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))
 
 
 def next_folder(run: Path) -> Path:
-    """The folder for the next round: the first of run-2, run-3, … that is not there yet.
+    """The folder for the next fit: the first of run-2, run-3, … that does not exist.
 
     >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
     ('flowers-2', 'fits/flowers-3')
     """
     # "." and ".." have no name of their own.
     run = run if run.name not in ("", "..") else run.resolve()
-    # A larger number is more likely to be a year than a round.
+    # A larger number is more likely a year than a count.
     stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
     following = int(number) + 1
     while (folder := run.with_name(f"{stem}-{following}")).exists():
@@ -309,28 +286,30 @@ def next_folder(run: Path) -> Path:
 def _checked(label: str) -> str:
     label = label.strip()
     if not label or len(label) > MAX_NAME or printable(label) != label:
-        raise InputError(f"The name of a class is one line of at most {MAX_NAME} characters; got {label!r}.")
+        raise InputError(f"A class name is one line of at most {MAX_NAME} characters; got {label!r}.")
     return label
 
 
 def _labels_in(file: Path) -> dict[str, str]:
-    """path -> label as the rows say, a row without a label never taking one away."""
+    """path -> label. Of several rows of one image, the last with a label counts."""
     labels: dict[str, str] = {}
     for row in read_labels(file):
         labels[row.path] = row.label or labels.get(row.path, "")
     return labels
 
 
-def _alone(file: Path) -> ExitStack:
-    """Let two sittings that share a file take turns, so that neither overwrites a row of the other."""
+def _exclusive(file: Path) -> ExitStack:
+    """Hold the lock of a labels file, so that two sessions do not overwrite each other's rows."""
     held = ExitStack()
     try:
         held.enter_context(locked(file.with_name(f".{file.name}.lock"), wait=_SECONDS))
     except HeldError as error:
         raise InputError(f"Another program has been writing {file} for {_SECONDS:.0f} s: answer again.") from error
     except FileNotFoundError as error:
-        raise InputError(f"Cannot open the folder {file.parent} any more ({error.strerror}): put it back.") from error
+        raise InputError(
+            f"The folder {file.parent} is missing ({error.strerror}): restore it, and answer again."
+        ) from error
     except OSError:
-        # Not every file system has locks, and labelling does not depend on it.
+        # Not every file system has locks, and labelling works without.
         pass
     return held

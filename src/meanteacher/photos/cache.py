@@ -1,4 +1,4 @@
-"""Decoded once: the pixels of every image in one file, mapped into memory, and good for as long as the images stay."""
+"""The decoded images of a folder in one file, mapped into memory and valid until an image file changes."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from meanteacher.photos.decode import UnreadableError, decode, squeeze
 from meanteacher.photos.find import Photos
 
 Progress = Callable[[int, int], None]
-"""Told after every chunk: images so far, and images in all."""
+"""Called after every chunk with the number of images so far and in all."""
 
 Stamp = tuple[int, int] | None
-"""A file's bytes and the nanosecond of its last change; None where it could not be looked at, or not be read."""
+"""A file's size in bytes and the nanosecond of its last change; None if the file could not be read."""
 
 _VERSION = 1
-"""Of the pixels that decoding gives: raise it when they change, and every cache is made anew."""
+"""Of the decoded pixels: increase it when decoding changes, and every cache is made again."""
 
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 24
@@ -41,15 +41,15 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept(Decoded):
-    """The images of an earlier call, and the state that their files were in."""
+class _Cache(Decoded):
+    """The images of an earlier call, and the state of their files at that time."""
 
     names: tuple[str, ...]
     stamps: tuple[Stamp, ...]
 
 
 def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | None = None) -> Decoded:
-    """Decode the images whose pixels `folder` does not hold yet, or whose files have changed since.
+    """Decode the images that `folder` does not contain yet, or whose files have changed since.
 
     Raises:
         InputError: the folder cannot be written to, has no room, or another process is writing there.
@@ -60,19 +60,19 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".lock"):
             stamps = _stamps(photos)
-            kept = _kept(file, photos.root, size)
-            if kept is not None and kept.names == photos.names and kept.stamps == stamps:
+            old = _read_cache(file, photos.root, size)
+            if old is not None and old.names == photos.names and old.stamps == stamps:
                 progress(len(photos), len(photos))
             else:
                 _check_room(folder, len(photos) * (3 * size * size + 100))
-                _write(file, photos, size, stamps, kept, progress)
-                kept = _kept(file, photos.root, size)
-                assert kept is not None
+                _write(file, photos, size, stamps, old, progress)
+                old = _read_cache(file, photos.root, size)
+                assert old is not None
     except HeldError as error:
-        raise InputError(f"Another process is decoding images into {folder}: wait for it.") from error
+        raise InputError(f"Another process is decoding images into {folder}: wait until it ends.") from error
     except OSError as error:
-        raise InputError(f"Cannot keep decoded images in {folder} ({error.strerror}): give another folder.") from error
-    return Decoded(kept.images, kept.unreadable)
+        raise InputError(f"Cannot write decoded images to {folder} ({error.strerror}): give another folder.") from error
+    return Decoded(old.images, old.unreadable)
 
 
 def _stamps(photos: Photos) -> tuple[Stamp, ...]:
@@ -98,8 +98,8 @@ def _check_room(folder: Path, n_bytes: int) -> None:
         )
 
 
-def _kept(file: Path, root: Path, size: int) -> _Kept | None:
-    """What is there, if it is whole and of these images."""
+def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:
+    """The cache, if it is complete and of these images."""
     try:
         about = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
         # Not "r": torch takes no array that is read-only.
@@ -108,27 +108,28 @@ def _kept(file: Path, root: Path, size: int) -> _Kept | None:
         stamps = tuple(None if n_bytes is None else (n_bytes, time) for _, n_bytes, time, _ in about["images"])
         unreadable = {k: reason for k, (*_, reason) in enumerate(about["images"]) if reason is not None}
         is_ours = about["version"] == _VERSION and about["root"] == str(root.resolve())
-    # Whatever is wrong with it, it can be made again.
+    # Whatever is wrong, the cache can be made again.
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    is_whole = images.shape == (len(names), 3, size, size) and images.dtype == np.uint8
-    return _Kept(images, unreadable, names, stamps) if is_ours and is_whole else None
+    is_complete = images.shape == (len(names), 3, size, size) and images.dtype == np.uint8
+    return _Cache(images, unreadable, names, stamps) if is_ours and is_complete else None
 
 
 def _write(
-    file: Path, photos: Photos, size: int, stamps: tuple[Stamp, ...], kept: _Kept | None, progress: Progress
+    file: Path, photos: Photos, size: int, stamps: tuple[Stamp, ...], old: _Cache | None, progress: Progress
 ) -> None:
     about = file.with_suffix(".json")
-    # The same name at every attempt: what a killed process leaves is overwritten by the next.
+    # Not files.atomic_file: the part has the same name at every attempt, so that the next one overwrites what a killed
+    # process left, and the list must be deleted between flushing the pixels to disk and renaming them.
     part = file.with_name(f".writing-{file.name}")
     try:
         with part.open("wb") as out:
             shape = (len(photos), 3, size, size)
             np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
             out.flush()
-            failed = _fill(part, out.tell(), photos, size, stamps, kept, progress)
+            failed = _fill(part, out.tell(), photos, size, stamps, old, progress)
             os.fsync(out.fileno())
-        # The list is the sign that the pixels are whole: it goes first and comes last.
+        # The list says that the pixels are complete: it is deleted first and written last.
         about.unlink(missing_ok=True)
         part.replace(file)
     finally:
@@ -143,16 +144,16 @@ def _write(
 
 
 def _fill(
-    out: Path, start: int, photos: Photos, size: int, stamps: tuple[Stamp, ...], kept: _Kept | None, progress: Progress
+    out: Path, start: int, photos: Photos, size: int, stamps: tuple[Stamp, ...], old: _Cache | None, progress: Progress
 ) -> dict[int, tuple[str, bool]]:
-    """Write all pixels behind the header, several chunks at a time; what failed, why, and whether for good."""
+    """Write all pixels after the header, several chunks at a time. Returns index -> (reason, whether it is lasting)."""
     n, n_bytes = len(photos), 3 * size * size
-    rows = {} if kept is None else {name: k for k, name in enumerate(kept.names) if k not in kept.unreadable}
+    rows = {} if old is None else {name: k for k, name in enumerate(old.names) if k not in old.unreadable}
 
     def copy_or_decode(k: int, image: NDArray[np.uint8]) -> None:
         row = rows.get(photos.names[k])
-        if kept is not None and row is not None and kept.stamps[row] == stamps[k]:
-            image[:] = kept.images[row]
+        if old is not None and row is not None and old.stamps[row] == stamps[k]:
+            image[:] = old.images[row]
         elif photos.arrays is None:
             image[:] = decode(photos.path(k), size).transpose(2, 0, 1)
         else:
@@ -172,7 +173,7 @@ def _fill(
             file.write(block.data)
         return failed
 
-    # Small, for progress to show and memory to stay free; not tiny, since handing one out has its price.
+    # Small enough to show progress and to need little memory, large enough to make the overhead per chunk small.
     length = max(1, min(_CHUNK, _CHUNK_BYTES // n_bytes, n // 50))
     chunks = [range(first, min(first + length, n)) for first in range(0, n, length)]
     failed: dict[int, tuple[str, bool]] = {}

@@ -19,19 +19,19 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 Box = tuple[float, float, float, float]
 MAX_PIXELS = 100_000_000
-"""An image with more is refused by its header: a file of some kilobytes can hold pixels that fill the memory."""
+"""An image with more is refused by its header: a file of some kilobytes can hold more pixels than fit in memory."""
 
 FILTER = Image.Resampling.BILINEAR
-"""Of Pillow, which widens it where an image becomes smaller: each pixel is an average of what it covers."""
+"""Pillow widens it where an image becomes smaller: each pixel is an average of what it covers."""
 REDUCING_GAP = 2.0
-"""How many times the size an image may be reduced to by cheaper means before the filter does the rest."""
+"""Cheaper methods reduce an image to no less than this many times the final size; the filter does the rest."""
 BACKGROUND = "white"
-"""Seen through an image where it is transparent."""
+"""Replaces transparent pixels."""
 
 _MAX_BYTES = 1 << 30
 _HEAD_BYTES = 1 << 16
 
-# By how a file begins, since extensions are often wrong.
+# By the first bytes, because extensions are often wrong.
 _KINDS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     ((b"\x89PNG\r\n\x1a\n",), PngImageFile),
     ((b"GIF87a", b"GIF89a"), GifImageFile),
@@ -40,7 +40,7 @@ _KINDS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImageFile),
     ((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf"), PpmImageFile),
 )
-_TURNS = {
+_TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -49,16 +49,17 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_LYING = (5, 6, 7, 8)
+_SWAP_SIDES = (5, 6, 7, 8)
+"""Orientations under which width and height are exchanged."""
 
 
 class UnreadableError(Exception):
-    """An image that cannot be had. The message is a short reason, to stand after the file's name."""
+    """An image that cannot be read. The message is a short reason, to be shown after the file's name."""
 
     def __init__(self, reason: str, *, lasting: bool = True) -> None:
         super().__init__(reason)
         self.lasting = lasting
-        """Whether the content is to blame: if not, the same file may be readable tomorrow."""
+        """Whether the reason is the content: if not, the same file may be readable later."""
 
 
 def decode(path: Path, size: int) -> NDArray[np.uint8]:
@@ -77,9 +78,9 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
             image = Image.alpha_composite(Image.new("RGBA", image.size, BACKGROUND), image)
         if image.mode != "RGB":
             image = image.convert("RGB")
-        # On the small square: a turn and a squeeze may change places.
+        # Transposed after resizing, when there are fewer pixels.
         if orientation != 1:
-            image = image.transpose(_TURNS[orientation])
+            image = image.transpose(_TRANSPOSES[orientation])
         pixels = image.tobytes()
     except UnreadableError:
         raise
@@ -90,7 +91,7 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def header(path: Path) -> tuple[int, int, str]:
-    """Width and height as displayed, and Pillow's name of the mode. Decodes nothing, so it may be of any size.
+    """Width and height as displayed, and Pillow's name of the mode. Decodes nothing, so the image may have any size.
 
     Raises:
         UnreadableError: says why in a few words.
@@ -113,7 +114,7 @@ def header(path: Path) -> tuple[int, int, str]:
         raise UnreadableError("gone", lasting=False) from error
     except Exception as error:
         raise UnreadableError(_reason(error, data)) from error
-    width, height = reversed(size) if orientation in _LYING else size
+    width, height = reversed(size) if orientation in _SWAP_SIDES else size
     return width, height, mode
 
 
@@ -133,7 +134,7 @@ def _read(path: Path, *, most: int = -1) -> bytes:
             data = file.read(most)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            reason = "a link that leads nowhere" if path.is_symlink() else "gone"
+            reason = "a broken link" if path.is_symlink() else "gone"
         else:
             reason = (error.strerror or type(error).__name__).lower()
         raise UnreadableError(reason, lasting=False) from error
@@ -153,7 +154,7 @@ def _decode_other(data: bytes, size: int) -> tuple[Image.Image, int]:
     image = _open(BytesIO(data), data)
     _check_pixels(*image.size)
     image.load()
-    # Some files say how to turn them after the pixels only.
+    # Some files have their EXIF data after the pixels.
     return squeeze(_plain(image), size), _orientation(image)
 
 
@@ -165,7 +166,7 @@ def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
-    # A TIFF file has none here: Pillow turns it by itself.
+    # A TIFF file has none here: Pillow transposes it by itself.
     return read_orientation(image.info.get("exif", b""))
 
 
@@ -184,31 +185,31 @@ def _plain(image: Image.Image) -> Image.Image:
     try:
         return image if image.mode == mode else image.convert(mode)
     except ValueError as error:
-        raise UnreadableError(f"colours of an unknown kind: {image.mode}") from error
+        raise UnreadableError(f"unsupported colour mode: {image.mode}") from error
 
 
 def _from_numbers(values: NDArray[np.number]) -> Image.Image:
-    """Grey from numbers whose white no header names: the least of the usual whites that none exceeds."""
-    usual = (1, 255, 65535) if values.dtype.kind == "f" else (65535,)
+    """Grey from numbers whose white is not in the header: the smallest common white that no number exceeds."""
+    common = (1, 255, 65535) if values.dtype.kind == "f" else (65535,)
     numbers = np.nan_to_num(values, posinf=0, neginf=0).clip(0)
     most = float(numbers.max())
-    white = next((white for white in usual if most <= white), most)
+    white = next((white for white in common if most <= white), most)
     return Image.fromarray((numbers * (255 / white) + 0.5).astype(np.uint8))
 
 
 def _reason(error: Exception, data: bytes) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return "too large"
-    # What a reader looked for was not there any more: Pillow says so in several ways.
+    # Pillow reports the end of the data in several ways.
     if isinstance(error, EOFError) or isinstance(error.__cause__, IndexError | struct.error | EOFError):
         return "truncated"
-    if "truncated" in str(error) or "not enough image data" in str(error) or _names_more(data):
+    if "truncated" in str(error) or "not enough image data" in str(error) or _refers_beyond_its_end(data):
         return "truncated"
     return "damaged"
 
 
-def _names_more(data: bytes) -> bool:
-    """Whether a WebP or TIFF file names a place beyond its own end."""
+def _refers_beyond_its_end(data: bytes) -> bool:
+    """Whether a WebP or TIFF file names a position beyond its own end."""
     if data.startswith(b"RIFF"):
         return 8 + int.from_bytes(data[4:8], "little") > len(data)
     if data.startswith(b"II*\0"):
@@ -216,6 +217,8 @@ def _names_more(data: bytes) -> bool:
     return data.startswith(b"MM\0*") and int.from_bytes(data[4:8], "big") >= len(data)
 
 
+# The JPEG header is read by hand because Pillow's own reader costs 10 to 50 % of a decoding, and warns about damaged
+# EXIF data from worker threads: docs/experiments/jpeg-header.md.
 START = b"\xff\xd8"
 _STAND_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -225,7 +228,7 @@ _ORIENTATION, _SHORT = 0x0112, 3
 
 
 class Head(NamedTuple):
-    """Pixels as they are stored, and the turn that shows them upright."""
+    """The size of the stored pixels, and the orientation that shows them upright."""
 
     width: int
     height: int
@@ -239,7 +242,7 @@ def read_head(data: bytes) -> Head:
 
     Raises:
         EOFError: the data end before the frame's segment does.
-        ValueError: this is no JPEG that can be decoded.
+        ValueError: this JPEG cannot be decoded.
     """
     at, orientation = len(START), 1
     while True:
@@ -256,7 +259,7 @@ def read_head(data: bytes) -> Head:
             mode = _MODES.get(data[at + 9])
             height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
             if data[at + 4] != 8 or mode is None or not width or not height:
-                raise ValueError("neither 8 bits a colour nor a known number of colours")
+                raise ValueError("not 8 bits per channel, or an unknown number of channels")
             return Head(width, height, mode, orientation)
         else:
             length = data[at + 2] << 8 | data[at + 3]
@@ -268,9 +271,9 @@ def read_head(data: bytes) -> Head:
 
 
 def read_pixels(data: bytes, head: Head, *, least: int) -> tuple[Image.Image, Box]:
-    """The image as L or RGB, and the box of it that holds pixels: at full size, or at a half, a quarter or an eighth.
+    """The image as L or RGB at full size, a half, a quarter or an eighth, and the box of it that has pixels.
 
-    JPEG decodes at those sizes in a fraction of the time. Neither side becomes shorter than `least` by it.
+    JPEG decodes at the smaller sizes in a fraction of the time. Neither side becomes shorter than `least`.
 
     Raises:
         ValueError: the data are damaged, or not complete.
@@ -279,7 +282,7 @@ def read_pixels(data: bytes, head: Head, *, least: int) -> tuple[Image.Image, Bo
     while scale < 8 and min(head.width, head.height) >= 2 * scale * least:
         scale *= 2
     size = -(-head.width // scale), -(-head.height // scale)
-    # Inks are stored inverted, as the one program does that writes them.
+    # CMYK is stored inverted by the one program that writes it.
     stored = "CMYK;I" if head.mode == "CMYK" else head.mode
     image = Image.frombytes(head.mode, size, data, "jpeg", stored, "", scale, 0)
     if head.mode == "CMYK":
@@ -288,7 +291,7 @@ def read_pixels(data: bytes, head: Head, *, least: int) -> tuple[Image.Image, Bo
 
 
 def read_orientation(exif: bytes) -> int:
-    """The orientation, 1 to 8, in EXIF data; 1 (upright) where there is none, or none that makes sense.
+    """The orientation, 1 to 8, in EXIF data; 1 (upright) where there is none, or an invalid one.
 
     >>> read_orientation(b"nonsense")
     1

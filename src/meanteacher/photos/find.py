@@ -10,16 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.formats import count
 from meanteacher.photos.tables import LabelRow, is_text, read_labels, read_npz
 
 EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
+MAX_CLASSES = 1000
+_UNLABELLED_FOLDERS = ("unlabeled", "unlabelled")
 
 
 def images_below(root: Path) -> tuple[list[str], int]:
-    """The sorted names of the image files at any depth, and the number of other files; hidden ones are passed over.
+    """The sorted names of the image files at any depth, and the number of other files; hidden ones are ignored.
 
     Raises:
-        InputError: this is no folder, or one in it cannot be read.
+        InputError: this is not a folder, or a folder in it cannot be read.
     """
     names: list[str] = []
     n_ignored = 0
@@ -27,8 +30,8 @@ def images_below(root: Path) -> tuple[list[str], int]:
     folders: list[str] = [""]
     links: list[str] = []
     while folders or links:
-        # Links come last, so that what lies in the folder is found where it lies; each folder once, or a loop of
-        # links had no end.
+        # Links come last, so that a file keeps the name it has without them. Each folder is read once, because links
+        # may form a loop.
         links.sort(reverse=True)
         prefix = folders.pop() if folders else links.pop()
         try:
@@ -54,7 +57,7 @@ def images_below(root: Path) -> tuple[list[str], int]:
             raise InputError(f"{root / prefix} is a file: give a folder of images, or an .npz file.") from error
         except OSError as error:
             raise InputError(
-                f"Cannot read the folder {root / prefix} ({error.strerror}): allow it, or move it."
+                f"Cannot read the folder {root / prefix} ({error.strerror}): make it readable, or move it elsewhere."
             ) from error
     return sorted(names), n_ignored
 
@@ -70,15 +73,11 @@ def _is_image(entry: "os.DirEntry[str]") -> bool:
     _, dot, extension = entry.name.rpartition(".")
     if not dot or extension.lower() not in EXTENSIONS:
         return False
-    # A link that leads nowhere is an image that cannot be read, and is reported as one; a pipe is none.
+    # A broken link is reported as an image that cannot be read. A pipe is not an image.
     try:
         return entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())
     except OSError:
         return True
-
-
-MAX_CLASSES = 1000
-_NO_CLASS = ("unlabeled", "unlabelled")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +95,7 @@ class Photos:
     arrays: NDArray[np.uint8] | None
     """[N, H, W, 3] of an .npz file, None for image files."""
     n_ignored: int = 0
-    """Files below the root that are no image by their extension; hidden ones are not counted."""
+    """Files below the root whose extension is not that of an image; hidden ones are not counted."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -110,28 +109,28 @@ class Photos:
 def find_photos(photos: Path, labels: Path | None = None) -> Photos:
     """Find the images of a folder, or of an .npz file, and their labels.
 
-    Without `labels`, the folders in the folder are the classes: an image is of the class whose folder it lies in,
-    however deep, and unlabelled in a folder `unlabeled` or `unlabelled`, or in no folder.
+    Without `labels`, the top-level folders are the classes: an image at any depth has the class of its folder. It is
+    unlabelled in a folder `unlabeled` or `unlabelled`, or in no folder.
 
-    With `labels`, a CSV of path and label, the names of folders mean nothing, and an image that it does not name is
-    unlabelled. But where images lie in a folder `unlabeled`, the other folders are classes all the same: the CSV
-    adds labels to theirs, and may not contradict them.
+    With `labels`, a CSV of path and label, the folders mean nothing, and an image that the CSV does not name is
+    unlabelled. The exception is a folder `unlabeled` with images in it: then the other folders are still classes, and
+    the CSV adds labels to theirs but may not contradict them.
 
     Raises:
         InputError: there is nothing to learn from, or a row of the CSV is wrong.
     """
     if photos.suffix.lower() == ".npz" and not photos.is_dir():
         if labels is not None:
-            raise InputError(f"{photos} holds its labels itself: leave {labels} away, or give a folder of images.")
-        content = read_npz(photos)
-        return _photos(photos, content.names, content.labels, content.class_names, arrays=content.images)
+            raise InputError(f"{photos} contains its labels: leave out {labels}, or give a folder of images.")
+        npz = read_npz(photos)
+        return _photos(photos, npz.names, npz.labels, npz.class_names, arrays=npz.images)
     names, n_ignored = images_below(photos)
     if not names:
-        held = f"holds {n_ignored} files but no image" if n_ignored else "is empty"
-        raise InputError(f"{photos} {held}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
+        content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
+        raise InputError(f"{photos} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
     known = [_class_of(name) for name in names]
     if labels is not None:
-        if not any(_lies_unlabelled(name) for name in names):
+        if not any(_in_unlabelled_folder(name) for name in names):
             known = [""] * len(names)
         added = _labels_of(labels, photos, dict(zip(names, known, strict=True)))
         known = [added.get(name, label) for name, label in zip(names, known, strict=True)]
@@ -139,7 +138,7 @@ def find_photos(photos: Path, labels: Path | None = None) -> Photos:
 
 
 def printable(name: str) -> str:
-    r"""The name with a backslash escape for what cannot be printed or written: control characters, foreign bytes.
+    r"""The name with a backslash escape for what cannot be printed: control characters, bytes that are not UTF-8.
 
     >>> printable("caf\udce9\n.jpg")
     'caf\\xe9\\x0a.jpg'
@@ -149,31 +148,31 @@ def printable(name: str) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
-    # What os.fsdecode makes of a byte that is not UTF-8.
+    # os.fsdecode maps a byte that is not UTF-8 to this range.
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
 
 
 def _class_of(name: str) -> str:
-    """The class of the folder that an image lies in, empty for none."""
+    """The class that the top-level folder names, empty for none."""
     folder, slash, _ = name.partition("/")
-    return printable(folder.strip()) if slash and not _lies_unlabelled(name) else ""
+    return printable(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
 
 
-def _lies_unlabelled(name: str) -> bool:
+def _in_unlabelled_folder(name: str) -> bool:
     folder, slash, _ = name.partition("/")
-    return bool(slash) and folder.strip().lower() in _NO_CLASS
+    return bool(slash) and folder.strip().lower() in _UNLABELLED_FOLDERS
 
 
 def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
-    """name -> label of the rows that have one; `known` holds every image with the label it has already."""
-    said: dict[str, LabelRow] = {}
+    """name -> label of the rows that have one; `known` has every image with the label of its folder."""
+    labelled: dict[str, LabelRow] = {}
     for row in read_labels(file):
         name = _name_of(row, file, root, known)
         if not row.label:
             continue
-        before = said.setdefault(name, row)
+        before = labelled.setdefault(name, row)
         if before.label != row.label:
             raise InputError(
                 f"{file} has '{printable(name)}' twice: {before.label!r} in row {before.number} and {row.label!r} in "
@@ -181,14 +180,14 @@ def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
             )
         if known[name] not in ("", row.label):
             raise InputError(
-                f"{file}, row {row.number} calls '{printable(name)}' {row.label!r}, but it lies in the folder of the "
+                f"{file}, row {row.number} labels '{printable(name)}' as {row.label!r}, but it is in the folder of the "
                 f"class {known[name]!r}: delete the row, or move the image."
             )
-    return {name: row.label for name, row in said.items()}
+    return {name: row.label for name, row in labelled.items()}
 
 
 def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> str:
-    """The image that a row means: its path may start at the photos, at the CSV, or at the top of the disk."""
+    """The image that a row means: its path may be absolute, or relative to the photos or to the CSV."""
     if row.path in names:
         return row.path
     top = os.path.normpath(root.absolute())
@@ -209,8 +208,10 @@ def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> s
     if not is_text(row.path):
         raise InputError(f'{where} has a path that is not UTF-8 and names no image: save the file as "CSV UTF-8".')
     if not inside:
-        raise InputError(f"{where}: '{printable(row.path)}' leads outside {root}. Name images in that folder only.")
-    raise InputError(f"{where}: there is no image '{printable(row.path)}' in {root}. Mend the path, or delete the row.")
+        raise InputError(f"{where}: '{printable(row.path)}' is outside {root}. List only images of that folder.")
+    raise InputError(
+        f"{where}: there is no image '{printable(row.path)}' in {root}. Correct the path, or delete the row."
+    )
 
 
 def _photos(
@@ -229,12 +230,12 @@ def _photos(
             if arrays is None
             else "the array labels"
         )
-        raise InputError(f"No image of {root} has a label: label a few of each class, by {how}.")
+        raise InputError(f"No image of {root} has a label: label a few of each class with {how}.")
     if len(used) == 1:
         raise InputError(f"All labels of {root} are {used.pop()!r}: label images of at least one more class.")
     every = tuple(sorted(used.union(class_names)))
     if len(every) > MAX_CLASSES:
-        raise InputError(f"{root} has {len(every)} classes: at most {MAX_CLASSES} can be learned, so join some.")
+        raise InputError(f"{root} has {len(every)} classes: at most {MAX_CLASSES} are supported. Merge some of them.")
     index = {name: k for k, name in enumerate(every)}
     labels = np.array([index.get(label, UNLABELLED) for label in known], np.int64)
     return Photos(root, tuple(names), labels, every, arrays, n_ignored)

@@ -1,8 +1,8 @@
-"""Labels from a CSV file; images and labels from an .npz file."""
+"""Labels as a CSV file; images and labels as an .npz file."""
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -13,55 +13,44 @@ from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files import write_atomic
+from meanteacher.formats import count
 
 COLUMNS = ("path", "label")
-_HEADER = ",".join(COLUMNS)
 _SEPARATORS = ",;\t"
 _AS_UTF8 = 'save it as "CSV UTF-8"'
+_ROWS_AT_ONCE = 4096
+_CHANNELS = (1, 3)
 
 
 class LabelRow(NamedTuple):
-    """One row as it stands in the file."""
+    """One row of a labels file."""
 
     number: int
-    """As a person counts: the line it begins on, where the header is 1."""
+    """The line it begins on, where the header is line 1."""
     path: str
     label: str
     """Without surrounding space; empty for an image that has none."""
 
 
 def read_labels(path: Path) -> list[LabelRow]:
-    """The rows of a labels file, in its order.
-
-    Commas, semicolons (spreadsheets in much of Europe write them) and tabs are told apart by the header. A path may
-    hold bytes that are not UTF-8, as a file's name may; a label may not.
+    """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not.
 
     Raises:
-        InputError: the file is not there, is not a labels file, or a row of it is wrong.
+        InputError: the file is missing, is not a labels file, or has a wrong row.
     """
-    text = _read_text(path)
-    separator = _separator(path, text)
-    rows = []
-    for number, cells in _records(path, text, separator):
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != len(COLUMNS):
+    rows = [LabelRow(number, name, label.strip()) for number, (name, label) in read_table(path, COLUMNS)]
+    for row in rows:
+        if not row.path.strip():
             raise InputError(
-                f"{path}, row {number} has {len(cells)} cells instead of {len(COLUMNS)}: "
-                f'put a name that holds a "{separator}" in double quotes.'
+                f"{path}, row {row.number} has the label {row.label!r} but no path: add the path, or delete the row."
             )
-        name, label = cells[0], cells[1].strip()
-        if not name.strip():
-            raise InputError(f"{path}, row {number} has the label {label!r} but no path: name the image, or delete it.")
-        if not is_text(label):
-            raise InputError(f"{path}, row {number} has a label that is not UTF-8: {_AS_UTF8}.")
-        rows.append(LabelRow(number, name, label))
-    # The header.
-    return rows[1:]
+        if not is_text(row.label):
+            raise InputError(f"{path}, row {row.number} has a label that is not UTF-8: {_AS_UTF8}.")
+    return rows
 
 
 def write_labels(path: Path, rows: Mapping[str, str]) -> None:
-    """Write path -> label in the mapping's order: whole or not at all, and read back as it was given."""
+    """Write path -> label in the mapping's order, the whole file or nothing. `read_labels` returns the same rows."""
     text = StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -75,53 +64,62 @@ def write_labels(path: Path, rows: Mapping[str, str]) -> None:
 
 
 def is_text(cell: str) -> bool:
-    """Whether it holds no byte that is not UTF-8."""
+    """Whether it has no byte that is not UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
-def _read_text(path: Path) -> str:
+def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """The rows of a CSV file with these columns, each with the line it begins on; empty rows are skipped.
+
+    Separators are commas, semicolons (spreadsheets in much of Europe write them) or tabs, whichever the header has.
+    A byte that is not UTF-8 becomes a surrogate.
+
+    Raises:
+        InputError: the file is missing, or is not such a table.
+    """
+    header = ",".join(columns)
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"There is no labels file {path}: give a CSV file with the columns {_HEADER}.") from error
+        raise InputError(f"There is no file {path}: expected a CSV file with the columns {header}.") from error
     except OSError as error:
-        raise InputError(f"Cannot read the labels file {path} ({error.strerror}).") from error
+        raise InputError(f"Cannot read {path} ({error.strerror}).") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is UTF-16 instead of UTF-8: {_AS_UTF8}.")
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if not text.strip():
-        raise InputError(f"{path} is empty: its first row must be {_HEADER}, followed by a row for each image.")
-    return text
-
-
-def _separator(path: Path, text: str) -> str:
+        raise InputError(f"{path} is empty: its first row must be {header}.")
     first = StringIO(text, newline="").readline().strip()
     for separator in _SEPARATORS:
         cells = next(csv.reader([first], delimiter=separator), [])
-        if tuple(cell.strip().lower() for cell in cells) == COLUMNS:
-            return separator
-    raise InputError(f"{path} begins with the columns {first!r} instead of {_HEADER}: mend its first row.")
-
-
-def _records(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Each record with the line it begins on: a quoted cell may hold line breaks."""
+        if [cell.strip().lower() for cell in cells] == list(columns):
+            break
+    else:
+        raise InputError(f"{path} has the columns {first!r} instead of {header}: correct its first row.")
+    rows = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
     try:
         for cells in reader:
-            yield line, cells
+            if any(cell.strip() for cell in cells):
+                rows.append((line, cells))
+            # A quoted cell may contain line breaks.
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}, row {line} cannot be read ({error}): check its double quotes.") from error
-
-
-_ROWS_AT_ONCE = 4096
-_CHANNELS = (1, 3)
+    for line, cells in rows:
+        if len(cells) != len(columns):
+            raise InputError(
+                f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(columns)}: "
+                f'put a name that contains a "{separator}" in double quotes.'
+            )
+    # Without the header.
+    return rows[1:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Npz:
-    """What the file holds, in one form."""
+    """The content of an .npz file, in one form."""
 
     images: NDArray[np.uint8]
     """[N, H, W, 3]"""
@@ -129,26 +127,26 @@ class Npz:
     """Empty where unknown."""
     names: tuple[str, ...]
     class_names: tuple[str, ...]
-    """The classes that the file declares, with labels or without; none where it does not."""
+    """The classes that the file declares, whether they have labels or not; empty where it declares none."""
 
 
 def read_npz(path: Path) -> Npz:
-    """Read `images`, and `labels`, `names` and `class_names` where they are there. Never unpickles.
+    """Read `images`, and `labels`, `names` and `class_names` where they exist. Never unpickles.
 
     Raises:
         InputError: says which array is wrong, and what it should be.
     """
     arrays = _arrays(path)
     if "images" not in arrays:
-        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'} but no array images: save it with that name.")
+        raise InputError(f"{path} contains {', '.join(arrays) or 'nothing'} but no array named images: add it.")
     images = _images(path, arrays["images"])
     n = len(images)
     for name in ("labels", "names"):
         if name in arrays and arrays[name].shape != (n,):
-            raise InputError(f"{path}: {name} has the shape {arrays[name].shape}, expected ({n},): one for each image.")
+            raise InputError(f"{path}: {name} has the shape {arrays[name].shape}, expected ({n},): one per image.")
     class_names = _texts(path, "class_names", arrays["class_names"]) if "class_names" in arrays else ()
     if not all(class_names):
-        raise InputError(f"{path}: class_names holds an empty one: give each class a name.")
+        raise InputError(f"{path}: class_names contains an empty name: name every class.")
     _check_unique(path, "class_names", class_names)
     names = _texts(path, "names", arrays["names"]) if "names" in arrays else tuple(f"image {k}" for k in range(n))
     _check_unique(path, "names", names)
@@ -182,7 +180,7 @@ def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise InputError(f"{path}: images is {images.dtype}, expected uint8, or float from 0 to 1: convert it.")
     out = np.empty((*images.shape[:3], 3), np.uint8)
-    # In parts: floats take eight times the memory.
+    # In parts, because floats take eight times the memory.
     for start in range(0, len(images), _ROWS_AT_ONCE):
         part = images[start : start + _ROWS_AT_ONCE]
         out[start : start + len(part)] = part if part.dtype == np.uint8 else _from_fractions(path, part)
@@ -201,7 +199,9 @@ def _labels(path: Path, labels: NDArray[np.generic], class_names: Sequence[str])
     if labels.dtype.kind not in "iu":
         texts = _texts(path, "labels", labels)
         if class_names and (unknown := set(texts) - set(class_names) - {""}):
-            raise InputError(f"{path}: labels holds {min(unknown)!r}, which is not in class_names: add it, or mend it.")
+            raise InputError(
+                f"{path}: labels contains {min(unknown)!r}, which is not in class_names: correct one of them."
+            )
         return texts
     numbers: list[int] = labels.tolist()
     most = len(class_names) - 1 if class_names else max(numbers)
@@ -221,4 +221,4 @@ def _texts(path: Path, name: str, values: NDArray[np.generic]) -> tuple[str, ...
 
 def _check_unique(path: Path, name: str, texts: Sequence[str]) -> None:
     if texts and (most := Counter(texts).most_common(1)[0])[1] > 1:
-        raise InputError(f"{path}: {name} holds {most[0]!r} {most[1]} times: make them differ.")
+        raise InputError(f"{path}: {name} contains {most[0]!r} {most[1]} times: make them unique.")
