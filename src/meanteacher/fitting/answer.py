@@ -6,13 +6,15 @@ import numpy as np
 
 from meanteacher.fitting.crossval import MOST_JUDGES
 from meanteacher.formats import count, percent, points
-from meanteacher.stats import CONFIDENCE, Gain, Interval, error_interval, paired_gain
+from meanteacher.stats import CONFIDENCE, ImageDifference, Interval, difference_on_images, error_interval
 
 
-def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray) -> tuple[dict[str, Any], Gain]:
+def estimate(
+    how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray
+) -> tuple[dict[str, Any], ImageDifference]:
     """Both errors with their intervals and the difference, as the page shows them."""
     n = len(mean_teacher_wrong)
-    gain = paired_gain(mean_teacher_wrong, supervised_wrong)
+    gain = difference_on_images(mean_teacher_wrong, supervised_wrong)
     return {
         "how": how,
         "n": n,
@@ -28,7 +30,7 @@ def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndar
     }, gain
 
 
-def answer(judged: dict[str, Any], gain: Gain, *, n_unlabelled: int) -> dict[str, str]:
+def answer(judged: dict[str, Any], gain: ImageDifference, *, n_unlabelled: int) -> dict[str, str]:
     """Which model ships, and the sentence. Claims no more than the interval allows."""
     ours, baseline = judged["mean-teacher"]["error"], judged["supervised"]["error"]
     shipped = "mean-teacher" if ours <= baseline else "supervised"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from meanteacher.classifier.bundle import load_bundle
+from meanteacher.classifier.bundle import load
 from meanteacher.core import InputError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Fixed, TrainTest
@@ -115,7 +115,7 @@ class Continued:
     """Of the new run; a class that the model does not know starts as a new row."""
 
     def build(self, problem: Problem) -> nn.Module:
-        old = load_bundle(Path(self.start))
+        old = load(self.start)
         network = self.network.build(problem)
         weights = network.state_dict()
         for name, tensor in old.network.state_dict().items():

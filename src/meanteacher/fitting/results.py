@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from scipy.special import softmax
 
-from meanteacher.classifier.bundle import Bundle, Seen, save_bundle, seen_by
+from meanteacher.classifier.bundle import Classifier, Seen, seen_by
 from meanteacher.classifier.predict import cell, prediction_rows
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_atomic, write_json
 from meanteacher.fitting.answer import answer, estimate
@@ -55,7 +52,6 @@ def _image(photos: Photos, index: int) -> Image.Image:
 
 
 SCHEMA = 1
-_CHUNK = 1000
 _N_SHOWN = 12
 """Images in each row of the page's gallery."""
 
@@ -105,7 +101,6 @@ def write_results(
     truth = photos.labels[fitted.judging.judged]
     calibrated = calibration(best.logits, truth)
     temperature = float(calibrated["temperature"])
-    probabilities = _probabilities(fitted, temperature, progress)
     judged, gain = estimate(fitted.judging.how, fitted.judged["mean-teacher"].wrong, fitted.judged["supervised"].wrong)
     labelled = np.isin(np.arange(len(photos)), usable) & (photos.labels != UNLABELLED)
     n_unlabelled = len(usable) - int(labelled.sum())
@@ -117,10 +112,22 @@ def write_results(
         "estimate": judged[fitted.method] | {"how": fitted.judging.how, "n": judged["n"]},
         "environment": made_with,
     }
-    bundle = Bundle(
-        shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, temperature, about, _seen(fitted)
+    model = Classifier(
+        network=shipped.network,
+        normalise=shipped.normalise,
+        class_names=photos.class_names,
+        size=fitted.plan.size,
+        temperature=temperature,
+        about=about,
+        seen=_seen(fitted),
+        spec=shipped.spec,
+        normaliser=PerChannel(),
     )
-    save_bundle(bundle, shipped.spec, PerChannel(), out / "model", overwrite=True)
+    model.save(out / "model", overwrite=True)
+    device = next(shipped.network.parameters()).device.type
+    # Unreadable images are black here; their rows are never used.
+    squares = fitted.decoded.images.transpose(0, 2, 3, 1)
+    probabilities = model.predict_proba(squares, device=device, progress=progress)
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
     suggestions = label_next(probabilities, candidates, fitted.groups, photos.class_names)
     rows = prediction_rows(photos.names, probabilities, photos.class_names, fitted.decoded.unreadable)
@@ -202,17 +209,6 @@ def _seen(fitted: Fitted) -> Seen:
     if fitted.method == "supervised":
         unlabelled = unlabelled[:0]
     return seen_by(fitted.decoded.images, labelled=labelled, unlabelled=unlabelled, earlier=fitted.earlier)
-
-
-def _probabilities(fitted: Fitted, temperature: float, progress: Callable[[int, int], None]) -> np.ndarray:
-    """[N, n_classes] for all images; rows of unreadable ones are never looked at."""
-    images, shipped = torch.from_numpy(fitted.decoded.images), fitted.shipped
-    pieces = []
-    for start in range(0, len(images), _CHUNK):
-        logits = predict_logits(shipped.network, images[start : start + _CHUNK], normalise=shipped.normalise)
-        pieces.append(softmax(logits.double().numpy() / temperature, axis=1))
-        progress(min(start + _CHUNK, len(images)), len(images))
-    return np.concatenate(pieces)
 
 
 def _label_next_rows(photos: Photos, probabilities: np.ndarray, suggestions: list[Suggestion]) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from meanteacher.classifier.bundle import Seen, load_bundle
+from meanteacher.classifier.bundle import Seen, load
 from meanteacher.classifier.manifest import read_manifest
 from meanteacher.core import InputError
 from meanteacher.fitting.plan import Continued
@@ -36,7 +36,7 @@ def read_previous(folder: Path) -> Previous:
     """
     held_out = frozenset(read_fit(folder)["held_out"])
     # Says what is wrong with a damaged model now, not after minutes.
-    seen = load_bundle(folder).seen or Seen(complete=False)
+    seen = load(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
     if not isinstance(manifest.spec, FastNet):
         raise InputError(f"The model in {folder} is no FastNet, so that fit cannot go on from it.")
