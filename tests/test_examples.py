@@ -19,9 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from meanteacher.classifier.bundle import Bundle, load_bundle, save_bundle
-from meanteacher.classifier.export import export_onnx
-from meanteacher.classifier.predict import predict
+from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.core import Problem
 from meanteacher.experiment import run
 from meanteacher.models import FastNet, Mlp
@@ -97,8 +95,9 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         network(normalise(images))
     with torch.no_grad():
         network.head.weight.mul_(5)
-    save_bundle(Bundle(network.eval(), normalise, ("cat", "dog", "owl"), 16, 1.3, {}), spec, PerChannel(), folder / "m")
-    return folder / "m", export_onnx(load_bundle(folder / "m"), folder / "model.onnx")
+    parts = {"spec": spec, "normaliser": PerChannel()}
+    Classifier(network.eval(), normalise, ("cat", "dog", "owl"), 16, 1.3, {}, **parts).save(folder / "m")
+    return folder / "m", load(folder / "m").export(folder / "model.onnx")
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -148,7 +147,7 @@ def test_predict_with_onnx_gives_the_labels_of_predict(shipped: tuple[Path, Path
     model, exported = shipped
     (tmp_path / "photos").mkdir()
     paths = _pictures(tmp_path / "photos")
-    predict(load_bundle(model), tmp_path / "photos", tmp_path / "predictions.csv")
+    load(model).predict(tmp_path / "photos", out=tmp_path / "predictions.csv")
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     # Clear enough for two programs that add in another order to agree on every one.

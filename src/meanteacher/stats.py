@@ -74,7 +74,9 @@ def difference_on_images(wrong: np.ndarray, baseline_wrong: np.ndarray) -> Image
     n = len(wrong)
     better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())
     low, high = _paired_interval(better, worse, n)
-    return ImageDifference(Interval((better - worse) / n, max(-1.0, low), min(1.0, high)), _images_needed(better, worse, n))
+    return ImageDifference(
+        Interval((better - worse) / n, max(-1.0, low), min(1.0, high)), _images_needed(better, worse, n)
+    )
 
 
 def _paired_interval(better: float, worse: float, n: float) -> tuple[float, float]:

@@ -202,8 +202,8 @@ def temperature_is_fitted_to_images_that_taught_the_model(patch: Patch) -> None:
         patch,
         results.write_results,
         "calibration(best.logits, truth)",
-        "calibration(np.log(Classifier(shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, 1.0, {})"
-        ".predict_proba(fitted.decoded.images[fitted.judging.judged].transpose(0, 2, 3, 1))), truth)",
+        "calibration(np.log(Classifier(shipped.network, shipped.normalise, photos.class_names, fitted.plan.size, 1.0, "
+        "{}).predict_proba(fitted.decoded.images[fitted.judging.judged].transpose(0, 2, 3, 1))), truth)",
     )
 
 

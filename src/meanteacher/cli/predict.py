@@ -141,9 +141,9 @@ def run_export(model: Path, *, out: Path, overwrite: bool) -> None:
         classifier.export(out, overwrite=overwrite)
     _say(
         console,
-        f"Written: {out}. It takes `images`, bytes [N, 3, {classifier.size}, {classifier.size}], and gives `probabilities` "
-        f"[N, {len(classifier.class_names)}], the same as here on trial images. Its metadata name the classes and "
-        "how an image is made into those bytes; examples/predict_with_onnx.py goes by them.",
+        f"Written: {out}. It takes `images`, bytes [N, 3, {classifier.size}, {classifier.size}], and gives "
+        f"`probabilities` [N, {len(classifier.class_names)}], the same as here on trial images. Its metadata "
+        "name the classes and how an image is made into those bytes; examples/predict_with_onnx.py goes by them.",
     )
 
 
