@@ -165,6 +165,22 @@ def test_predict_with_onnx_gives_the_labels_of_predict(shipped: tuple[Path, Path
     assert {label.split()[0] for label in _labels(names, paths)} <= {"one", "two", "three"}
 
 
+def test_use_model_prints_a_label_for_every_image(
+    shipped: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "photos").mkdir()
+    paths = _pictures(tmp_path / "photos")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"")
+    _load("use_model").main(str(shipped[0]), str(tmp_path / "photos"))
+    rows = {name: rest for name, *rest in (line.split("\t") for line in capsys.readouterr().out.splitlines())}
+    assert rows.keys() == {path.name for path in paths} | {"broken.png"}
+    assert rows.pop("broken.png") == ["empty", "nan"]
+    model = load(shipped[0])
+    probabilities = model.predict_proba(paths)
+    assert [label for label, _ in rows.values()] == [model.class_names[k] for k in probabilities.argmax(1)]
+    assert [float(p) for _, p in rows.values()] == pytest.approx(probabilities.max(1).tolist(), abs=1e-4)
+
+
 def test_predict_with_onnx_sees_the_very_pixels(shipped: tuple[Path, Path], tmp_path: Path, monkeypatch):
     """Not nearly the same: bytes that differ by one are another image."""
     example = _load("predict_with_onnx")
