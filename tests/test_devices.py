@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from meanteacher import devices
-from meanteacher.classifier.bundle import Bundle, save_bundle
+from meanteacher.classifier.bundle import Classifier
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Problem
 from meanteacher.devices import choose_device, device_name, free_bytes, in_double, same_kind, wait_for
@@ -185,8 +185,8 @@ def model(tmp_path: Path) -> Path:
     spec, normaliser = FastNet(width=0.125), PerChannel()
     network = spec.build(Problem(n_classes=2, n_examples=1, input_shape=(3, 32, 32))).eval()
     fitted = normaliser.fit(torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8))
-    save_bundle(Bundle(network, fitted, ("bright", "dark"), 32, 1.0, {}), spec, normaliser, tmp_path / "model")
-    return tmp_path / "model"
+    parts = {"spec": spec, "normaliser": normaliser}
+    return Classifier(network, fitted, ("bright", "dark"), 32, 1.0, {}, **parts).save(tmp_path / "model")
 
 
 def _run(out: Path, *, resume: bool = False, device: str = "cpu", stop: bool = False):

@@ -22,9 +22,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from meanteacher import api
-from meanteacher.classifier.bundle import Bundle, load_bundle, save_bundle
-from meanteacher.classifier.export import export_onnx
-from meanteacher.classifier.predict import predict
+from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.cli.app import app
 from meanteacher.core import Problem
 from meanteacher.experiment import run
@@ -115,8 +113,9 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         network(normalise(images))
     with torch.no_grad():
         network.head.weight.mul_(5)
-    save_bundle(Bundle(network.eval(), normalise, ("cat", "dog", "owl"), 16, 1.3, {}), spec, PerChannel(), folder / "m")
-    return folder / "m", export_onnx(load_bundle(folder / "m"), folder / "model.onnx")
+    parts = {"spec": spec, "normaliser": PerChannel()}
+    Classifier(network.eval(), normalise, ("cat", "dog", "owl"), 16, 1.3, {}, **parts).save(folder / "m")
+    return folder / "m", load(folder / "m").export(folder / "model.onnx")
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -166,7 +165,7 @@ def test_predict_with_onnx_gives_the_labels_of_predict(shipped: tuple[Path, Path
     model, exported = shipped
     (tmp_path / "photos").mkdir()
     paths = _pictures(tmp_path / "photos")
-    predict(load_bundle(model), tmp_path / "photos", tmp_path / "predictions.csv")
+    load(model).predict(tmp_path / "photos", out=tmp_path / "predictions.csv")
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     # Clear enough for two programs that add in another order to agree on every one.
@@ -182,6 +181,22 @@ def test_predict_with_onnx_gives_the_labels_of_predict(shipped: tuple[Path, Path
     assert _labels(_renamed(exported, tmp_path / "black.onnx", background="black"), paths) != got
     names = _renamed(exported, tmp_path / "names.onnx", class_names=["one", "two", "three"])
     assert {label.split()[0] for label in _labels(names, paths)} <= {"one", "two", "three"}
+
+
+def test_use_model_prints_a_label_for_every_image(
+    shipped: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "photos").mkdir()
+    paths = _pictures(tmp_path / "photos")
+    (tmp_path / "photos" / "broken.png").write_bytes(b"")
+    _load("use_model").main(str(shipped[0]), str(tmp_path / "photos"))
+    rows = {name: rest for name, *rest in (line.split("\t") for line in capsys.readouterr().out.splitlines())}
+    assert rows.keys() == {path.name for path in paths} | {"broken.png"}
+    assert rows.pop("broken.png") == ["empty", "nan"]
+    model = load(shipped[0])
+    probabilities = model.predict_proba(paths)
+    assert [label for label, _ in rows.values()] == [model.class_names[k] for k in probabilities.argmax(1)]
+    assert [float(p) for _, p in rows.values()] == pytest.approx(probabilities.max(1).tolist(), abs=1e-4)
 
 
 def test_predict_with_onnx_sees_the_very_pixels(shipped: tuple[Path, Path], tmp_path: Path, monkeypatch):

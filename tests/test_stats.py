@@ -3,12 +3,12 @@ import pytest
 from scipy.special import softmax
 
 from meanteacher.stats import (
-    Gain,
+    ImageDifference,
     calibration,
     calibration_error,
+    difference_on_images,
     error_interval,
     fitted_temperature,
-    paired_gain,
     reliability,
 )
 
@@ -24,7 +24,8 @@ def judged(n: int, sharpness: float, seed: int = 0) -> tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize("error", [0.02, 0.3, 0.5])
 def test_the_interval_holds_the_true_error_about_95_times_in_100(error: float) -> None:
     wrong = np.random.default_rng(0).binomial(100, error, size=2000)
-    held = [error_interval(int(w), 100).low <= error <= error_interval(int(w), 100).high for w in wrong]
+    intervals = [error_interval(int(w), 100) for w in wrong]
+    held = [interval.low <= error <= interval.high for interval in intervals]
     assert 0.92 < np.mean(held) < 0.99
 
 
@@ -33,7 +34,7 @@ def test_the_paired_interval_holds_the_true_difference_about_95_times_in_100() -
     held = []
     for _ in range(1000):
         kind = draws.choice(4, size=60, p=[0.5, 0.2, 0.05, 0.25])  # both right, model better, worse, both wrong
-        gain = paired_gain(kind >= 2, (kind == 1) | (kind == 3))
+        gain = difference_on_images(kind >= 2, (kind == 1) | (kind == 3))
         held.append(gain.difference.low <= 0.15 <= gain.difference.high)
     assert 0.92 < np.mean(held) < 0.99
 
@@ -41,25 +42,25 @@ def test_the_paired_interval_holds_the_true_difference_about_95_times_in_100() -
 def test_the_verdict_is_unclear_when_the_images_do_not_suffice() -> None:
     baseline = np.arange(20) < 8
     model = np.arange(20) < 6
-    gain = paired_gain(model, baseline)
+    gain = difference_on_images(model, baseline)
     assert gain.verdict == "unclear"
     assert gain.difference.value == pytest.approx(0.1)
     assert gain.n_needed is not None
     assert gain.n_needed > 20
-    many = paired_gain(np.tile(model, 10), np.tile(baseline, 10))
+    many = difference_on_images(np.tile(model, 10), np.tile(baseline, 10))
     assert many.verdict == "yes"
-    assert paired_gain(np.tile(baseline, 10), np.tile(model, 10)).verdict == "no"
+    assert difference_on_images(np.tile(baseline, 10), np.tile(model, 10)).verdict == "no"
 
 
 @pytest.mark.parametrize(("better", "worse"), [(6, 4), (4, 6), (3, 2), (1, 0), (0, 2), (7, 6)])
 def test_as_many_images_as_are_said_to_be_needed_are_needed_and_enough(better: int, worse: int) -> None:
     kinds = np.arange(20)
 
-    def of(n: float) -> Gain:
+    def of(n: float) -> ImageDifference:
         """Twenty images again and again, so that the models differ on the same share of any number of them."""
         wrong, baseline = kinds < worse, (kinds >= worse) & (kinds < worse + better)
         times = max(1, round(n / 20))
-        return paired_gain(np.tile(wrong, times), np.tile(baseline, times))
+        return difference_on_images(np.tile(wrong, times), np.tile(baseline, times))
 
     needed = of(20).n_needed
     assert needed is not None
@@ -73,7 +74,9 @@ def test_what_is_unclear_takes_more_images_than_there_are() -> None:
     for n in (10, 37, 100):
         for better in range(11):
             for worse in range(11 - better):
-                gain = paired_gain(np.arange(n) < worse, (np.arange(n) >= worse) & (np.arange(n) < worse + better))
+                gain = difference_on_images(
+                    np.arange(n) < worse, (np.arange(n) >= worse) & (np.arange(n) < worse + better)
+                )
                 if gain.verdict == "unclear" and better != worse:
                     unclear += 1
                     assert gain.n_needed is not None
@@ -83,7 +86,7 @@ def test_what_is_unclear_takes_more_images_than_there_are() -> None:
 
 def test_models_that_never_differ_need_no_number_of_images() -> None:
     same = np.arange(10) < 3
-    gain = paired_gain(same, same)
+    gain = difference_on_images(same, same)
     assert gain.verdict == "unclear"
     assert gain.n_needed is None
 

@@ -1,25 +1,26 @@
-"""Error rates with their intervals, paired differences and calibration, from few evaluated images."""
+"""Error rates with intervals, the difference of two models on the same images, and calibration.
+
+scipy is imported where it is used, because it takes longer to import than everything else here.
+"""
 
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
-from scipy.stats import norm
 
 CONFIDENCE = 0.95
-_Z = float(norm.ppf((1 + CONFIDENCE) / 2))
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 _N_BINS = 10
-_SEEN = 5e-4
-"""A smaller difference is 0.0 points to a reader."""
+_SMALLEST_SHOWN = 5e-4
+"""A smaller difference is shown as 0.0 points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A share, and the range that holds the true one in 95 of 100 cases."""
+    """A share and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -27,7 +28,7 @@ class Interval:
 
 
 def error_interval(wrong: int, n: int) -> Interval:
-    """Wilson's interval for a share: it stays within 0 and 1, and says something sensible for few images.
+    """The error on n images with Wilson's interval, which stays within 0 and 1 and is sound for few images.
 
     >>> interval = error_interval(31, 100)
     >>> interval.value, round(interval.low, 3), round(interval.high, 3)
@@ -35,20 +36,21 @@ def error_interval(wrong: int, n: int) -> Interval:
     >>> error_interval(0, 10).low, round(error_interval(0, 10).high, 2)
     (0.0, 0.28)
     """
-    share = wrong / n
-    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+    from scipy.stats import binomtest
+
+    # The interval does not depend on the share that is tested, and with the observed one the test takes no time.
+    low, high = binomtest(wrong, n, wrong / n).proportion_ci(CONFIDENCE, method="wilson")
+    return Interval(wrong / n, float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """How much lower the error of one model is than another's, on the same images."""
+class ImageDifference:
+    """How much lower the error of one model is than another's on the same images."""
 
     difference: Interval
     n_needed: int | None
-    """Labelled images that judge, in all, with which a difference of this size would be clear, to two digits; None
-    where there is none to be seen."""
+    """Evaluation images in all with which a difference of this size would be clear, to two digits; None where it is
+    too small to show."""
 
     @property
     def verdict(self) -> str:
@@ -58,11 +60,12 @@ class Gain:
         return "no" if self.difference.high < 0 else "unclear"
 
 
-def paired_gain(wrong: np.ndarray, baseline_wrong: np.ndarray) -> Gain:
+def difference_on_images(wrong: np.ndarray, baseline_wrong: np.ndarray) -> ImageDifference:
     """The baseline's error minus the model's, with the interval of Agresti and Min (2005) for paired shares.
 
-    Only images that one gets right and the other wrong tell the two apart, which makes the pairs much sharper
-    than two separate intervals.
+    The pairs are images. (`report.compare` has the difference of recipes, where the pairs are runs.) Only images that
+    one model gets right and the other wrong tell the two apart, so this interval is much narrower than that of two
+    independent errors.
 
     Args:
         wrong: [N] of bool, where the model is wrong
@@ -71,7 +74,9 @@ def paired_gain(wrong: np.ndarray, baseline_wrong: np.ndarray) -> Gain:
     n = len(wrong)
     better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())
     low, high = _paired_interval(better, worse, n)
-    return Gain(Interval((better - worse) / n, max(-1.0, low), min(1.0, high)), _images_needed(better, worse, n))
+    return ImageDifference(
+        Interval((better - worse) / n, max(-1.0, low), min(1.0, high)), _images_needed(better, worse, n)
+    )
 
 
 def _paired_interval(better: float, worse: float, n: float) -> tuple[float, float]:
@@ -82,11 +87,11 @@ def _paired_interval(better: float, worse: float, n: float) -> tuple[float, floa
 
 
 def _images_needed(better: int, worse: int, n: int) -> int | None:
-    """The fewest images whose interval excludes zero if the two models go on to differ on as large a share of them.
+    """The fewest images whose interval excludes zero if the two models differ on the same share of them.
 
-    By the very interval that decides, so that an unclear difference always takes more images than there are.
+    By the interval that decides the verdict, so that an unclear difference always needs more images than there are.
     """
-    if abs(better - worse) < _SEEN * n:
+    if abs(better - worse) < _SMALLEST_SHOWN * n:
         return None
 
     def is_clear(n_images: int) -> bool:
@@ -102,35 +107,40 @@ def _images_needed(better: int, worse: int, n: int) -> int | None:
 
 
 def fitted_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """What to divide logits by so that the judged labels are most probable (Guo et al. 2017).
+    """The temperature to divide logits by that makes the labels most probable (Guo et al. 2017).
 
-    n images without a mistake are no proof that there is none among the next two, so each label counts for all but
-    1 / (n + 2), which is shared among the classes (after Platt 1999): four of four right make nobody certain.
+    n images without an error do not prove that the next two have none. So each label counts for all but 1 / (n + 2),
+    which is shared among the classes (after Platt 1999), and four of four right do not make the model certain.
     """
-    doubt = 1 / (len(labels) + 2)
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
 
-    def surprise(log_temperature: float) -> float:
+    smoothing = 1 / (len(labels) + 2)
+
+    def cross_entropy(log_temperature: float) -> float:
         log_p = log_softmax(logits / math.exp(log_temperature), axis=1)
         known, any_class = log_p[np.arange(len(labels)), labels], log_p.mean(1)
-        return float(-((1 - doubt) * known + doubt * any_class).mean())
+        return float(-((1 - smoothing) * known + smoothing * any_class).mean())
 
     bound = math.log(100.0)
-    return math.exp(float(minimize_scalar(surprise, bounds=(-bound, bound), method="bounded").x))
+    return math.exp(float(minimize_scalar(cross_entropy, bounds=(-bound, bound), method="bounded").x))
 
 
 def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """The temperature, and the calibration error before and after it.
 
-    Judging a temperature on the images it was fitted to would flatter it: each half of the images is judged with
-    the temperature of the other half. The temperature that ships is fitted to all.
+    On the images that a temperature was fitted to, its calibration error would be too low: each half of the images is
+    evaluated with the temperature of the other half. The temperature that is returned is fitted to all images.
     """
+    from scipy.special import softmax
+
     temperature = fitted_temperature(logits, labels)
     halves = np.arange(len(labels)) % 2
     after = np.empty((len(labels), logits.shape[1]))
     for half in (0, 1):
-        judged, other = halves == half, halves != half
+        evaluated, other = halves == half, halves != half
         fitted = fitted_temperature(logits[other], labels[other]) if other.any() else temperature
-        after[judged] = softmax(logits[judged] / fitted, axis=1)
+        after[evaluated] = softmax(logits[evaluated] / fitted, axis=1)
     return {
         "temperature": temperature,
         "before": calibration_error(softmax(logits, axis=1), labels),
@@ -140,7 +150,7 @@ def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 
 def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
-    """Ten bins of equal width by confidence: how often the model is right in each that is not empty."""
+    """Confidence and accuracy in ten bins of equal width by confidence, without the empty ones."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     index = np.minimum((confidence * _N_BINS).astype(int), _N_BINS - 1)
     return [
@@ -157,6 +167,6 @@ def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str,
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The mean distance of confidence from accuracy over the bins, weighted by how many images each has."""
+    """The mean difference of confidence and accuracy over the bins, weighted by their numbers of images."""
     bins = reliability(probabilities, labels)
     return sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in bins) / len(labels)

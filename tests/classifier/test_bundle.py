@@ -10,14 +10,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load, save
+from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from meanteacher.classifier.bundle import Bundle, Seen, load_bundle, save_bundle
+from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InitialisesFromData, InputError, Problem
 from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
+from meanteacher.photos.duplicates import digest
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 NAMES = ("cat", "dog", 'naïve = "owl"', "\udcff")
@@ -33,7 +35,7 @@ def images(n: int, size: int = SIZE, seed: int = 0) -> Tensor:
 
 def made(
     spec: ModelSpec = FAST, normaliser: Normaliser = CHANNELS, *, size: int = SIZE, names: tuple[str, ...] = NAMES
-) -> Bundle:
+) -> Classifier:
     """A network that has seen a batch, with channels last in memory as training leaves it."""
     torch.manual_seed(0)
     network = spec.build(Problem(len(names), 100, (3, size, size)))
@@ -42,17 +44,17 @@ def made(
         network.initialise_from(normalise(images(20, size)))
     network(normalise(images(20, size)))
     network = network.to(memory_format=torch.channels_last).eval()
-    return Bundle(network, normalise, names, size, temperature=1.3, about={"error": 0.25, "made": ["2026", None]})
+    about = {"error": 0.25, "made": ["2026", None]}
+    return Classifier(network, normalise, names, size, 1.3, about, spec=spec, normaliser=normaliser)
 
 
-def state(bundle: Bundle) -> dict[str, Tensor]:
-    return {**bundle.network.state_dict(prefix="network."), **bundle.normalise.state_dict(prefix="normalise.")}
+def state(model: Classifier) -> dict[str, Tensor]:
+    return {**model.network.state_dict(prefix="network."), **model.normalise.state_dict(prefix="normalise.")}
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save_bundle(made(), FAST, PerChannel(), tmp_path / "model")
-    return tmp_path / "model"
+    return made().save(tmp_path / "model")
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -69,7 +71,7 @@ def replace_weights(folder: Path, content: bytes) -> None:
 
 def refused(folder: Path, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
-        load_bundle(folder)
+        load(folder)
 
 
 @pytest.mark.parametrize(
@@ -83,32 +85,33 @@ def refused(folder: Path, words: str) -> None:
     ids=repr,
 )
 def test_round_trip_is_exact_to_the_bit(spec: ModelSpec, normaliser: Normaliser, tmp_path: Path):
-    bundle = made(spec, normaliser)
-    save_bundle(bundle, spec, normaliser, tmp_path / "model")
-    loaded = load_bundle(tmp_path / "model")
-    assert state(loaded).keys() == state(bundle).keys()
-    for name, tensor in state(bundle).items():
+    model = made(spec, normaliser)
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert state(loaded).keys() == state(model).keys()
+    for name, tensor in state(model).items():
         assert torch.equal(state(loaded)[name], tensor), name
         assert state(loaded)[name].dtype == tensor.dtype
-    for field in ("class_names", "size", "temperature", "about"):
-        assert getattr(loaded, field) == getattr(bundle, field)
+    for field in ("class_names", "size", "temperature", "about", "spec", "normaliser"):
+        assert getattr(loaded, field) == getattr(model, field)
     assert not any(module.training for module in loaded.network.modules())
-    assert torch.equal(loaded.probabilities(images(9)), bundle.probabilities(images(9)))
+    assert torch.equal(loaded.module()(images(9)), model.module()(images(9)))
 
 
 def test_probabilities_are_the_softmax_of_the_tempered_logits():
-    bundle = made()
-    with torch.no_grad():
-        logits = bundle.network(bundle.normalise(images(5)))
+    model = made()
+    logits = model.network(model.normalise(images(5)))
     expected = (logits / 1.3).softmax(1)
-    torch.testing.assert_close(bundle.probabilities(images(5)), expected)
-    warm = dataclasses.replace(bundle, temperature=5.0).probabilities(images(5))
+    torch.testing.assert_close(model.module()(images(5)), expected)
+    squares = images(5).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(model.predict_proba(squares), expected.detach(), rtol=1e-4, atol=1e-5)
+    warm = dataclasses.replace(model, temperature=5.0).module()(images(5))
     assert (warm.amax(1) < expected.amax(1)).all()
 
 
 def test_folder_holds_two_files_and_saving_again_writes_the_same_bytes(tmp_path: Path):
     for name in ("a", "b"):
-        save_bundle(made(), FAST, PerChannel(), tmp_path / name)
+        made().save(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
         ["a", "b", *["model.json", "weights.safetensors"] * 2]
     )
@@ -121,26 +124,25 @@ SEEN = Seen(labelled=bytes(range(48)), unlabelled=bytes(range(100, 132)))
 
 @pytest.fixture
 def with_seen(tmp_path: Path) -> Path:
-    save_bundle(dataclasses.replace(made(), seen=SEEN), FAST, PerChannel(), tmp_path / "seeing")
-    return tmp_path / "seeing"
+    return dataclasses.replace(made(), seen=SEEN).save(tmp_path / "seeing")
 
 
 @pytest.mark.parametrize("seen", [SEEN, Seen(), dataclasses.replace(SEEN, complete=False), None], ids=repr)
 def test_what_the_model_has_seen_is_kept(seen: Seen | None, tmp_path: Path):
-    save_bundle(dataclasses.replace(made(), seen=seen), FAST, PerChannel(), tmp_path / "model")
-    assert load_bundle(tmp_path / "model").seen == seen
+    dataclasses.replace(made(), seen=seen).save(tmp_path / "model")
+    assert load(tmp_path / "model").seen == seen
     assert (tmp_path / "model" / "seen.bin").exists() == (seen is not None)
 
 
 def test_a_model_of_an_earlier_version_does_not_say_what_it_has_seen(with_seen: Path):
     rewrite(with_seen, lambda content: content.pop("seen"))
     (with_seen / "seen.bin").unlink()
-    assert load_bundle(with_seen).seen is None
+    assert load(with_seen).seen is None
 
 
 def test_what_the_model_has_seen_may_be_deleted(with_seen: Path):
     (with_seen / "seen.bin").unlink()
-    assert load_bundle(with_seen).seen is None
+    assert load(with_seen).seen is None
 
 
 @pytest.mark.parametrize("content", [b"", bytes(80), bytes(range(48)), bytes(10_000)], ids=len)
@@ -160,24 +162,24 @@ def test_counts_of_images_that_cannot_be_believed_are_refused(change: dict[str, 
 
 
 def test_folder_of_a_fit_is_accepted(saved: Path):
-    assert load_bundle(saved.parent).class_names == NAMES
+    assert load(saved.parent).class_names == NAMES
 
 
 def test_loading_leaves_the_random_numbers_alone(saved: Path):
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    load_bundle(saved)
+    load(saved)
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_existing_model_is_replaced_only_when_asked(saved: Path):
     before = (saved / "model.json").read_bytes()
     with pytest.raises(InputError, match="exists already"):
-        save_bundle(made(), FAST, PerChannel(), saved)
+        made().save(saved)
     assert (saved / "model.json").read_bytes() == before
-    save_bundle(dataclasses.replace(made(), temperature=2.0), FAST, PerChannel(), saved, overwrite=True)
-    assert load_bundle(saved).temperature == 2.0
+    dataclasses.replace(made(), temperature=2.0).save(saved, overwrite=True)
+    assert load(saved).temperature == 2.0
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
@@ -185,7 +187,7 @@ def test_folder_that_is_no_model_is_never_replaced(tmp_path: Path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "mine.jpg").write_bytes(b"dear to me")
     with pytest.raises(InputError, match="not a model, so it is not replaced"):
-        save_bundle(made(), FAST, PerChannel(), tmp_path / "photos", overwrite=True)
+        made().save(tmp_path / "photos", overwrite=True)
     assert (tmp_path / "photos" / "mine.jpg").read_bytes() == b"dear to me"
 
 
@@ -194,17 +196,18 @@ def test_failed_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
         path.write_bytes(content[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("meanteacher.classifier.bundle._write", full)
+    monkeypatch.setattr("meanteacher.classifier.bundle.write_atomic", full)
     with pytest.raises(InputError, match="No space left on device"):
-        save_bundle(made(), FAST, PerChannel(), tmp_path / "model")
+        made().save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
 def test_network_that_is_not_of_its_spec_is_not_saved(tmp_path: Path):
     with pytest.raises(InputError, match="do not fit"):
-        save_bundle(made(), FastNet(width=0.25), PerChannel(), tmp_path / "model")
-    with pytest.raises(InputError, match=r"cannot be shipped: a model holds one of FastNet, WideResNet"):
-        save_bundle(made(), Conv13(), PerChannel(), tmp_path / "model")
+        dataclasses.replace(made(), spec=FastNet(width=0.25)).save(tmp_path / "model")
+    for spec in (Conv13(), None):
+        with pytest.raises(InputError, match=r"cannot be saved with a model, which holds one of FastNet, WideResNet"):
+            dataclasses.replace(made(), spec=spec).save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
@@ -216,7 +219,7 @@ def test_what_is_no_model_folder_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".pkl", ".bin", ".PT"])
 def test_pickle_is_refused_by_its_name(suffix: str, tmp_path: Path):
     (tmp_path / f"model{suffix}").write_bytes(b"")
-    refused(tmp_path / f"model{suffix}", "reading one can run any code that is in it, so it is refused")
+    refused(tmp_path / f"model{suffix}", "Reading a pickle can run any code in it, so it is refused")
 
 
 class _Harm:
@@ -238,13 +241,13 @@ def test_pickle_inside_is_refused_and_not_run(kind: str, saved: Path, tmp_path: 
 
 
 def test_weights_whose_header_begins_like_a_pickle_are_read(saved: Path):
-    content = save(load((saved / "weights.safetensors").read_bytes()))
+    content = safetensors.save(safetensors.load((saved / "weights.safetensors").read_bytes()))
     length = int.from_bytes(content[:8], "little")
     longer = (length | 0xFF) + 0x81 + (-length % 8 * 0)
     assert longer % 256 == 0x80
     padded = longer.to_bytes(8, "little") + content[8 : 8 + length] + b" " * (longer - length) + content[8 + length :]
     replace_weights(saved, padded)
-    assert load_bundle(saved).size == SIZE
+    assert load(saved).size == SIZE
 
 
 def test_damaged_weights_are_noticed(saved: Path):
@@ -356,9 +359,9 @@ CHANGED: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
 @pytest.mark.parametrize("what", CHANGED)
 def test_weights_that_do_not_fit_are_refused(what: str, saved: Path):
     change, words = CHANGED[what]
-    tensors = load((saved / "weights.safetensors").read_bytes())
+    tensors = safetensors.load((saved / "weights.safetensors").read_bytes())
     change(tensors)
-    replace_weights(saved, save(tensors))
+    replace_weights(saved, safetensors.save(tensors))
     refused(saved, words)
 
 
@@ -375,3 +378,27 @@ def test_network_is_not_built_before_its_weights_are_seen(saved: Path, monkeypat
     rewrite(saved, lambda c: c["network"]["fields"].update(width=8))
     refused(saved, "is expected")
     assert set(devices) == {"meta"}
+
+
+def test_a_model_written_before_is_read_and_computes_the_same():
+    """Saved by the code of commit f4c9467; the probabilities are those that it computed."""
+    old = Path(__file__).parent / "data" / "f4c9467"
+    model = load(old)
+    assert (model.class_names, model.size, model.temperature) == (("cat", "dog", "naïve owl"), 16, 1.3)
+    assert model.about["estimate"] == {"error": 0.25, "low": 0.1, "high": 0.4, "how": "folds", "n": 20}
+    assert (model.spec, model.normaliser) == (FastNet(width=0.0625), PerChannel())
+    pattern = np.indices((3, 16, 16, 3)).sum(0) * np.arange(5, 24, 8)[:, None, None, None] * np.array([1, 3, 7])
+    given = (pattern % 256).astype(np.uint8)
+    expected = json.loads((old / "probabilities.json").read_text())
+    np.testing.assert_allclose(model.predict_proba(given), expected, atol=1e-5)
+    assert model.seen is not None
+    assert model.seen.kinds(digest(image.transpose(2, 0, 1)) for image in given).tolist() == [
+        "training", "unlabelled", "new",
+    ]  # fmt: skip
+
+
+def test_a_model_written_before_is_saved_as_the_same_bytes(tmp_path: Path):
+    old = Path(__file__).parent / "data" / "f4c9467" / "model"
+    load(old).save(tmp_path / "model")
+    for path in old.iterdir():
+        assert (tmp_path / "model" / path.name).read_bytes() == path.read_bytes(), path.name

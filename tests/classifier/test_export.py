@@ -14,8 +14,7 @@ from PIL import Image
 from torch import nn
 
 from meanteacher.classifier import export
-from meanteacher.classifier.bundle import Bundle
-from meanteacher.classifier.export import export_onnx
+from meanteacher.classifier.bundle import Classifier
 from meanteacher.core import InputError, Problem
 from meanteacher.models import FastNet
 from meanteacher.photos import decode
@@ -33,7 +32,7 @@ def images(n: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def bundle() -> Bundle:
+def model() -> Classifier:
     torch.manual_seed(0)
     network = FastNet(width=0.125).build(Problem(3, 1, (3, SIZE, SIZE)))
     normalise = PerChannel().fit(images(50))
@@ -42,19 +41,20 @@ def bundle() -> Bundle:
         network(normalise(images(50)))
     with torch.no_grad():
         network.head.weight.mul_(5)
-    return Bundle(network.to(memory_format=torch.channels_last).eval(), normalise, NAMES, SIZE, 1.7, {})
+    network = network.to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    return Classifier(network, normalise, NAMES, SIZE, 1.7, {})
 
 
 @pytest.fixture(scope="module")
-def exported(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_onnx(bundle, tmp_path_factory.mktemp("export") / "new" / "model.onnx")
+def exported(model: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model.export(tmp_path_factory.mktemp("export") / "new" / "model.onnx")
 
 
 @pytest.fixture
 def quickly(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the graph that was exported before: making it takes seconds."""
     onnx = pytest.importorskip("onnx")
-    monkeypatch.setattr(export, "_exported", lambda bundle: onnx.load(exported))
+    monkeypatch.setattr(export, "_exported", lambda model: onnx.load(exported))
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def probabilities(session: Any, batch: torch.Tensor) -> np.ndarray:
     return session.run(["probabilities"], {"images": batch.numpy()})[0]
 
 
-def test_classes_are_the_same_on_a_thousand_images(bundle: Bundle, session: Any):
+def test_classes_are_the_same_on_a_thousand_images(model: Classifier, session: Any):
     batch = images(1000, seed=1)
-    expected = bundle.probabilities(batch).numpy()
+    expected = model.module()(batch).numpy()
     assert len(np.unique(expected.argmax(1))) > 1
     got = probabilities(session, batch)
     np.testing.assert_allclose(got, expected, atol=1e-4)
@@ -79,8 +79,8 @@ def test_classes_are_the_same_on_a_thousand_images(bundle: Bundle, session: Any)
 
 
 @pytest.mark.parametrize("n", [1, 7])
-def test_batch_may_have_any_size(bundle: Bundle, session: Any, n: int):
-    np.testing.assert_allclose(probabilities(session, images(n)), bundle.probabilities(images(n)), atol=1e-4)
+def test_batch_may_have_any_size(model: Classifier, session: Any, n: int):
+    np.testing.assert_allclose(probabilities(session, images(n)), model.module()(images(n)), atol=1e-4)
 
 
 def test_file_takes_bytes_and_says_what_they_mean(session: Any):
@@ -134,68 +134,68 @@ FAULTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def fails_with(bundle: Bundle, fault: Callable[[np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+def fails_with(model: Classifier, fault: Callable[[np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     """Put an onnxruntime with a fault in its place."""
 
     class WrongSession:
         def __init__(self, *arguments: object, **options: object) -> None: ...
 
         def run(self, names: list[str], given: dict[str, np.ndarray]) -> list[np.ndarray]:
-            return [fault(bundle.probabilities(torch.from_numpy(given["images"])).numpy())]
+            return [fault(model.module()(torch.from_numpy(given["images"])).numpy())]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", WrongSession)
 
 
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_export_leaves_no_file(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
-    fails_with(bundle, FAULTS[fault], monkeypatch)
-    with pytest.raises(InputError, match=r"does not compute what this one does.*so nothing was written"):
-        export_onnx(bundle, tmp_path / "model.onnx")
+def test_wrong_export_leaves_no_file(model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
+    fails_with(model, FAULTS[fault], monkeypatch)
+    with pytest.raises(InputError, match=r"does not compute the same as this one.*so nothing was written"):
+        model.export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("quickly")
-def test_other_class_is_noticed_however_close(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    unsure = dataclasses.replace(bundle, temperature=1e4)
+def test_other_class_is_noticed_however_close(model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    unsure = dataclasses.replace(model, temperature=1e4)
     fails_with(unsure, lambda p: p[:, ::-1].copy(), monkeypatch)
     with pytest.raises(InputError, match="of 72 images get another class"):
-        export_onnx(unsure, tmp_path / "model.onnx")
+        unsure.export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("quickly")
 def test_equally_probable_classes_may_be_told_apart_otherwise(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Rounding decides between them, and differs from machine to machine: no reason to refuse the export."""
-    tied = dataclasses.replace(bundle, temperature=1e9)
+    tied = dataclasses.replace(model, temperature=1e9)
     fails_with(tied, lambda p: p + np.array([0, 0, 1e-7], np.float32), monkeypatch)
-    export_onnx(tied, tmp_path / "model.onnx")
+    tied.export(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").exists()
 
 
 @pytest.mark.usefixtures("quickly")
-def test_existing_file_is_not_replaced_unasked(bundle: Bundle, tmp_path: Path):
+def test_existing_file_is_not_replaced_unasked(model: Classifier, tmp_path: Path):
     (tmp_path / "model.onnx").write_bytes(b"mine")
     with pytest.raises(InputError, match="exists already"):
-        export_onnx(bundle, tmp_path / "model.onnx")
+        model.export(tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_bytes() == b"mine"
-    export_onnx(bundle, tmp_path / "model.onnx", overwrite=True)
+    model.export(tmp_path / "model.onnx", overwrite=True)
     assert len((tmp_path / "model.onnx").read_bytes()) > 1000
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
 def test_missing_package_is_said_with_the_command_that_installs_it(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=r"pip install 'meanteacher\[onnx\]'"):
-        export_onnx(bundle, tmp_path / "model.onnx")
+        model.export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_network_is_left_as_it_was(bundle: Bundle, exported: Path):
-    assert isinstance(bundle.network, nn.Module)
-    assert not bundle.network.training
-    assert bundle.network.whitening.weight.is_contiguous(memory_format=torch.channels_last)
+def test_network_is_left_as_it_was(model: Classifier, exported: Path):
+    assert isinstance(model.network, nn.Module)
+    assert not model.network.training
+    assert model.network.whitening.weight.is_contiguous(memory_format=torch.channels_last)

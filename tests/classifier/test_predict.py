@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from meanteacher.classifier import predict as prediction
-from meanteacher.classifier.bundle import Bundle, Seen
-from meanteacher.classifier.evaluate import evaluate
-from meanteacher.classifier.predict import cell, predict, prediction_rows
+from meanteacher.classifier.bundle import Classifier, Seen
+from meanteacher.classifier.images import Images, as_images
+from meanteacher.classifier.predict import cell, prediction_rows
 from meanteacher.core import InputError
 from meanteacher.photos.decode import decode
 from meanteacher.photos.duplicates import digest
@@ -28,13 +28,13 @@ COLOURS = {"red": (200, 30, 10), "green": (10, 200, 30), "blue": (30, 10, 200), 
 HEADER = ["path", "label", "confidence", "second", "second_confidence", "third", "third_confidence", "problem"]
 
 
-def colour_bundle(names: tuple[str, ...] = ("red", "green", "blue"), *, temperature: float = 0.2) -> Bundle:
+def colour_model(names: tuple[str, ...] = ("red", "green", "blue"), *, temperature: float = 0.2) -> Classifier:
     """Knows the strongest colour of an image; as many classes as there are names."""
     network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, len(names), bias=False))
     with torch.no_grad():
         network[2].weight.copy_(torch.eye(3).repeat(2, 1)[: len(names)])
     noise = torch.randint(0, 256, (30, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return Bundle(network.eval(), PerChannel().fit(noise), names, SIZE, temperature, {})
+    return Classifier(network.eval().requires_grad_(False), PerChannel().fit(noise), names, SIZE, temperature, {})
 
 
 def draw(path: Path, colour: str, *, seed: int = 0) -> None:
@@ -73,19 +73,23 @@ def test_every_image_gets_the_models_three_best_classes_in_the_order_of_names(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ):
     monkeypatch.setattr(prediction, "_CHUNK", chunk)
-    bundle = colour_bundle()
+    model = colour_model()
     told: list[tuple[int, int]] = []
-    summary = predict(bundle, photos, tmp_path / "p.csv", progress=lambda done, n: told.append((done, n)))
+    predictions = model.predict(photos, out=tmp_path / "p.csv", progress=lambda done, n: told.append((done, n)))
     rows = read(tmp_path / "p.csv")
     names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
     assert [row[0] for row in rows] == names
     images = np.stack([np.asarray(Image.open(photos / name)) for name in names]).transpose(0, 3, 1, 2)
-    best = bundle.probabilities(torch.from_numpy(images.copy())).topk(3)
+    best = model.module()(torch.from_numpy(images.copy())).topk(3)
     for row, ks, ps in zip(rows, best.indices.tolist(), best.values.tolist(), strict=True):
-        assert row[1::2] == [*(bundle.class_names[k] for k in ks), ""]
+        assert row[1::2] == [*(model.class_names[k] for k in ks), ""]
         assert [float(p) for p in row[2::2]] == pytest.approx(ps, abs=1e-4)
-    assert (summary.complete, summary.n_images, summary.n_unreadable) == (True, 11, 0)
-    assert summary.counts == {"red": 4, "green": 4, "blue": 3}
+    assert (predictions.complete, len(predictions), predictions.problems) == (True, 11, {})
+    assert predictions.counts == {"red": 4, "green": 4, "blue": 3}
+    assert list(predictions) == [row[1] for row in rows]
+    assert list(predictions.names) == names
+    assert predictions.confidence.tolist() == pytest.approx(best.values[:, 0].tolist(), abs=1e-4)
+    assert list(model.predict(photos)) == list(predictions)
     assert told[-1] == (11, 11)
     assert [done for done, _ in told] == sorted({min(k * chunk, 11) for k in range(1, 12)})
 
@@ -94,23 +98,26 @@ def test_unreadable_image_has_no_label_but_a_reason(photos: Path, tmp_path: Path
     whole = (photos / "02.png").read_bytes()
     (photos / "02.png").write_bytes(whole[:50])
     (photos / "04.png").write_bytes(b"no image at all")
-    summary = predict(colour_bundle(), photos, tmp_path / "p.csv")
+    predictions = colour_model().predict(photos, out=tmp_path / "p.csv")
     rows = {row[0]: row[1:] for row in read(tmp_path / "p.csv")}
     assert len(rows) == 11
     assert rows["02.png"] == ["", "", "", "", "", "", "truncated"]
     assert rows["04.png"] == ["", "", "", "", "", "", "not an image"]
     assert rows["00.png"][0] == "red"
     assert rows["00.png"][-1] == ""
-    assert (summary.n_images, summary.n_unreadable, sum(summary.counts.values())) == (11, 2, 9)
+    assert (len(predictions), sum(predictions.counts.values())) == (11, 9)
+    assert predictions.problems == {"02.png": "truncated", "04.png": "not an image"}
+    assert [k for k, label in enumerate(predictions) if not label] == [1, 2]
+    assert np.isnan(predictions.confidence).nonzero()[0].tolist() == [1, 2]
 
 
 def test_image_that_disappears_meanwhile_is_said_to_be_gone(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    found = prediction.find_images(photos)
-    monkeypatch.setattr("meanteacher.classifier.predict.find_images", lambda path: found)
+    found = as_images(photos)
+    monkeypatch.setattr(prediction, "as_images", lambda images: found)
     (photos / "04.png").unlink()
-    assert predict(colour_bundle(), photos, tmp_path / "p.csv").n_unreadable == 1
+    assert colour_model().predict(photos, out=tmp_path / "p.csv").problems == {"04.png": "gone"}
     assert next(row for row in read(tmp_path / "p.csv") if row[0] == "04.png")[-1] == "gone"
 
 
@@ -127,8 +134,8 @@ def test_no_name_becomes_a_formula_or_breaks_a_row(tmp_path: Path):
     }
     for name in odd:
         draw(tmp_path / "photos" / name, "red")
-    bundle = colour_bundle(("=cmd", 'a,"b"', "naïve"))
-    predict(bundle, tmp_path / "photos", tmp_path / "p.csv")
+    model = colour_model(("=cmd", 'a,"b"', "naïve"))
+    model.predict(tmp_path / "photos", out=tmp_path / "p.csv")
     rows = read(tmp_path / "p.csv")
     assert {row[0] for row in rows} == set(odd.values())
     assert {row[1] for row in rows} == {"'=cmd"}
@@ -136,7 +143,7 @@ def test_no_name_becomes_a_formula_or_breaks_a_row(tmp_path: Path):
 
 
 def test_with_two_classes_there_is_no_third(photos: Path, tmp_path: Path):
-    predict(colour_bundle(("red", "green")), photos, tmp_path / "p.csv")
+    colour_model(("red", "green")).predict(photos, out=tmp_path / "p.csv")
     for row in read(tmp_path / "p.csv"):
         assert {row[1], row[3]} == {"red", "green"}
         assert row[5:] == ["", "", ""]
@@ -144,10 +151,10 @@ def test_with_two_classes_there_is_no_third(photos: Path, tmp_path: Path):
 
 def test_rows_of_a_fit_are_the_same_table(photos: Path, tmp_path: Path):
     (photos / "04.png").write_bytes(b"no image at all")
-    bundle = colour_bundle()
-    predict(bundle, photos, tmp_path / "p.csv")
-    (chunk,) = prediction.classify(bundle, found := prediction.find_images(photos))
-    table = prediction_rows(found.names, chunk.probabilities.numpy(), bundle.class_names, chunk.unreadable)
+    model = colour_model()
+    model.predict(photos, out=tmp_path / "p.csv")
+    (chunk,) = prediction.classify(model, found := as_images(photos))
+    table = prediction_rows(found.names, chunk.probabilities.numpy(), model.class_names, chunk.unreadable)
     assert table.encode() == (tmp_path / "p.csv").read_bytes()
     assert cell("\t=x") == r"\x09=x"
 
@@ -156,27 +163,27 @@ def test_arrays_without_labels_are_predicted_like_files(tmp_path: Path):
     images = np.zeros((3, 20, 30, 3), np.uint8)
     images[[0, 1, 2], ..., [2, 0, 1]] = 200
     np.savez(tmp_path / "x.npz", images=images, names=np.array(["a", "b", "c"]))
-    predict(colour_bundle(), tmp_path / "x.npz", tmp_path / "p.csv")
+    colour_model().predict(tmp_path / "x.npz", out=tmp_path / "p.csv")
     assert [row[:2] for row in read(tmp_path / "p.csv")] == [["a", "blue"], ["b", "red"], ["c", "green"]]
 
 
 def test_existing_file_is_not_replaced_unasked(photos: Path, tmp_path: Path):
     out = tmp_path / "new" / "folder" / "p.csv"
-    predict(colour_bundle(), photos, out)
+    colour_model().predict(photos, out=out)
     out.write_text("mine")
     with pytest.raises(InputError, match="exists already"):
-        predict(colour_bundle(), photos, out)
+        colour_model().predict(photos, out=out)
     assert out.read_text() == "mine"
-    predict(colour_bundle(), photos, out, overwrite=True)
+    colour_model().predict(photos, out=out, overwrite=True)
     assert len(read(out)) == 11
 
 
 def test_stopped_prediction_leaves_no_file(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prediction, "_CHUNK", 2)
     asked = iter([False, False, True])
-    summary = predict(colour_bundle(), photos, tmp_path / "out" / "p.csv", should_stop=lambda: next(asked))
-    assert not summary.complete
-    assert summary.n_images == 4
+    predictions = colour_model().predict(photos, out=tmp_path / "out" / "p.csv", should_stop=lambda: next(asked))
+    assert not predictions.complete
+    assert len(predictions) == len(predictions.names) == len(predictions.confidence) == 4
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -186,28 +193,28 @@ def test_failed_prediction_leaves_no_file(photos: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match="No space left on device"):
-        predict(colour_bundle(), photos, tmp_path / "out" / "p.csv")
+        colour_model().predict(photos, out=tmp_path / "out" / "p.csv")
     assert not list((tmp_path / "out").iterdir())
 
 
 def test_folder_without_images_is_refused(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(InputError, match="There is no image in"):
-        predict(colour_bundle(), tmp_path, tmp_path / "p.csv")
+        colour_model().predict(tmp_path, out=tmp_path / "p.csv")
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_no_more_is_decoded_than_is_soon_needed(photos: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prediction, "_CHUNK", 1)
     decoded: list[int] = []
-    pixels = prediction._pixels
+    pixels = Images.pixels
 
-    def counted(*arguments: object) -> np.ndarray:
+    def counted(images: Images, k: int, size: int) -> np.ndarray:
         decoded.append(1)
-        return pixels(*arguments)
+        return pixels(images, k, size)
 
-    monkeypatch.setattr(prediction, "_pixels", counted)
-    chunks = prediction.classify(colour_bundle(), prediction.find_images(photos))
+    monkeypatch.setattr(Images, "pixels", counted)
+    chunks = prediction.classify(colour_model(), as_images(photos))
     for taken in range(1, 4):
         next(chunks)
         threading.Event().wait(0.02)
@@ -218,7 +225,7 @@ def test_no_more_is_decoded_than_is_soon_needed(photos: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("stop", [False, True])
 def test_torch_keeps_its_threads(photos: Path, tmp_path: Path, stop: bool):
-    predict(colour_bundle(), photos, tmp_path / "p.csv", should_stop=lambda: stop)
+    colour_model().predict(photos, out=tmp_path / "p.csv", should_stop=lambda: stop)
     with ThreadPoolExecutor(1) as later:
         assert (torch.get_num_threads(), later.submit(torch.get_num_threads).result()) == (2, 2)
 
@@ -226,10 +233,10 @@ def test_torch_keeps_its_threads(photos: Path, tmp_path: Path, stop: bool):
 def test_image_reaches_the_network_upright(photos: Path):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 3))
-    bundle = dataclasses.replace(colour_bundle(), network=network.eval())
-    (chunk,) = prediction.classify(bundle, found := prediction.find_images(photos))
+    model = dataclasses.replace(colour_model(), network=network.eval())
+    (chunk,) = prediction.classify(model, found := as_images(photos))
     images = np.stack([np.asarray(Image.open(photos / name)) for name in found.names]).transpose(0, 3, 1, 2)
-    torch.testing.assert_close(chunk.probabilities, bundle.probabilities(torch.from_numpy(images.copy())))
+    torch.testing.assert_close(chunk.probabilities, model.module()(torch.from_numpy(images.copy())))
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -241,9 +248,9 @@ def test_each_thread_has_the_network_to_itself(photos: Path):
             threads.add(torch.get_num_threads())
             return x
 
-    bundle = colour_bundle()
-    bundle.normalise.register_forward_pre_hook(lambda module, x: Watched()(x) and None)
-    list(prediction.classify(bundle, prediction.find_images(photos)))
+    model = colour_model()
+    model.normalise.register_forward_pre_hook(lambda module, x: Watched()(x) and None)
+    list(prediction.classify(model, as_images(photos)))
     assert threads == {1}
 
 
@@ -264,7 +271,7 @@ def labelled(tmp_path: Path) -> Path:
 
 def test_scores_are_those_counted_by_hand(labelled: Path):
     told: list[tuple[int, int]] = []
-    scores = evaluate(colour_bundle(), labelled, progress=lambda done, n: told.append((done, n)))
+    scores = colour_model().evaluate(labelled, progress=lambda done, n: told.append((done, n)))
     assert (scores["n_judged"], scores["wrong"], scores["n_unlabelled"]) == (9, 1, 2)
     assert scores["error"] == pytest.approx(1 / 9)
     # Wilson's interval for 1 of 9, from its textbook formula.
@@ -295,8 +302,8 @@ def test_images_that_the_model_has_learnt_from_do_not_count(
         return b"".join(sorted({digest(decode(path, SIZE).transpose(2, 0, 1)) for path in paths}))
 
     told: list[tuple[int, int]] = []
-    bundle = dataclasses.replace(colour_bundle(), seen=Seen(digests(taught), digests(without)))
-    scores = evaluate(bundle, labelled, progress=lambda done, n: told.append((done, n)))
+    model = dataclasses.replace(colour_model(), seen=Seen(digests(taught), digests(without)))
+    scores = model.evaluate(labelled, progress=lambda done, n: told.append((done, n)))
     assert scores["judged"] == judged
     assert tuple(scores["seen"][kind]["n_judged"] for kind in ("new", "unlabelled", "training")) == counts
     # The one that is wrong is red.
@@ -312,25 +319,25 @@ def test_images_that_the_model_has_learnt_from_do_not_count(
 
 
 def test_a_model_that_does_not_say_what_it_has_seen_is_judged_by_all(labelled: Path):
-    scores = evaluate(colour_bundle(), labelled)
+    scores = colour_model().evaluate(labelled)
     assert (scores["judged"], scores["seen"], scores["n_judged"]) == ("unknown", None, 9)
 
 
 def test_calibration_error_is_the_distance_of_confidence_from_accuracy(labelled: Path):
-    sure = evaluate(colour_bundle(temperature=1e-3), labelled)["calibration"]
+    sure = colour_model(temperature=1e-3).evaluate(labelled)["calibration"]
     assert sure["error"] == pytest.approx(1 / 9, abs=1e-3)
-    unsure = evaluate(colour_bundle(temperature=1e3), labelled)["calibration"]
+    unsure = colour_model(temperature=1e3).evaluate(labelled)["calibration"]
     assert unsure["error"] == pytest.approx(8 / 9 - 1 / 3, abs=1e-2)
 
 
 def test_labels_may_come_from_a_table(labelled: Path, tmp_path: Path):
     (tmp_path / "labels.csv").write_text("path,label\nunlabeled/0.png,red\nunlabeled/1.png,red\n")
-    scores = evaluate(colour_bundle(), labelled, tmp_path / "labels.csv")
+    scores = colour_model().evaluate(labelled, tmp_path / "labels.csv")
     assert (scores["n_judged"], scores["wrong"], scores["n_unlabelled"]) == (11, 2, 0)
 
 
 def test_class_that_nobody_has_is_not_judged(labelled: Path):
-    scores = evaluate(colour_bundle(("red", "green", "blue", "violet")), labelled)
+    scores = colour_model(("red", "green", "blue", "violet")).evaluate(labelled)
     assert scores["per_class"][3] == {
         "name": "violet", "n_judged": 0, "wrong": 0, "error": None, "low": None, "high": None, "n_predicted": 0,
     }  # fmt: skip
@@ -338,15 +345,15 @@ def test_class_that_nobody_has_is_not_judged(labelled: Path):
 
 def test_classes_that_the_model_does_not_know_are_named(labelled: Path):
     with pytest.raises(InputError, match=r"does not know the classes blue, green of .*; it knows red, violet\."):
-        evaluate(colour_bundle(("red", "violet")), labelled)
+        colour_model(("red", "violet")).evaluate(labelled)
 
 
 def test_unreadable_images_are_named_and_not_judged(labelled: Path):
     (labelled / "red" / "2.png").write_bytes(b"")
-    scores = evaluate(colour_bundle(), labelled)
+    scores = colour_model().evaluate(labelled)
     assert (scores["n_judged"], scores["wrong"]) == (8, 0)
     assert scores["unreadable"] == [{"name": "red/2.png", "reason": "empty"}]
     for path in labelled.rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(InputError, match="None of the 9 labelled images"):
-        evaluate(colour_bundle(), labelled)
+        colour_model().evaluate(labelled)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from meanteacher.classifier.bundle import Bundle, Seen, load_bundle, save_bundle
+from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
 from meanteacher.models import FastNet
@@ -27,8 +27,9 @@ def model(tmp_path: Path) -> Path:
     spec = FastNet(width=0.125)
     network = spec.build(Problem(3, 1, (3, SIZE, SIZE)))
     network.initialise_from(torch.randn(9, 3, SIZE, SIZE))
-    bundle = Bundle(network.eval(), PerImage().fit(torch.empty(0)), ("[b]", "cat", "dog"), SIZE, 1.0, {})
-    save_bundle(bundle, spec, PerImage(), tmp_path / "fit" / "model")
+    parts = {"spec": spec, "normaliser": PerImage()}
+    model = Classifier(network.eval(), PerImage().fit(torch.empty(0)), ("[b]", "cat", "dog"), SIZE, 1.0, {}, **parts)
+    model.save(tmp_path / "fit" / "model")
     return tmp_path / "fit"
 
 
@@ -63,8 +64,8 @@ def test_interrupted_predict_says_so(
     def stopped(*arguments: object, should_stop: object, **options: object) -> object:
         return original(*arguments, should_stop=lambda: True, **options)
 
-    original = commands.predict
-    monkeypatch.setattr(commands, "predict", stopped)
+    original = Classifier.predict
+    monkeypatch.setattr(Classifier, "predict", stopped)
     assert not commands.run_predict(model, photos, out=tmp_path / "p.csv", overwrite=False)
     assert "nothing was written" in capsys.readouterr().out
     assert not (tmp_path / "p.csv").exists()
@@ -94,8 +95,8 @@ def seeing(model: Path, photos: Path, *, taught: str = "", without: str = "", co
         for pattern in (taught, without)
     ]
     estimate = {"error": 0.192, "low": 0.15, "high": 0.241, "how": "held-out", "n": 312}
-    bundle = replace(load_bundle(model), seen=Seen(*digests, complete), about={"estimate": estimate})
-    save_bundle(bundle, FastNet(width=0.125), PerImage(), model / "model", overwrite=True)
+    seeing = replace(load(model), seen=Seen(*digests, complete), about={"estimate": estimate})
+    seeing.save(model / "model", overwrite=True)
 
 
 def evaluated(model: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
@@ -161,7 +162,7 @@ def test_export_says_what_the_file_takes(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     asked = []
-    monkeypatch.setattr(commands, "export_onnx", lambda bundle, out, overwrite: asked.append((out, overwrite)))
+    monkeypatch.setattr(Classifier, "export", lambda model, out, overwrite: asked.append((out, overwrite)))
     commands.run_export(model, out=tmp_path / "model.onnx", overwrite=True)
     assert asked == [(tmp_path / "model.onnx", True)]
     assert "bytes [N, 3, 16, 16], and gives `probabilities` [N, 3]" in capsys.readouterr().out

@@ -20,10 +20,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from meanteacher.classifier import predict as prediction
-from meanteacher.classifier.bundle import Bundle, load_bundle, save_bundle
-from meanteacher.classifier.evaluate import evaluate
-from meanteacher.classifier.export import export_onnx, metadata
-from meanteacher.classifier.predict import predict
+from meanteacher.classifier.bundle import Classifier, load
+from meanteacher.classifier.export import metadata
 from meanteacher.core import Problem
 from meanteacher.models import FastNet
 from meanteacher.views import PerChannel
@@ -62,8 +60,7 @@ def model() -> Model:
         coarse = draws.integers(0, 256, (4, 4, 3)) // 2 + tint // 2
         Image.fromarray(coarse.astype(np.uint8)).resize((48 + k, 40), Image.Resampling.BICUBIC).save(path)
     (photos / _BROKEN).write_bytes(b"not an image")
-    bundle = _drawn()
-    save_bundle(bundle, FastNet(width=0.125), PerChannel(), folder / "model")
+    _drawn().save(folder / "model")
     weights = load_file(folder / "model" / "weights.safetensors")
     names = tuple(sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png")))
     pixels = np.stack([_pixels(photos / name) for name in names])
@@ -77,7 +74,7 @@ def _pixels(path: Path) -> np.ndarray:
     return fit_world.decoded(path, _SIZE).transpose(2, 0, 1)
 
 
-def _drawn() -> Bundle:
+def _drawn() -> Classifier:
     generator = torch.Generator().manual_seed(0)
     network = FastNet(width=0.125).build(Problem(len(NAMES), 1, (3, _SIZE, _SIZE)))
     for name, tensor in network.state_dict().items():
@@ -96,14 +93,15 @@ def _drawn() -> Bundle:
         head = network.head.weight
         head -= (head @ mean / mean.square().sum())[:, None] * mean
         head /= (features[0] @ head.T).std(0)[:, None]
-    return Bundle(network, normalise, NAMES, _SIZE, _TEMPERATURE, {})
+    parts = {"spec": FastNet(width=0.125), "normaliser": PerChannel()}
+    return Classifier(network, normalise, NAMES, _SIZE, _TEMPERATURE, {}, **parts)
 
 
 def a_model_is_read_as_it_was_saved() -> None:
     given = _drawn()
     with tempfile.TemporaryDirectory() as folder:
-        save_bundle(given, FastNet(width=0.125), PerChannel(), Path(folder) / "model")
-        read = load_bundle(Path(folder) / "model")
+        given.save(Path(folder) / "model")
+        read = load(Path(folder) / "model")
         content = json.loads((Path(folder) / "model" / "model.json").read_text())
     assert read.class_names == NAMES == tuple(content["class_names"]), "the classes are in another order"
     assert (read.size, read.temperature) == (_SIZE, _TEMPERATURE), "another size or temperature"
@@ -121,13 +119,13 @@ def damaged_weights_are_refused() -> None:
         content = bytearray(weights.read_bytes())
         content[-3] ^= 1  # one bit of one weight: still a number
         weights.write_bytes(content)
-        refused(lambda: load_bundle(Path(folder)), "a weight that has changed")
+        refused(lambda: load(folder), "a weight that has changed")
 
 
 def probabilities_are_softmax_at_the_models_temperature() -> None:
-    known, bundle = model(), load_bundle(model().folder)
+    known = model()
     pixels = np.stack([_pixels(known.photos / name) for name in known.names])
-    found = bundle.probabilities(torch.from_numpy(pixels)).numpy()
+    found = load(known.folder).module()(torch.from_numpy(pixels)).numpy()
     assert np.allclose(found, known.probabilities, atol=1e-3), "other probabilities than the weights give"
 
 
@@ -136,7 +134,7 @@ def every_photo_is_predicted_under_its_name() -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction, "_CHUNK", 5)
         out = Path(folder) / "predictions.csv"
-        summary = predict(load_bundle(known.folder), known.photos, out, device="cpu")
+        predictions = load(known.folder).predict(known.photos, out=out, device="cpu")
         rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
     assert [row["path"] for row in rows] == list(known.names), "rows are missing, or in another order"
     for row, p in zip(rows, known.probabilities, strict=True):
@@ -148,13 +146,14 @@ def every_photo_is_predicted_under_its_name() -> None:
             assert confidence == pytest.approx(p[k], abs=2e-3), f"{row['path']}: {guess}"
             assert p[NAMES.index(row[guess])] == pytest.approx(p[k], abs=2e-3), f"{row['path']}: {guess}"
     said = [row["label"] for row in rows]
-    assert summary.counts == {name: said.count(name) for name in NAMES}, "classes are counted wrong"
-    assert summary.n_unreadable == 1
+    assert list(predictions) == said, "the labels differ from those in the file"
+    assert predictions.counts == {name: said.count(name) for name in NAMES}, "classes are counted wrong"
+    assert list(predictions.problems) == [_BROKEN]
 
 
 def a_model_is_judged_by_the_true_class() -> None:
     known = model()
-    told = evaluate(load_bundle(known.folder), known.photos, device="cpu")
+    told = load(known.folder).evaluate(known.photos, device="cpu")
     readable = [k for k, name in enumerate(known.names) if name != _BROKEN]
     truth = np.array([NAMES.index(known.names[k].split("/")[0]) for k in readable])
     p = known.probabilities[readable]
@@ -188,7 +187,7 @@ def an_exported_model_says_what_the_weights_give() -> None:
     known = model()
     pixels = np.stack([_pixels(known.photos / name) for name in known.names])
     with tempfile.TemporaryDirectory() as folder:
-        file = export_onnx(load_bundle(known.folder), Path(folder) / "model.onnx")
+        file = load(known.folder).export(Path(folder) / "model.onnx")
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {session.get_inputs()[0].name: pixels})
     assert np.allclose(found, known.probabilities, atol=1e-3), "other probabilities than the weights give"

@@ -19,8 +19,7 @@ from catalogue import Checks, named
 from fit_world import CLASSES, METHODS, NEW_CLASS, Fit, Judged, calibration_error, paired, softmax, under, wilson
 from safetensors.torch import load_file
 
-from meanteacher.classifier.bundle import load_bundle
-from meanteacher.classifier.evaluate import evaluate
+from meanteacher.classifier.bundle import load
 from meanteacher.core import Problem
 from meanteacher.fitting import crossval, results
 from meanteacher.fitting.warm_start import read_earlier_fit
@@ -232,7 +231,7 @@ def hidden_answers_are_mostly_found(fit: Fit) -> None:
 
 def images_that_taught_the_model_are_known_again(fit: Fit) -> None:
     """By `evaluate`, on the very folder that it was fitted to: only what it has never seen may judge it."""
-    told = evaluate(load_bundle(fit.out), fit.photos.root, device="cpu")
+    told = load(fit.out).evaluate(fit.photos.root, device="cpu")
     run = fit.runs[fit.judged.better if fit.content["held_out"] else f"{fit.judged.better}-on-all-labels"]
     pixels, names = fit.photos.pixels, fit.photos.names
     taught = {pixels[k].tobytes() for k in run.split["labelled"]}

@@ -204,7 +204,8 @@ def temperature_is_fitted_to_images_that_taught_the_model(patch: Patch) -> None:
         patch,
         results.write_results,
         "calibration(better.logits, truth)",
-        "calibration(np.log(_probabilities(data, model, 1.0, validation.callback)[split.positions]), truth)",
+        "calibration(np.log(Classifier(model.network, model.normalise, photos.class_names, plan.size, 1.0, {})"
+        ".predict_proba(data.decoded.images[split.positions].transpose(0, 2, 3, 1))), truth)",
     )
 
 
@@ -220,12 +221,22 @@ def calibration_is_judged_by_the_images_it_was_fitted_to(patch: Patch) -> None:
 
 @of_results
 def predictions_have_no_temperature(patch: Patch) -> None:
-    rewrite(patch, results._probabilities, ".numpy() / temperature", ".numpy()")
+    rewrite(
+        patch,
+        results.write_results,
+        "classifier.predict_proba(",
+        "__import__('dataclasses').replace(classifier, temperature=1.0).predict_proba(",
+    )
 
 
 @of_results
 def model_ships_without_its_temperature(patch: Patch) -> None:
-    rewrite(patch, results.write_results, "plan.size, temperature, about", "plan.size, 1.0, about")
+    rewrite(
+        patch,
+        results.write_results,
+        "classifier.save(",
+        "__import__('dataclasses').replace(classifier, temperature=1.0).save(",
+    )
 
 
 @of_results
@@ -256,6 +267,7 @@ def model_carries_the_error_of_the_other_method(patch: Patch) -> None:
 
 @of_results
 def interval_is_one_of_90_percent(patch: Patch) -> None:
+    patch.setattr(stats, "CONFIDENCE", 0.9)
     patch.setattr(stats, "_Z", 1.6449)
 
 
@@ -265,8 +277,9 @@ def interval_of_no_errors_has_no_width(patch: Patch) -> None:
     rewrite(
         patch,
         stats.error_interval,
-        "return Interval(share, max(0.0, middle - half), min(1.0, middle + half))",
-        "half = _Z * math.sqrt(share * (1 - share) / n)\n    return Interval(share, share - half, share + half)",
+        "return Interval(wrong / n, float(low), float(high))",
+        "share = wrong / n\n    half = _Z * math.sqrt(share * (1 - share) / n)\n"
+        "    return Interval(share, share - half, share + half)",
     )
 
 
@@ -274,7 +287,7 @@ def interval_of_no_errors_has_no_width(patch: Patch) -> None:
 def paired_interval_treats_the_pairs_as_strangers(patch: Patch) -> None:
     rewrite(
         patch,
-        stats.paired_gain,
+        stats.difference_on_images,
         "low, high = _paired_interval(better, worse, n)",
         "p, q = wrong.mean(), baseline_wrong.mean()\n    half = _Z * math.sqrt((p * (1 - p) + q * (1 - q)) / n)\n"
         "    low, high = q - p - half, q - p + half",
@@ -288,13 +301,13 @@ def paired_interval_has_its_sign_turned(patch: Patch) -> None:
 
 @of_results
 def difference_is_that_of_mean_teacher_minus_the_baseline(patch: Patch) -> None:
-    real = stats.paired_gain
+    real = stats.difference_on_images
     replace(patch, real, lambda ours, theirs: real(theirs, ours))
 
 
 @of_results
 def errors_that_both_make_count_as_a_difference(patch: Patch) -> None:
-    rewrite(patch, stats.paired_gain, "int((baseline_wrong & ~wrong).sum())", "int(baseline_wrong.sum())")
+    rewrite(patch, stats.difference_on_images, "int((baseline_wrong & ~wrong).sum())", "int(baseline_wrong.sum())")
 
 
 @of_results

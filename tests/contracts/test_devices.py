@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meanteacher.classifier import predict as prediction
-from meanteacher.classifier.bundle import Bundle
-from meanteacher.classifier.evaluate import evaluate
-from meanteacher.classifier.predict import predict
+from meanteacher.classifier.bundle import Classifier
 from meanteacher.core import Augment, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
 from meanteacher.data.download import Progress
@@ -384,16 +382,16 @@ def test_model_predicts_the_same_on_a_gpu_and_stays_where_it_was(tmp_path: Path,
             Image.fromarray(draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
     torch.manual_seed(0)
     network = FastNet(width=0.25).build(IMAGES).eval()
-    bundle = Bundle(network, PerChannel().fit(_bytes(9, 3, 32, 32)), ("a", "b", "c"), 32, 2.0, {})
+    model = Classifier(network, PerChannel().fit(_bytes(9, 3, 32, 32)), ("a", "b", "c"), 32, 2.0, {})
     photos, here, there = tmp_path / "photos", tmp_path / "here.csv", tmp_path / "there.csv"
-    predict(bundle, photos, here, device="cpu")
-    judged = evaluate(bundle, photos, device="cpu")
+    model.predict(photos, out=here, device="cpu")
+    judged = model.evaluate(photos, device="cpu")
     with pretend_gpu():
-        predict(bundle, photos, there, device="auto")
-        assert evaluate(bundle, photos, device="cuda:0")["confusion"] == judged["confusion"]
+        model.predict(photos, out=there, device="auto")
+        assert model.evaluate(photos, device="cuda:0")["confusion"] == judged["confusion"]
     labels = [[line.split(",")[:2] for line in path.read_text().splitlines()] for path in (here, there)]
     assert labels[0] == labels[1]
-    assert {type(tensor) for tensor in bundle.network.state_dict().values()} == {Tensor}
+    assert {type(tensor) for tensor in model.network.state_dict().values()} == {Tensor}
 
 
 # --- broken on purpose ------------------------------------------------------------------------------------

@@ -89,12 +89,12 @@ def arrays_with_channels_first_lie_on_their_side(patch: Patch) -> None:
 
 @of_models
 def classes_of_a_model_are_sorted_when_it_is_saved(patch: Patch) -> None:
-    rewrite(patch, bundle.save_bundle, "list(bundle.class_names)", "sorted(bundle.class_names)")
+    rewrite(patch, manifest.manifest_of, "list(model.class_names)", "sorted(model.class_names)")
 
 
 @of_models
 def damaged_weights_are_used(patch: Patch) -> None:
-    rewrite(patch, bundle._read_weights, "hashlib.sha256(content).hexdigest() != manifest.sha256", "False")
+    rewrite(patch, bundle._check_digest, "hashlib.sha256(content).hexdigest() != sha256", "False")
 
 
 @of_models
@@ -104,32 +104,32 @@ def model_is_read_without_its_normalisation(patch: Patch) -> None:
 
 @of_models
 def probabilities_have_no_temperature(patch: Patch) -> None:
-    rewrite(patch, bundle.ClassifierModule.forward, "logits / self.temperature", "logits")
+    rewrite(patch, predict.ClassifierModule.forward, "logits / self.temperature", "logits")
 
 
 @of_models
 def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch) -> None:
-    replace(patch, predict._turns_over, lambda norm: False)
+    replace(patch, predict._has_negative_scale, lambda norm: False)
 
 
 @of_models
 def colours_of_photos_to_predict_are_in_another_order(patch: Patch) -> None:
-    rewrite(patch, predict.classify, "_pixels(photos, k, size)", "_pixels(photos, k, size)[..., ::-1]")
+    rewrite(patch, predict.classify, "images.pixels(k, size)", "images.pixels(k, size)[..., ::-1]")
 
 
 @of_models
 def names_of_the_first_photos_stand_beside_every_chunk(patch: Patch) -> None:
-    rewrite(patch, predict.predict, "found.names[done : done + len(chunk.index)]", "found.names[: len(chunk.index)]")
+    rewrite(patch, predict.predict, "given.names[rows]", "given.names[: len(chunk.index)]")
 
 
 @of_models
 def unreadable_photos_are_counted_as_a_class(patch: Patch) -> None:
-    rewrite(patch, predict.predict, "guesses[readable]", "guesses")
+    rewrite(patch, predict.predict, "row not in chunk.unreadable for row", "True for row")
 
 
 @of_models
 def labels_are_numbered_by_the_folder_instead_of_the_model(patch: Patch) -> None:
-    rewrite(patch, evaluate._known_to, "return table[found.labels]", "return found.labels")
+    rewrite(patch, evaluate._labels_of_model, "return table[found.labels]", "return found.labels")
 
 
 @of_models
@@ -145,7 +145,7 @@ def confusions_of_an_evaluation_are_transposed(patch: Patch) -> None:
 
 @of_models
 def unreadable_photos_are_judged_as_black_ones(patch: Patch) -> None:
-    rewrite(patch, evaluate.evaluate, "[k not in unreadable for k in judged]", "[True for k in judged]")
+    rewrite(patch, evaluate.evaluate, "[k not in unreadable for k in labelled]", "[True for k in labelled]")
 
 
 @of_models
@@ -155,7 +155,7 @@ def error_of_a_class_is_that_of_its_predictions(patch: Patch) -> None:
 
 @of_models
 def metadata_of_an_export_sort_the_classes(patch: Patch) -> None:
-    rewrite(patch, export.metadata, '"class_names": bundle.class_names', '"class_names": sorted(bundle.class_names)')
+    rewrite(patch, export.metadata, '"class_names": model.class_names', '"class_names": sorted(model.class_names)')
 
 
 @of_export
@@ -163,8 +163,8 @@ def exported_model_has_no_temperature(patch: Patch) -> None:
     rewrite(
         patch,
         export._exported,
-        "bundle.classifier()",
-        "type(bundle.classifier())(bundle.normalise, bundle.network, 1.0).eval()",
+        "model.module()",
+        "type(model.module())(model.normalise, model.network, 1.0).eval()",
     )
 
 

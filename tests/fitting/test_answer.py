@@ -6,7 +6,7 @@ import pytest
 from meanteacher.fitting.answer import answer, estimate
 from meanteacher.fitting.crossval import EvaluationResult, better_method
 from meanteacher.formats import points
-from meanteacher.stats import paired_gain
+from meanteacher.stats import difference_on_images
 
 
 def answered(mean_teacher: list[int], supervised: list[int], n: int, n_unlabelled: int = 1000) -> dict[str, str]:
@@ -29,7 +29,7 @@ def test_a_clear_gain_is_a_yes_with_both_errors_and_the_interval() -> None:
     result = answered(list(range(20)), list(range(50)), 100)
     assert (result["helped"], result["shipped"]) == ("yes", "mean-teacher")
     assert result["sentence"].startswith("Yes")
-    gain = paired_gain(np.arange(100) < 20, np.arange(100) < 50).difference
+    gain = difference_on_images(np.arange(100) < 20, np.arange(100) < 50).difference
     interval = {points(100 * gain.low), points(100 * gain.high)}
     assert {"1,000", "20.0", "50.0", "100", *interval} == numbers(result["sentence"])
 

@@ -20,8 +20,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from meanteacher.classifier.bundle import load_bundle
-from meanteacher.classifier.evaluate import evaluate
+from meanteacher.classifier.bundle import load
 from meanteacher.cli import photos as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError
@@ -179,12 +178,12 @@ def test_what_to_label_next_is_unlabelled_and_readable(fitted: Path) -> None:
 
 
 def test_the_shipped_model_gives_the_predictions(fitted: Path, photos: Path) -> None:
-    bundle = load_bundle(fitted)
+    bundle = load(fitted)
     assert bundle.class_names == tuple(COLOURS)
     images = np.load(fitted / "cache" / "images-32.npy")
     rows = table(fitted / "predictions.csv")
     readable = [i for i, row in enumerate(rows) if not row["problem"]]
-    p = bundle.probabilities(torch.from_numpy(images[readable]))
+    p = bundle.module()(torch.from_numpy(images[readable]))
     said = p[range(len(readable)), [bundle.class_names.index(rows[i]["label"]) for i in readable]]
     # Of two classes that are equally probable, rounding decides.
     assert np.allclose(said, p.max(1).values, atol=1e-3)
@@ -204,7 +203,7 @@ def split(content: bytes) -> set[bytes]:
 
 def test_the_model_knows_the_images_that_taught_it(fitted: Path, photos: Path) -> None:
     """With folds every label teaches the shipped model; supervised-only learns nothing from the others."""
-    seen = load_bundle(fitted).seen
+    seen = load(fitted).seen
     assert seen is not None
     assert seen.complete
     assert split(seen.labelled) == set().union(*(digests(fitted, photos, f"{colour}/*") for colour in COLOURS))
@@ -220,21 +219,21 @@ def test_unlabelled_images_have_been_seen_where_the_shipped_model_learnt_from_th
 ) -> None:
     monkeypatch.setattr(crossval, "better_method", lambda results: method)
     run_fit(config(photos, tmp_path / "fit"), Recorder())
-    seen = load_bundle(tmp_path / "fit").seen
+    seen = load(tmp_path / "fit").seen
     assert seen is not None
     assert seen.n_unlabelled == (20 if method == "mean-teacher" else 0)
 
 
 def test_judging_a_model_by_what_taught_it_gives_no_error(fitted: Path, photos: Path, tmp_path: Path) -> None:
     """Whatever the files are called: copies are known by their pixels. Others are judged."""
-    scores = evaluate(load_bundle(fitted), photos)
+    scores = load(fitted).evaluate(photos)
     assert (scores["judged"], scores["error"], scores["seen"]["training"]["n_judged"]) == ("training", None, 15)
     elsewhere, draws = tmp_path / "elsewhere", np.random.default_rng(7)
     for colour in COLOURS:
         (elsewhere / colour).mkdir(parents=True)
         Image.open(photos / colour / "0.png").save(elsewhere / colour / "again.bmp")
         _paint(elsewhere / colour / "new.png", colour, draws)
-    scores = evaluate(load_bundle(fitted), elsewhere)
+    scores = load(fitted).evaluate(elsewhere)
     assert (scores["judged"], scores["n_judged"], scores["seen"]["training"]["n_judged"]) == ("new", 3, 3)
 
 
@@ -277,7 +276,7 @@ def test_going_on_from_a_model_that_does_not_say_what_it_has_seen_is_remembered(
     old = shutil.copytree(fitted, tmp_path / "old")
     (old / "model" / "seen.bin").unlink()
     run_fit(config(photos, tmp_path / "more", start=old), Recorder())
-    seen = load_bundle(tmp_path / "more").seen
+    seen = load(tmp_path / "more").seen
     assert seen is not None
     assert not seen.complete
     assert seen.n_labelled == 15
@@ -332,7 +331,7 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     last = json.loads((tmp_path / "more" / "runs" / recorder.trained[-1] / "run.json").read_text())
     assert last["recipe"]["model"]["is"].endswith("Continued")
     # What taught the first model has taught this one.
-    before, seen = load_bundle(fitted).seen, load_bundle(tmp_path / "more").seen
+    before, seen = load(fitted).seen, load(tmp_path / "more").seen
     assert before is not None
     assert seen is not None
     assert split(seen.labelled) == split(before.labelled) | digests(fitted, photos, "unlabelled/0[03].png")
@@ -361,7 +360,7 @@ def test_a_fit_on_a_gpu_leaves_the_same_model(fitted: Path, photos: Path, tmp_pa
         content = run_fit(config(photos, tmp_path, device="auto"), Recorder())
     assert (content["environment"]["device"], content["environment"]["device_name"]) == ("cuda", NAME)
     assert json.loads((tmp_path / "plan.json").read_text())["device"] == "cuda"
-    here, there = load_bundle(fitted).network.state_dict(), load_bundle(tmp_path).network.state_dict()
+    here, there = load(fitted).network.state_dict(), load(tmp_path).network.state_dict()
     assert here.keys() == there.keys()
     for name, tensor in there.items():
         torch.testing.assert_close(tensor, here[name], rtol=1e-3, atol=1e-3)
@@ -383,7 +382,7 @@ def test_a_fit_without_time_left_ends_with_a_model_and_says_what_it_left_out(pho
         record = json.loads((run / "record.json").read_text())
         assert record["skipped_steps"] == 3
         assert record["steps"] == 4
-    assert load_bundle(out).class_names == tuple(COLOURS)
+    assert load(out).class_names == tuple(COLOURS)
     assert "25.0 % of supervised-fold-1" in recorder.messages[-1]
     assert recorder.messages[-1] in content["plan"]["sentence"]
 
@@ -416,13 +415,13 @@ def test_where_folds_would_be_too_short_a_part_is_held_out(
     content = run_fit(config(photos, out, resume=True), recorder)
     assert content["estimate"]["how"] == "held-out"
     # The images that judge have not taught the model, and are new to it.
-    seen = load_bundle(out).seen
+    seen = load(out).seen
     assert seen is not None
     assert content["estimate"]["n"] > 0
     assert seen.n_labelled == 15 - content["estimate"]["n"]
     for name in content["held_out"]:
         assert not digests(out, photos, name) & split(seen.labelled)
-    scores = evaluate(load_bundle(out), photos)
+    scores = load(out).evaluate(photos)
     assert (scores["judged"], scores["n_judged"]) == ("new", content["estimate"]["n"])
     assert scores["wrong"] == content["estimate"][content["answer"]["shipped"]]["wrong"]
     assert before.trained + recorder.trained == ["supervised", "supervised", "mean-teacher"]
@@ -462,7 +461,7 @@ def test_fit_from_python_returns_the_model_that_the_folder_holds(
     assert model.class_names == tuple(COLOURS)
     for name in ("model/weights.safetensors", "predictions.csv"):
         assert (tmp_path / "fit" / name).read_bytes() == (fitted / name).read_bytes(), name
-    saved, here = load_bundle(tmp_path / "fit").network.state_dict(), model.network.state_dict()
+    saved, here = load(tmp_path / "fit").network.state_dict(), model.network.state_dict()
     assert all(torch.equal(saved[name], tensor) for name, tensor in here.items())
     printed = capfd.readouterr().err
     for part in ("Problem: ", "7 networks", "supervised-fold-1: step 4, error ", "mean-teacher-fold-3: 4 steps"):
@@ -490,7 +489,7 @@ def test_the_command_and_the_function_have_the_same_options_and_defaults() -> No
 def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(fitting, "run_fit", lambda *args, **options: given.extend((*args, options)))
-    monkeypatch.setattr(fitting, "load_bundle", lambda folder: folder)
+    monkeypatch.setattr(fitting, "load", lambda folder: folder)
     callback = FitCallback()
     options = {"minutes": 7, "flip": True, "resume": True, "overwrite": True, "device": "cpu"}
     out = fit("p", "l.csv", out=tmp_path, start="s", callback=callback, began=3.0, **options)  # type: ignore[arg-type]

@@ -1,30 +1,34 @@
-"""The shipped model: a folder with weights.safetensors, model.json and seen.bin, and nothing in it that could run.
+"""A trained model, `Classifier`, and its folder: model.json, weights.safetensors and seen.bin.
 
-A model comes from elsewhere: by mail, from a download. So it is read as data. The kinds of network are a plain
-dict, the weights hold tensors alone, and all shapes are compared before anything of their size is built.
+A model may come from anyone, by mail or from a download. So it is read as data: nothing in the folder can run, the
+kinds of network are a plain dict, and all shapes are compared before anything of their size is built.
 """
 
 import hashlib
-import json
-import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from meanteacher.classifier.manifest import AGAIN, FORMAT, NETWORKS, NORMALISERS, SCHEMA, Manifest, read_manifest
+from meanteacher.classifier.evaluate import evaluate
+from meanteacher.classifier.export import export_onnx
+from meanteacher.classifier.images import ImagesLike, as_images
+from meanteacher.classifier.manifest import AGAIN, Manifest, manifest_of, read_manifest
+from meanteacher.classifier.predict import ClassifierModule, Predictions, Progress, classify, predict
 from meanteacher.core import InputError
+from meanteacher.devices import choose_device
+from meanteacher.files import write_atomic
 from meanteacher.models import ModelSpec
-from meanteacher.passes import class_output, in_fast_layout
+from meanteacher.passes import in_fast_layout
 from meanteacher.photos.duplicates import DIGEST_BYTES
 from meanteacher.views import Normaliser
 
@@ -36,20 +40,24 @@ SEEN = "seen.bin"
 _PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
-"""A pickle's first byte; safetensors may begin with it too, but has a { in the ninth place."""
+"""The first byte of a pickle; safetensors may begin with it too, but has a { as its ninth byte."""
 _MAX_HEADER = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Digests in order, one after the other: all that a model has learnt from."""
+    """Digests of all images that a model has learnt from, sorted and concatenated."""
 
     labelled: bytes = b""
-    """Of images whose labels taught it."""
+    """Of images that it learnt from with their labels."""
     unlabelled: bytes = b""
-    """Of images that it learnt from without their labels."""
+    """Of images that it learnt from without labels."""
     complete: bool = True
-    """False where it went on from a model that does not say what it has seen."""
+    """False where training started from a model that does not say what it has seen."""
+
+    @property
+    def digests(self) -> bytes:
+        return self.labelled + self.unlabelled
 
     @property
     def n_labelled(self) -> int:
@@ -81,114 +89,176 @@ def _split(digests: bytes) -> set[bytes]:
     return {digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)}
 
 
-class ClassifierModule(nn.Module):
-    """From bytes to probabilities: what `Bundle.probabilities` computes and what an export contains."""
-
-    def __init__(self, normalise: nn.Module, network: nn.Module, temperature: float) -> None:
-        super().__init__()
-        self.normalise = normalise
-        self.network = network
-        self.temperature = temperature
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits = class_output(self.network(in_fast_layout(self.normalise(images))))
-        return torch.softmax(logits / self.temperature, 1)
+def _no_progress(done: int, total: int) -> None:
+    """The default: nothing is shown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bundle:
-    """A trained network with all that is needed to use it."""
+class Classifier:
+    """A trained network with everything that is needed to use it.
+
+    In all methods `images` is a folder, an .npz file, an image file, a PIL image, a list of image files, PIL images or
+    arrays, or a uint8 array [N, H, W, 3], [H, W, 3], or [N, H, W] of grey images. The same picture gets the same
+    answer in each form. Only a JPEG four times as large as `size` is decoded at a reduced size from its file, which
+    rounds differently.
+    """
 
     network: nn.Module
     """In evaluation mode, float32."""
     normalise: nn.Module
     class_names: tuple[str, ...]
     size: int
-    """Pixels a side."""
+    """Width and height in pixels of the images that the network takes."""
     temperature: float
     """probabilities = softmax(logits / temperature)"""
     about: dict[str, Any]
     """Free JSON: versions, error estimate, date, commit."""
     seen: Seen | None = None
-    """What it has learnt from; None where it does not say."""
+    """What it has learnt from; None where that is unknown."""
+    spec: ModelSpec | None = None
+    """What `network` was built from; needed to save it."""
+    normaliser: Normaliser | None = None
+    """What `normalise` was fitted with; needed to save it."""
 
-    def classifier(self) -> ClassifierModule:
+    def predict(
+        self,
+        images: ImagesLike,
+        *,
+        out: str | PathLike[str] | None = None,
+        overwrite: bool = False,
+        device: str = "auto",
+        progress: Progress = _no_progress,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Predictions:
+        """The label of every image, in the order given; a folder's in the order of their names.
+
+        Images are decoded as they are needed, so that any number of them takes the same memory.
+
+        Args:
+            images: see the class
+            out: also write predictions.csv here, with the three most probable classes of each image
+            overwrite: replace `out` if it exists
+            device: "auto", "cpu", "cuda", "cuda:N" or "mps"
+            progress: called with the number of images so far and in all
+            should_stop: asked after every chunk; stopping leaves no file
+
+        Raises:
+            InputError: there is no image or no such device, or `out` exists already or cannot be written.
+        """
+        target = None if out is None else Path(out)
+        return predict(
+            self, images, out=target, overwrite=overwrite, device=device, progress=progress, should_stop=should_stop
+        )
+
+    def predict_proba(
+        self, images: ImagesLike, *, device: str = "auto", progress: Progress = _no_progress
+    ) -> NDArray[np.float32]:
+        """The probabilities of all classes for every image, [N, n_classes], in the order of `class_names`.
+
+        Raises:
+            InputError: there is no image or no such device, or an image cannot be read.
+        """
+        chosen, given = choose_device(device), as_images(images)
+        probabilities = np.empty((len(given), len(self.class_names)), np.float32)
+        for chunk in classify(self, given, device=chosen):
+            for row, reason in chunk.unreadable.items():
+                raise InputError(
+                    f"{given.names[chunk.index[row]]} cannot be read ({reason}), so it has no probabilities: leave it "
+                    "out, or use predict, which lists such images under `problems`."
+                )
+            probabilities[chunk.index[0] : chunk.index[-1] + 1] = chunk.probabilities
+            progress(chunk.index[-1] + 1, len(given))
+        return probabilities
+
+    def evaluate(
+        self,
+        photos: str | PathLike[str],
+        labels: str | PathLike[str] | None = None,
+        *,
+        device: str = "auto",
+        progress: Progress = _no_progress,
+    ) -> dict[str, Any]:
+        """The error in all and per class with 95 % intervals, the confusion matrix, and the calibration.
+
+        Images without a label, and unreadable ones, which are listed, are left out. So are images that the model has
+        learnt from with their labels, recognised by their pixels: they say nothing about its error. Their own error
+        stands under "seen", which is None where the model does not say what it has seen. Where it has learnt from
+        some of the images without their labels, and others are new to it, only the new ones count. "judged" says
+        which images count: "new", "unlabelled", "training" where no others are left and so there is no error, or
+        "unknown".
+
+        Args:
+            photos: a folder of images, or an .npz file
+            labels: a CSV file of path and label; without it the folders are the classes
+            device: as in `predict`
+            progress: as in `predict`
+
+        Raises:
+            InputError: there are no labels, there is no such device, or the model does not know some of the classes.
+        """
+        table = None if labels is None else Path(labels)
+        return evaluate(self, Path(photos), table, device=device, progress=progress)
+
+    def export(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the model as ONNX, once onnxruntime is found to compute the same as torch on trial images.
+
+        The file takes `images`, bytes [N, 3, size, size] for any N, and gives `probabilities` [N, n_classes]:
+        normalisation, temperature and softmax are inside. Its metadata say how to prepare an image;
+        examples/predict_with_onnx.py follows them.
+
+        Raises:
+            InputError: the extra `onnx` is not installed, `path` exists or cannot be written, or the two differ.
+        """
+        return export_onnx(self, Path(path), overwrite=overwrite)
+
+    def save(self, folder: str | PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the model to a folder, completely or not at all; it is read back before it takes its name.
+
+        Raises:
+            InputError: `folder` exists already, it cannot be written, or the network is not of `spec`.
+        """
+        folder = Path(folder)
+        _check_target(folder, overwrite=overwrite)
+        unique = secrets.token_hex(4)
+        temporary, old = (folder.with_name(f".{state}-{folder.name}-{unique}") for state in ("writing", "old"))
+        content = _content(self)
+        try:
+            temporary.mkdir(parents=True)
+            try:
+                for name, data in content.items():
+                    write_atomic(temporary / name, data)
+                load(temporary)
+                if folder.exists():  # a folder cannot take the name of one with content
+                    folder.rename(old)
+                temporary.rename(folder)
+                shutil.rmtree(old, ignore_errors=True)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        except OSError as error:
+            raise InputError(
+                f"Cannot write the model to {folder}: {error}. Free some space, or give another folder."
+            ) from error
+        return folder
+
+    def module(self) -> ClassifierModule:
+        """The model as one torch module, from bytes [B, 3, size, size] to probabilities [B, n_classes]."""
         return ClassifierModule(self.normalise, self.network, self.temperature).eval()
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        """[B, n_classes] for bytes [B, 3, size, size]."""
-        with torch.inference_mode():
-            output: Tensor = self.classifier()(images)
-        return output
 
-
-def save_bundle(
-    bundle: Bundle, spec: ModelSpec, normaliser: Normaliser, folder: Path, *, overwrite: bool = False
-) -> None:
-    """Write the model to `folder`, whole or not at all; it is read back before it takes its name.
+def load(folder: str | PathLike[str]) -> Classifier:
+    """The model in the folder of a fit, or in its folder `model`.
 
     Raises:
-        InputError: there is something at `folder` already, it cannot be written, or the network is not of `spec`.
+        InputError: there is no model, it is damaged, or its parts do not fit together.
     """
-    _check_target(folder, overwrite=overwrite)
-    weights = save(_tensors(bundle))
-    manifest = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "network": {"kind": _kind(spec, NETWORKS), "fields": _fields(spec)},
-        "normalise": {"kind": _kind(normaliser, NORMALISERS), **_fields(normaliser)},
-        "class_names": list(bundle.class_names),
-        "size": bundle.size,
-        "temperature": bundle.temperature,
-        "sha256": hashlib.sha256(weights).hexdigest(),
-        "about": bundle.about,
-    }
-    digests = b"" if bundle.seen is None else bundle.seen.labelled + bundle.seen.unlabelled
-    if bundle.seen is not None:
-        manifest["seen"] = {
-            "n_labelled": bundle.seen.n_labelled,
-            "n_unlabelled": bundle.seen.n_unlabelled,
-            "complete": bundle.seen.complete,
-            "sha256": hashlib.sha256(digests).hexdigest(),
-        }
-    text = json.dumps(manifest, indent=1, allow_nan=False)
-    unique = secrets.token_hex(4)
-    temporary = folder.with_name(f".writing-{folder.name}-{unique}")
-    try:
-        temporary.mkdir(parents=True)
-        try:
-            _write(temporary / WEIGHTS, weights)
-            _write(temporary / MANIFEST, text.encode())
-            if bundle.seen is not None:
-                _write(temporary / SEEN, digests)
-            load_bundle(temporary)
-            old = folder.with_name(f".old-{folder.name}-{unique}")
-            if folder.exists():  # a folder cannot take the name of one with content
-                folder.rename(old)
-            temporary.rename(folder)
-            shutil.rmtree(old, ignore_errors=True)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write the model to {folder}: {error}. Free some space or give another folder."
-        ) from error
-
-
-def load_bundle(folder: Path) -> Bundle:
-    """The model in `folder`, or in the folder `model` of a fit.
-
-    Raises:
-        InputError: it is no model, damaged, or not what it says it is.
-    """
-    folder = _model_folder(folder)
+    folder = _model_folder(Path(folder))
     manifest = read_manifest(folder / MANIFEST)
     tensors = _read_weights(folder / WEIGHTS, manifest)
     manifest.check(tensors)
     network, normalise = manifest.build(tensors)
     for parameter in network.parameters():
         parameter.data = in_fast_layout(parameter.data)
-    return Bundle(
+    return Classifier(
         network=network.requires_grad_(requires_grad=False),
         normalise=normalise,
         class_names=manifest.class_names,
@@ -196,13 +266,29 @@ def load_bundle(folder: Path) -> Bundle:
         temperature=manifest.temperature,
         about=manifest.about,
         seen=_read_seen(folder / SEEN, manifest),
+        spec=manifest.spec,
+        normaliser=manifest.normaliser,
     )
+
+
+def _content(model: Classifier) -> dict[str, bytes]:
+    """File name -> content."""
+    parts = {"network": model.network, "normalise": model.normalise}
+    # Files have one layout; in memory, channels may be last.
+    tensors = {
+        f"{part}.{name}": tensor.detach().cpu().contiguous()
+        for part, module in parts.items()
+        for name, tensor in module.state_dict().items()
+    }
+    weights = safetensors.save(tensors)
+    content = {WEIGHTS: weights, MANIFEST: manifest_of(model, weights)}
+    return content if model.seen is None else content | {SEEN: model.seen.digests}
 
 
 def _model_folder(path: Path) -> Path:
     if path.suffix.lower() in _PICKLES and not path.is_dir():
         raise InputError(
-            f"{path} is a pickle by its name: reading one can run any code that is in it, so it is refused. "
+            f"{path} is a pickle by its name. Reading a pickle can run any code in it, so it is refused. "
             "Give the folder `model` that meanteacher fit wrote."
         )
     for folder in (path, path / "model"):
@@ -215,72 +301,46 @@ def _model_folder(path: Path) -> Path:
 
 
 def _read_weights(path: Path, manifest: Manifest) -> dict[str, Tensor]:
-    """All from one reading of the file: what is checked is what is used."""
+    """The file is read once: what is checked is what is used."""
     try:
         size = path.stat().st_size
         if size > manifest.n_bytes() + _MAX_HEADER:
-            raise InputError(f"{path} is longer than its network ({size:,} bytes), so it is not of it. {AGAIN}")
+            raise InputError(f"{path} is longer than its network ({size:,} bytes), so the two do not match. {AGAIN}")
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"The weights of the model cannot be read ({error}). {AGAIN}") from error
     if content[:4] == _ZIP or (content[:1] == _PICKLE and content[8:9] != b"{"):
         raise InputError(
-            f"{path} holds a pickle under another name: reading one can run any code that is in it, so it is refused. "
-            "Do not trust where it came from."
+            f"{path} holds a pickle under another name. Reading a pickle can run any code in it, so it is refused. "
+            "Do not trust its source."
         )
-    if hashlib.sha256(content).hexdigest() != manifest.sha256:
-        raise InputError(f"{path} is damaged: its sha256 is not the one in {MANIFEST}. {AGAIN}")
+    _check_digest(path, content, manifest.sha256)
     try:
-        return load(content)
+        return safetensors.load(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}). {AGAIN}") from error
 
 
 def _read_seen(path: Path, manifest: Manifest) -> Seen | None:
-    """None where there is none: a model of an earlier version, or one whose owner deleted the file."""
+    """None for a model of an earlier version, or where the owner deleted the file."""
     if manifest.seen is None or not path.exists():
         return None
-    digests = DIGEST_BYTES * manifest.seen.n_labelled
-    n_bytes = digests + DIGEST_BYTES * manifest.seen.n_unlabelled
+    n_labelled, n_unlabelled = (DIGEST_BYTES * n for n in (manifest.seen.n_labelled, manifest.seen.n_unlabelled))
     try:
-        content = path.read_bytes() if path.stat().st_size == n_bytes else b""
+        content = path.read_bytes() if path.stat().st_size == n_labelled + n_unlabelled else b""
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error}). {AGAIN}") from error
-    if hashlib.sha256(content).hexdigest() != manifest.seen.sha256:
+    _check_digest(path, content, manifest.seen.sha256)
+    return Seen(content[:n_labelled], content[n_labelled:], manifest.seen.complete)
+
+
+def _check_digest(path: Path, content: bytes, sha256: str) -> None:
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise InputError(f"{path} is damaged: its sha256 is not the one in {MANIFEST}. {AGAIN}")
-    return Seen(content[:digests], content[digests:], manifest.seen.complete)
-
-
-def _tensors(bundle: Bundle) -> dict[str, Tensor]:
-    parts = {"network": bundle.network, "normalise": bundle.normalise}
-    # The file knows one layout; in memory, channels may be last.
-    return {
-        f"{part}.{name}": tensor.detach().cpu().contiguous()
-        for part, module in parts.items()
-        for name, tensor in module.state_dict().items()
-    }
-
-
-def _kind(value: object, kinds: Mapping[str, type[Any]]) -> str:
-    for name, kind in kinds.items():
-        if type(value) is kind:
-            return name
-    raise InputError(f"{value!r} cannot be shipped: a model holds one of {', '.join(kinds)}.")
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _check_target(folder: Path, *, overwrite: bool) -> None:
     if folder.exists() and not overwrite:
-        raise InputError(f"{folder} exists already. Remove it, or give another folder.")
+        raise InputError(f"{folder} exists already. Replace it with overwrite=True, or give another folder.")
     if folder.exists() and not (folder / MANIFEST).is_file():
         raise InputError(f"{folder} exists and is not a model, so it is not replaced. Give another folder.")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

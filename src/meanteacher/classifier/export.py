@@ -1,4 +1,4 @@
-"""A model for programs without Python: one ONNX file that takes bytes and gives probabilities."""
+"""A model for programs without Python: one ONNX file from bytes to probabilities."""
 
 import json
 import logging
@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from meanteacher.classifier.bundle import Bundle
 from meanteacher.core import InputError
 from meanteacher.files import write_atomic
 from meanteacher.photos.decode import BACKGROUND, FILTER, REDUCING_GAP
+
+if TYPE_CHECKING:
+    from meanteacher.classifier.bundle import Classifier
 
 INPUT, OUTPUT = "images", "probabilities"
 RESIZE = (
@@ -27,45 +29,37 @@ RESIZE = (
 
 _MAX_DIFFERENCE = 1e-4
 _TIE = 1e-5
-"""Which of two classes is the best one that are as close as this depends on how each program rounds."""
+"""Of two classes whose probabilities are this close, rounding decides which one is the label."""
 _N_RANDOM = 64
 
 
-def export_onnx(bundle: Bundle, out: Path, *, overwrite: bool = False) -> Path:
-    """Write the model as ONNX, after comparing what onnxruntime makes of it with what torch does.
-
-    The file takes `images`, bytes [N, 3, size, size] for any N, and gives `probabilities` [N, n_classes]:
-    normalisation, temperature and softmax are inside. Its metadata hold what `metadata` gives, each value as JSON;
-    examples/predict_with_onnx.py goes by them.
-
-    Raises:
-        InputError: the extra `onnx` is not installed, `out` exists or cannot be written, or the two do not agree.
-    """
+def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
+    """Write the model as ONNX: see `Classifier.export`."""
     onnx, onnxruntime = _imported("onnx"), _imported("onnxruntime")
     _imported("onnxscript")
     if out.is_dir() or (out.exists() and not overwrite):
-        raise InputError(f"{out} exists already. Replace it with --overwrite, or give another file with --out.")
-    model = _exported(bundle)
-    onnx.helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata(bundle).items()})
-    onnx.checker.check_model(model, full_check=True)
-    data = model.SerializeToString()
-    _compare(bundle, onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]))
+        raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
+    exported = _exported(model)
+    onnx.helper.set_model_props(exported, {key: json.dumps(value) for key, value in metadata(model).items()})
+    onnx.checker.check_model(exported, full_check=True)
+    data = exported.SerializeToString()
+    _compare(model, onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, data)
     except OSError as error:
-        raise InputError(f"Cannot write {out} ({error}). Make room, or give another file with --out.") from error
+        raise InputError(f"Cannot write {out} ({error}). Free some space, or give another file.") from error
     return out
 
 
-def metadata(bundle: Bundle) -> dict[str, Any]:
-    """All that a program needs to know to give the file what it was trained on. The keys are part of the format.
+def metadata(model: "Classifier") -> dict[str, Any]:
+    """What a program needs to know to prepare an image as in training. The keys are part of the format.
 
-    Another filter, order of colours or range of values gives other labels for some images, and no error.
+    With another filter, order of colours or range of values some images get another label, without any error.
     """
     return {
-        "class_names": bundle.class_names,
-        "size": bundle.size,
+        "class_names": model.class_names,
+        "size": model.size,
         "resize": RESIZE,
         "resize_filter": FILTER.name.lower(),
         "resize_reducing_gap": REDUCING_GAP,
@@ -74,16 +68,16 @@ def metadata(bundle: Bundle) -> dict[str, Any]:
         "layout": "NCHW",
         "value_range": [0, 255],
         "normalisation": "inside",
-        "temperature": bundle.temperature,
+        "temperature": model.temperature,
         "version": f"meanteacher {version('meanteacher')}",
     }
 
 
-def _exported(bundle: Bundle) -> Any:
-    images = torch.zeros(2, 3, bundle.size, bundle.size, dtype=torch.uint8)
+def _exported(model: "Classifier") -> Any:
+    images = torch.zeros(2, 3, model.size, model.size, dtype=torch.uint8)
     with _quiet():
         program = torch.onnx.export(
-            bundle.classifier(),
+            model.module(),
             (images,),
             input_names=[INPUT],
             output_names=[OUTPUT],
@@ -92,17 +86,19 @@ def _exported(bundle: Bundle) -> Any:
             verbose=False,
         )
     assert program is not None
-    model = program.model_proto
-    # The exporter notes where in whose source each operation stands, which is nobody's business.
-    for noted in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output):
+    exported = program.model_proto
+    graph = exported.graph
+    # The exporter notes the line of source code behind each operation, with paths of this machine.
+    for noted in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
         del noted.metadata_props[:]
         noted.doc_string = ""
-    return model
+    return exported
 
 
-def _compare(bundle: Bundle, session: Any) -> None:
-    images = _trial_images(bundle.size)
-    expected = bundle.probabilities(images)
+def _compare(model: "Classifier", session: Any) -> None:
+    images = _trial_images(model.size)
+    with torch.inference_mode():
+        expected = model.module()(images)
     got = torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
     difference, n_other = float("inf"), len(images)
     if got.shape == expected.shape:
@@ -112,14 +108,14 @@ def _compare(bundle: Bundle, session: Any) -> None:
     # Not the other way round: a comparison with NaN is false.
     if not (difference <= _MAX_DIFFERENCE and n_other == 0):
         raise InputError(
-            f"The exported model does not compute what this one does: probabilities differ by up to {difference:.2g} "
+            f"The exported model does not compute the same as this one: probabilities differ by up to {difference:.2g} "
             f"and {n_other} of {len(images)} images get another class, so nothing was written. "
             "Try another version of onnxruntime."
         )
 
 
 def _trial_images(size: int) -> Tensor:
-    """Noise, and what noise is not: black, white, pure colours, an edge, a ramp, one bright pixel."""
+    """Noise, and images unlike noise: black, white, pure colours, an edge, a ramp, one bright pixel."""
     draws = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (_N_RANDOM, 3, size, size), dtype=torch.uint8, generator=draws)
     edges = torch.zeros(8, 3, size, size, dtype=torch.uint8)
@@ -134,7 +130,7 @@ def _trial_images(size: int) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter complains about itself, and that torchvision, which is not needed, is not there."""
+    """The exporter warns about its own code, and that torchvision is missing, which is not needed."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What model.json says of a model, believed only after it is checked.
+"""model.json, the description of a model: written, read, and checked before anything in it is used.
 
 The file may have been written by anyone. A kind is looked up in a plain dict and its fields are numbers within bounds;
 nothing is imported by name. The network is first built without memory, on torch's meta device, to know the
@@ -8,9 +8,10 @@ shapes that the weights must have: nothing of their size is allocated before the
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 from meanteacher.core import InputError, Problem
 from meanteacher.models import FastNet, ModelSpec, WideResNet
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
+
+if TYPE_CHECKING:
+    from meanteacher.classifier.bundle import Classifier
 
 FORMAT = "meanteacher-model"
 SCHEMA = 1
@@ -29,7 +33,7 @@ NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerIm
 _N_CHANNELS = 3
 _SIZES = (8, 1024)
 _MAX_FIELD = 1000
-"""A network of a thousand layers, or a thousand times as wide, is not one of ours."""
+"""No network of this package has a thousand layers, or is a thousand times as wide."""
 _MAX_WEIGHTS = 1 << 31
 _MAX_IMAGES = 1 << 27
 _MAX_TEXT = 1 << 24
@@ -41,7 +45,7 @@ Shapes = dict[str, Shape]
 
 @dataclass(frozen=True, slots=True)
 class SeenManifest:
-    """What model.json says of the images that the model has learnt from; the digests are in a file beside it."""
+    """The images that the model has learnt from; their digests are in seen.bin."""
 
     n_labelled: int
     n_unlabelled: int
@@ -51,7 +55,7 @@ class SeenManifest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of model.json, each part within bounds."""
+    """The content of model.json, every part within bounds."""
 
     path: Path
     spec: ModelSpec
@@ -65,14 +69,14 @@ class Manifest:
     """None in a model of an earlier version."""
 
     def n_bytes(self) -> int:
-        """Of all tensors together."""
+        """The size of all tensors together."""
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._shapes().values())
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Refuse tensors of other names, shapes or types than this model's.
+        """Check that tensors have the names, shapes and types of this model, and finite values.
 
         Raises:
-            InputError: says which.
+            InputError: says which do not.
         """
         expected = self._shapes()
         missing, unknown = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
@@ -114,7 +118,7 @@ class Manifest:
     def _network(self, device: str) -> nn.Module:
         problem = Problem(len(self.class_names), n_examples=1, input_shape=(_N_CHANNELS, self.size, self.size))
         try:
-            # First weights are drawn and thrown away; whoever loads a model keeps their random numbers.
+            # Building draws initial weights, which are replaced; the caller's random numbers are not touched.
             with torch.random.fork_rng(devices=[]), torch.device(device):
                 return self.spec.build(problem)
         except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
@@ -122,18 +126,52 @@ class Manifest:
             raise self._error(f"its network {self.spec} cannot be built ({reason})") from error
 
     def _normalise(self) -> nn.Module:
-        """A module of the right kind: fitted to one pixel, which takes no time; its tensors are set afterwards."""
+        """A module of the right kind, fitted to one pixel; its tensors are set afterwards."""
         return self.normaliser.fit(torch.zeros(1, _N_CHANNELS, 1, 1))
 
     def _error(self, what: str) -> InputError:
         return InputError(f"{self.path} and its weights do not fit: {what}. {AGAIN}")
 
 
+def manifest_of(model: "Classifier", weights: bytes) -> bytes:
+    """The content of model.json for a model whose weights are saved as these bytes."""
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "network": {"kind": _kind(model.spec, NETWORKS), "fields": _fields(model.spec)},
+        "normalise": {"kind": _kind(model.normaliser, NORMALISERS), **_fields(model.normaliser)},
+        "class_names": list(model.class_names),
+        "size": model.size,
+        "temperature": model.temperature,
+        "sha256": sha256(weights).hexdigest(),
+        "about": model.about,
+    }
+    if seen := model.seen:
+        content["seen"] = {
+            "n_labelled": seen.n_labelled,
+            "n_unlabelled": seen.n_unlabelled,
+            "complete": seen.complete,
+            "sha256": sha256(seen.digests).hexdigest(),
+        }
+    return json.dumps(content, indent=1, allow_nan=False).encode()
+
+
+def _kind(value: object, kinds: Mapping[str, type[Any]]) -> str:
+    for name, kind in kinds.items():
+        if type(value) is kind:
+            return name
+    raise InputError(f"{value!r} cannot be saved with a model, which holds one of {', '.join(kinds)}.")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
 def read_manifest(path: Path) -> Manifest:
     """The checked content of a model.json.
 
     Raises:
-        InputError: damaged, of another format, or not to be believed.
+        InputError: it is damaged, of another format, or describes a model that cannot be.
     """
     content = _read_object(path)
     if content.get("format") != FORMAT:
@@ -149,7 +187,7 @@ def read_manifest(path: Path) -> Manifest:
             spec=_value(NETWORKS, content["network"]["kind"], content["network"]["fields"]),
             normaliser=_value(NORMALISERS, content["normalise"].pop("kind"), content["normalise"]),
             class_names=_class_names(content["class_names"]),
-            size=_whole("size", content["size"], *_SIZES),
+            size=_number("size", content["size"], *_SIZES, whole=True),
             temperature=_number("temperature", content["temperature"], 1e-6, 1e6),
             sha256=str(content["sha256"]),
             about=dict(content["about"]),
@@ -184,22 +222,17 @@ def _value(kinds: Mapping[str, type[Any]], kind: str, fields: Mapping[str, Any])
     return kinds[kind](**{name: _number(name, value, -_MAX_FIELD, _MAX_FIELD) for name, value in fields.items()})
 
 
-def _number(name: str, value: object, low: float, high: float) -> Any:
-    # A comparison with NaN is false, so this refuses it too.
-    if not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"{name} is a number from {low:g} to {high:g}, not {str(value)[:40]!r}")
-    return value
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name} is a whole number from {low} to {high}, not {str(value)[:40]!r}")
+def _number(name: str, value: Any, low: float, high: float, *, whole: bool = False) -> Any:
+    # A comparison with NaN is false, so this refuses NaN too.
+    if type(value) not in ((int,) if whole else (int, float, bool)) or not low <= value <= high:
+        kind = "whole number" if whole else "number"
+        raise ValueError(f"{name} is a {kind} from {low:g} to {high:g}, not {str(value)[:40]!r}")
     return value
 
 
 def _seen(content: Any) -> SeenManifest:
-    n_labelled, n_unlabelled = (_whole(name, content[name], 0, _MAX_IMAGES) for name in ("n_labelled", "n_unlabelled"))
-    return SeenManifest(n_labelled, n_unlabelled, bool(content["complete"]), str(content["sha256"]))
+    counts = (_number(name, content[name], 0, _MAX_IMAGES, whole=True) for name in ("n_labelled", "n_unlabelled"))
+    return SeenManifest(*counts, bool(content["complete"]), str(content["sha256"]))
 
 
 def _class_names(names: Any) -> tuple[str, ...]:

@@ -1,36 +1,58 @@
-"""Any number of images through a model in constant memory, and predictions.csv."""
+"""The prediction engine: any number of images through a model in constant memory, and predictions.csv."""
 
 import copy
+import csv
+import io
+import reprlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from meanteacher.classifier.bundle import Bundle, ClassifierModule
+from meanteacher.classifier.images import Images, ImagesLike, as_images
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
-from meanteacher.passes import in_fast_layout
-from meanteacher.photos.decode import UnreadableError, decode, squeeze
+from meanteacher.passes import class_output, in_fast_layout
+from meanteacher.photos.decode import UnreadableError
 from meanteacher.photos.duplicates import digest
-from meanteacher.photos.find import EXTENSIONS, Photos, images_below, printable
-from meanteacher.photos.tables import read_npz
+from meanteacher.photos.find import printable
+
+if TYPE_CHECKING:
+    from meanteacher.classifier.bundle import Classifier
+
+Progress = Callable[[int, int], None]
+"""Called after every chunk with the number of images so far and in all."""
+
+
+class ClassifierModule(nn.Module):
+    """From bytes [B, 3, size, size] to probabilities [B, n_classes]: what predicts, and what an export contains."""
+
+    def __init__(self, normalise: nn.Module, network: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.network = network
+        self.temperature = temperature
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = class_output(self.network(in_fast_layout(self.normalise(images))))
+        return torch.softmax(logits / self.temperature, 1)
 
 
 def folded(network: nn.Module) -> nn.Module:
-    """A network with the same output but for rounding, and the given one untouched.
+    """A network with the same output up to rounding, its batch normalisations folded into the convolutions before them.
 
-    In evaluation a normalisation is a scale and a shift for each channel, which the convolution before it can do on
-    the way. It can still where the largest of neighbours is taken between the two, if no scale is negative.
+    In evaluation mode a batch normalisation is a scale and a shift per channel, which the convolution can apply itself.
+    A max pooling between the two does not matter as long as no scale is negative. The given network is not changed.
     """
     traced = fx.symbolic_trace(network)
     calls: dict[object, list[fx.Node]] = {}
@@ -41,7 +63,7 @@ def folded(network: nn.Module) -> nn.Module:
         if not isinstance(norm, nn.BatchNorm2d) or norm.running_var is None:
             continue
         before = _only_input(node)
-        if isinstance(_module(traced, before), nn.MaxPool2d) and not _turns_over(norm):
+        if isinstance(_module(traced, before), nn.MaxPool2d) and not _has_negative_scale(norm):
             before = _only_input(before)
         conv = _module(traced, before)
         if not isinstance(conv, nn.Conv2d) or before is None or len(calls[before.target]) > 1:
@@ -62,106 +84,83 @@ def _module(traced: fx.GraphModule, node: fx.Node | None) -> nn.Module | None:
 
 
 def _only_input(node: fx.Node | None) -> fx.Node | None:
-    """The node whose output goes here and nowhere else."""
+    """The node whose output is used here and nowhere else."""
     before = node.args[0] if node else None
     return before if isinstance(before, fx.Node) and len(before.users) == 1 else None
 
 
-def _turns_over(norm: nn.BatchNorm2d) -> bool:
-    """Whether it makes the largest value of some channel the smallest."""
+def _has_negative_scale(norm: nn.BatchNorm2d) -> bool:
+    """Whether it turns the largest value of some channel into the smallest."""
     return norm.affine and bool((norm.weight < 0).any())
 
 
 _CHUNK = 128
-"""A network on a CPU gains nothing from more, and a person sees progress."""
+"""Images per chunk: a network on a CPU gains nothing from more, and progress is shown often."""
 _CHUNK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Classified:
-    """What the model says of a chunk of images."""
+class Chunk:
+    """The probabilities of consecutive images."""
 
     index: Sequence[int]
-    """Their positions among the photos."""
+    """Their positions among the images."""
     probabilities: Tensor
     """[n, n_classes]; meaningless where unreadable."""
     unreadable: dict[int, str]
     """Row of the chunk -> reason."""
     digests: Sequence[bytes]
-    """Of the pixels; empty unless asked for."""
-
-
-def find_images(photos: Path) -> Photos:
-    """The images of a folder or an .npz file, all unlabelled, whatever their folders are called.
-
-    Raises:
-        InputError: there is none.
-    """
-    if photos.suffix.lower() == ".npz" and not photos.is_dir():
-        content = read_npz(photos)
-        names, arrays, n_ignored = content.names, content.images, 0
-    else:
-        found, n_ignored = images_below(photos)
-        names, arrays = tuple(found), None
-    if not names:
-        raise InputError(f"There is no image in {photos}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
-    return Photos(photos, names, np.full(len(names), UNLABELLED), (), arrays, n_ignored)
+    """Of the pixels; empty unless requested."""
 
 
 def classify(
-    bundle: Bundle,
-    photos: Photos,
+    model: "Classifier",
+    images: Images,
     index: Sequence[int] | None = None,
     *,
     device: torch.device = CPU,
     with_digests: bool = False,
-) -> Generator[Classified, None, None]:
-    """Judge the images at these positions, or all, in their order.
+) -> Generator[Chunk, None, None]:
+    """The probabilities of the images at these positions, or of all, chunk by chunk in their order.
 
-    Each thread decodes a chunk and then takes it through the network alone. So no thread waits for another within a
-    layer, decoding and computing overlap, and two cores are twice as fast as one. A GPU computes for all of them.
+    Each thread decodes a chunk and then computes the network on it alone. So no thread waits for another within a
+    layer, decoding and computing overlap, and two cores are twice as fast as one. A GPU computes for all threads.
     """
-    index = range(len(photos)) if index is None else index
-    size = bundle.size
-    classifier = ClassifierModule(bundle.normalise, folded(bundle.network), bundle.temperature).eval()
-    # A copy, because a module is moved in place, and the folded network has layers in common with the bundle's.
+    index = range(len(images)) if index is None else index
+    size = model.size
+    classifier = ClassifierModule(model.normalise, folded(model.network), model.temperature).eval()
+    # A copy, because a module is moved in place, and the folded network shares layers with the model's.
     classifier = copy.deepcopy(classifier).to(device)
 
-    def work(chunk: Sequence[int]) -> Classified:
-        # The channels of a pixel stay side by side: the network is fastest with them last.
+    def work(chunk: Sequence[int]) -> Chunk:
+        # Channels last, as files are decoded: the network is fastest in this layout.
         pixels = np.zeros((len(chunk), size, size, 3), np.uint8)
         unreadable = {}
         for row, k in enumerate(chunk):
             try:
-                pixels[row] = _pixels(photos, k, size)
+                pixels[row] = images.pixels(k, size)
             except UnreadableError as error:
                 unreadable[row] = str(error)
         with torch.inference_mode():
-            images = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
+            batch = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
             digests = [digest(image.transpose(2, 0, 1)) for image in pixels] if with_digests else []
-            return Classified(chunk, classifier(images).cpu(), unreadable, digests)
+            return Chunk(chunk, classifier(batch).cpu(), unreadable, digests)
 
     length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
     with _threads() as (pool, n_threads):
-        waiting: deque[Future[Classified]] = deque()
+        waiting: deque[Future[Chunk]] = deque()
         for start in range(0, len(index), length):
             waiting.append(pool.submit(work, index[start : start + length]))
-            # One more for each thread than it works on, so that none runs dry.
+            # One chunk more per thread than it works on, so that none has to wait.
             if len(waiting) == 2 * n_threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def _pixels(photos: Photos, k: int, size: int) -> NDArray[np.uint8]:
-    if photos.arrays is None:
-        return decode(photos.path(k), size)
-    return np.asarray(squeeze(Image.fromarray(photos.arrays[k]), size))
-
-
 @contextmanager
 def _threads() -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """As many threads as torch would take for one network, each with a network to itself."""
+    """As many threads as torch would use within one network, each of which computes a network alone."""
     n = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -173,29 +172,119 @@ def _threads() -> Iterator[tuple[ThreadPoolExecutor, int]]:
         torch.set_num_threads(n)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Predictions(Sequence[str]):
+    """The label of every image, in order; empty where an image cannot be read."""
+
+    names: Sequence[str]
+    """Of the images: paths below the folder, the names of an .npz, paths as given, or `image 0`, `image 1`, ..."""
+    confidence: NDArray[np.float32]
+    """[N], the probability of the label; NaN where an image cannot be read."""
+    problems: Mapping[str, str]
+    """Name -> reason, for images that cannot be read."""
+    complete: bool
+    """False where it was stopped: then these are the images until there, and no file was written."""
+    classes: NDArray[np.int64]
+    """[N], the label's position in `class_names`; `UNLABELLED` (-1) where an image cannot be read."""
+    class_names: tuple[str, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Class -> number of images with that label."""
+        n = np.bincount(self.classes[self.classes != UNLABELLED], minlength=len(self.class_names))
+        return dict(zip(self.class_names, n.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[str]: ...
+    def __getitem__(self, position: int | slice) -> str | list[str]:
+        if isinstance(position, slice):
+            return [self._label(k) for k in self.classes[position]]
+        return self._label(self.classes[position])
+
+    def _label(self, k: int) -> str:
+        return "" if k == UNLABELLED else self.class_names[k]
+
+    def __repr__(self) -> str:
+        return f"Predictions({reprlib.repr(self[:7])}, {len(self):,} in all)"
+
+
+def predict(
+    model: "Classifier",
+    images: ImagesLike,
+    *,
+    out: Path | None,
+    overwrite: bool,
+    device: str,
+    progress: Progress,
+    should_stop: Callable[[], bool],
+) -> Predictions:
+    """Label every image, and write `out`, the whole file or nothing: see `Classifier.predict`."""
+    chosen = choose_device(device)
+    if out is not None and (out.is_dir() or (out.exists() and not overwrite)):
+        raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
+    given = as_images(images)
+    classes, confidence = np.full(len(given), UNLABELLED), np.full(len(given), np.nan, np.float32)
+    problems: dict[str, str] = {}
+    labels = [cell(name) for name in model.class_names]
+    done = 0
+    try:
+        with _table(out) as write, closing(classify(model, given, device=chosen)) as chunks:
+            for chunk in chunks:
+                if should_stop():
+                    raise _StoppedError
+                rows = slice(done, done + len(chunk.index))
+                names = given.names[rows]
+                if write:
+                    write(_rows(names, chunk.probabilities, labels, chunk.unreadable))
+                readable = np.array([row not in chunk.unreadable for row in range(len(names))])
+                best = chunk.probabilities.max(1)
+                classes[rows][readable], confidence[rows][readable] = best.indices[readable], best.values[readable]
+                problems |= {names[row]: reason for row, reason in chunk.unreadable.items()}
+                done = rows.stop
+                progress(done, len(given))
+    except _StoppedError:
+        pass
+    return Predictions(
+        names=given.names[:done],
+        confidence=confidence[:done],
+        problems=problems,
+        complete=done == len(given),
+        classes=classes[:done],
+        class_names=model.class_names,
+    )
+
+
+class _StoppedError(Exception):
+    """Leaves the file unwritten."""
+
+
+@contextmanager
+def _table(out: Path | None) -> Iterator[Callable[[str], object] | None]:
+    """Appends text to predictions.csv, which is there when the block ends without an error; None without a file."""
+    if out is None:
+        yield None
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(out) as file:
+            file.write(HEADER.encode("utf-8"))
+            yield lambda text: file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot write {out} ({error}). Free some space, or give another file.") from error
+
+
 HEADER = "path,label,confidence,second,second_confidence,third,third_confidence,problem\n"
 _N_GUESSES = 3
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_TO_QUOTE = frozenset(',"\r\n')
-
-Progress = Callable[[int, int], None]
-"""Told after every chunk: images so far, and images in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What came of predicting."""
-
-    complete: bool
-    """False where it was stopped; then there is no file."""
-    n_images: int
-    n_unreadable: int
-    counts: Mapping[str, int]
-    """class -> images that were given it"""
+_FORMULA = ("=", "+", "-", "@")
 
 
 def cell(text: str) -> str:
-    """The text as a cell of a table: printable, and never a formula to a spreadsheet.
+    """The text as a cell of a table: printable, and never a formula in a spreadsheet.
 
     >>> cell("=1+1.jpg"), cell("a=b.jpg")
     ("'=1+1.jpg", 'a=b.jpg')
@@ -205,9 +294,12 @@ def cell(text: str) -> str:
 
 
 def prediction_rows(
-    names: Sequence[str], probabilities: np.ndarray, class_names: Sequence[str], unreadable: Mapping[int, str]
+    names: Sequence[str],
+    probabilities: NDArray[np.floating],
+    class_names: Sequence[str],
+    unreadable: Mapping[int, str],
 ) -> str:
-    """The whole of predictions.csv.
+    """The content of predictions.csv.
 
     Args:
         names: of the images
@@ -215,74 +307,19 @@ def prediction_rows(
         class_names: in the order of the columns
         unreadable: row -> reason, for images that have no prediction
     """
-    return HEADER + _rows(names, torch.from_numpy(probabilities), _cells(class_names), unreadable)
+    labels = [cell(name) for name in class_names]
+    return HEADER + _rows(names, torch.from_numpy(probabilities), labels, unreadable)
 
 
-def predict(
-    bundle: Bundle,
-    photos: Path,
-    out: Path,
-    *,
-    overwrite: bool = False,
-    device: str = "auto",
-    progress: Progress = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Summary:
-    """Predict every image below `photos`, in the order of their names, and write `out`: whole or not at all.
-
-    Raises:
-        InputError: there is no image or no such device, or `out` is there already or cannot be written.
-    """
-    chosen = choose_device(device)
-    if out.is_dir() or (out.exists() and not overwrite):
-        raise InputError(f"{out} exists already. Replace it with --overwrite, or give another file with --out.")
-    found = find_images(photos)
-    classes = _cells(bundle.class_names)
-    counts = torch.zeros(len(classes), dtype=torch.int64)
-    done = n_unreadable = 0
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(out) as file, closing(classify(bundle, found, device=chosen)) as chunks:
-            file.write(HEADER.encode("utf-8"))
-            for chunk in chunks:
-                if should_stop():
-                    raise _StoppedError
-                names = found.names[done : done + len(chunk.index)]
-                file.write(_rows(names, chunk.probabilities, classes, chunk.unreadable).encode("utf-8"))
-                guesses = chunk.probabilities.argmax(1)
-                readable = [row for row in range(len(names)) if row not in chunk.unreadable]
-                counts += guesses[readable].bincount(minlength=len(classes))
-                n_unreadable += len(chunk.unreadable)
-                done += len(names)
-                progress(done, len(found))
-    except _StoppedError:
-        return Summary(complete=False, n_images=done, n_unreadable=n_unreadable, counts={})
-    except OSError as error:
-        raise InputError(f"Cannot write {out} ({error}). Make room, or give another file with --out.") from error
-    by_class = dict(zip(bundle.class_names, counts.tolist(), strict=True))
-    return Summary(complete=True, n_images=done, n_unreadable=n_unreadable, counts=by_class)
-
-
-class _StoppedError(Exception):
-    """Leaves the file unwritten."""
-
-
-def _rows(names: Sequence[str], probabilities: Tensor, classes: Sequence[str], unreadable: Mapping[int, str]) -> str:
-    best = probabilities.topk(min(_N_GUESSES, len(classes)))
-    guesses = [
-        ",".join([f"{classes[k]},{p:.4f}" for k, p in zip(ks, ps, strict=True)])
-        for ks, ps in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
-    # With two classes there is no third guess.
-    rest = ",," * (_N_GUESSES - min(_N_GUESSES, len(classes)))
-    paths = _cells(names)
-    rows = [f"{path},{guess}{rest},\n" for path, guess in zip(paths, guesses, strict=True)]
-    for row, reason in unreadable.items():
-        rows[row] = f"{paths[row]}{',,' * _N_GUESSES},{_cells([reason])[0]}\n"
-    return "".join(rows)
-
-
-def _cells(texts: Sequence[str]) -> list[str]:
-    """Cells with quotes around what needs them."""
-    safe = [cell(text) for text in texts]
-    return [text if _TO_QUOTE.isdisjoint(text) else '"' + text.replace('"', '""') + '"' for text in safe]
+def _rows(names: Sequence[str], probabilities: Tensor, labels: Sequence[str], unreadable: Mapping[int, str]) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    best = probabilities.topk(min(_N_GUESSES, len(labels)))
+    empty = [""] * 2 * (_N_GUESSES - best.indices.shape[1])  # with two classes there is no third guess
+    for row, (name, ks, ps) in enumerate(zip(names, best.indices.tolist(), best.values.tolist(), strict=True)):
+        if row in unreadable:
+            table.writerow([cell(name), *[""] * 2 * _N_GUESSES, cell(unreadable[row])])
+            continue
+        guesses = [value for k, p in zip(ks, ps, strict=True) for value in (labels[k], f"{p:.4f}")]
+        table.writerow([cell(name), *guesses, *empty, ""])
+    return text.getvalue()

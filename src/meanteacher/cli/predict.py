@@ -11,10 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from meanteacher.classifier.bundle import load_bundle
-from meanteacher.classifier.evaluate import evaluate
-from meanteacher.classifier.export import export_onnx
-from meanteacher.classifier.predict import predict
+from meanteacher.classifier.bundle import load
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import InputError
 from meanteacher.files import write_json
@@ -28,26 +25,25 @@ _MOST_CLASSES = 12
 def run_predict(model: Path, photos: Path, *, out: Path, overwrite: bool, device: str = "auto") -> bool:
     """Write a label for every image. Returns whether it is complete."""
     console = Console()
-    bundle = load_bundle(model)
+    classifier = load(model)
     began = time.monotonic()
     with _bar(console, "Predicting") as progress, graceful_stop(lambda: console.print("Stopping.")) as should_stop:
-        summary = predict(
-            bundle, photos, out, overwrite=overwrite, device=device, progress=progress, should_stop=should_stop
+        predictions = classifier.predict(
+            photos, out=out, overwrite=overwrite, device=device, progress=progress, should_stop=should_stop
         )
-    if not summary.complete:
-        _say(
-            console, f"Interrupted after {summary.n_images:,} images; nothing was written. Run it again to start over."
-        )
+    n_images, n_unreadable = len(predictions), len(predictions.problems)
+    if not predictions.complete:
+        _say(console, f"Interrupted after {n_images:,} images; nothing was written. Run it again to start over.")
         return False
     seconds = time.monotonic() - began
     table = Table("Class", "Images", box=None)
     table.columns[1].justify = "right"
-    for name, n in sorted(summary.counts.items(), key=lambda item: -item[1]):
+    for name, n in sorted(predictions.counts.items(), key=lambda item: -item[1]):
         table.add_row(escape(name), f"{n:,}")
     console.print(table)
-    _say(console, f"{summary.n_images:,} images in {seconds:.1f} s ({summary.n_images / seconds:,.0f} a second).")
-    if summary.n_unreadable:
-        _say(console, f"{summary.n_unreadable:,} cannot be read and have no label: the column `problem` says why.")
+    _say(console, f"{n_images:,} images in {seconds:.1f} s ({n_images / seconds:,.0f} per second).")
+    if n_unreadable:
+        _say(console, f"{n_unreadable:,} cannot be read and have no label: the column `problem` says why.")
     _say(console, f"Written: {out}")
     return True
 
@@ -55,12 +51,12 @@ def run_predict(model: Path, photos: Path, *, out: Path, overwrite: bool, device
 def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | None, device: str = "auto") -> None:
     """Judge the model by images with labels, say how good it is, and write it as JSON if asked."""
     console = Console()
-    bundle = load_bundle(model)
-    with _bar(console, "Judging") as progress:
-        scores = evaluate(bundle, photos, labels, device=device, progress=progress)
+    classifier = load(model)
+    with _bar(console, "Evaluating") as progress:
+        scores = classifier.evaluate(photos, labels, device=device, progress=progress)
     if scores["judged"] != "training":
         console.print(_per_class(scores))
-        if len(bundle.class_names) <= _MOST_CLASSES:
+        if len(classifier.class_names) <= _MOST_CLASSES:
             console.print(_confusions(scores))
         _say(
             console,
@@ -68,7 +64,7 @@ def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | 
             f"an error of {_with_interval(scores)}. "
             f"Its confidence is off by {points(100 * scores['calibration']['error'])} points on average.",
         )
-    for sentence in _about_seen(scores, bundle.about, model):
+    for sentence in _about_seen(scores, classifier.about, model):
         _say(console, sentence)
     if scores["unreadable"]:
         first = scores["unreadable"][0]
@@ -140,14 +136,14 @@ def _estimate(about: dict[str, Any], model: Path) -> str:
 def run_export(model: Path, *, out: Path, overwrite: bool) -> None:
     """Write the model as ONNX, once it is shown to compute the same."""
     console = Console()
-    bundle = load_bundle(model)
+    classifier = load(model)
     with console.status("Exporting, and comparing what onnxruntime computes …"):
-        export_onnx(bundle, out, overwrite=overwrite)
+        classifier.export(out, overwrite=overwrite)
     _say(
         console,
-        f"Written: {out}. It takes `images`, bytes [N, 3, {bundle.size}, {bundle.size}], and gives `probabilities` "
-        f"[N, {len(bundle.class_names)}], the same as here on trial images. Its metadata name the classes and "
-        "how an image is made into those bytes; examples/predict_with_onnx.py goes by them.",
+        f"Written: {out}. It takes `images`, bytes [N, 3, {classifier.size}, {classifier.size}], and gives "
+        f"`probabilities` [N, {len(classifier.class_names)}], the same as here on trial images. Its metadata "
+        "name the classes and how an image is made into those bytes; examples/predict_with_onnx.py goes by them.",
     )
 
 

@@ -6,12 +6,14 @@ import numpy as np
 
 from meanteacher.fitting.split import MAX_HELD_OUT
 from meanteacher.formats import count, percent, points
-from meanteacher.stats import CONFIDENCE, Gain, error_interval, paired_gain
+from meanteacher.stats import CONFIDENCE, ImageDifference, difference_on_images, error_interval
 
 
-def estimate(how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray) -> tuple[dict[str, Any], Gain]:
+def estimate(
+    how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray
+) -> tuple[dict[str, Any], ImageDifference]:
     """Both errors with their intervals and the difference, as fit.json holds them."""
-    gain = paired_gain(mean_teacher_wrong, supervised_wrong)
+    gain = difference_on_images(mean_teacher_wrong, supervised_wrong)
     return {
         "how": how,
         "n": len(mean_teacher_wrong),
@@ -32,7 +34,7 @@ def _error(wrong: np.ndarray) -> dict[str, float]:
     return {"error": interval.value, "low": interval.low, "high": interval.high, "wrong": int(wrong.sum())}
 
 
-def answer(estimate: dict[str, Any], gain: Gain, *, shipped: str, n_unlabelled: int) -> dict[str, str]:
+def answer(estimate: dict[str, Any], gain: ImageDifference, *, shipped: str, n_unlabelled: int) -> dict[str, str]:
     """The verdict and its sentence, which claims no more than the interval allows; `shipped` is the method kept."""
     n, low, high = estimate["n"], estimate["difference"]["low"], estimate["difference"]["high"]
     tested = f"{count(n)} that the models had not learned from"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from meanteacher.classifier.bundle import Bundle, Seen, load_bundle
+from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.fitting.budget import REFUSAL_SECONDS, ReadingBudget, Timing, limited_threads, measure_machine
@@ -49,7 +49,7 @@ def fit(
     device: str = "auto",
     callback: FitCallback | None = None,
     began: float | None = None,
-) -> Bundle:
+) -> Classifier:
     """Train a classifier on photos of which a few are labelled, within the given minutes.
 
     Trains once with the unlabelled photos (Mean Teacher) and once without, evaluates both on labels that were not
@@ -88,7 +88,7 @@ def fit(
         device=device,
     )
     run_fit(config, callback or PrintedProgress(), began=began)
-    return load_bundle(config.out)
+    return load(config.out)
 
 
 def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = None) -> dict[str, Any]:

@@ -12,17 +12,15 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from scipy.special import softmax
 
-from meanteacher.classifier.bundle import Bundle, Seen, save_bundle, seen_by
+from meanteacher.classifier.bundle import Classifier, Seen, seen_by
 from meanteacher.classifier.predict import cell, prediction_rows
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_atomic, write_json
 from meanteacher.fitting.answer import answer, estimate
-from meanteacher.fitting.config import FitCallback, FitConfig
-from meanteacher.fitting.crossval import Comparison, CrossValidation, EvaluationResult, TrainedModel
+from meanteacher.fitting.config import FitConfig
+from meanteacher.fitting.crossval import Comparison, CrossValidation, EvaluationResult
 from meanteacher.fitting.label_next import Suggestion, label_next
 from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit, FitData
@@ -36,7 +34,6 @@ from meanteacher.stats import calibration
 from meanteacher.views import PerChannel
 
 SCHEMA = 1
-_CHUNK = 1000
 _N_SHOWN = 12
 """Images in each row of the gallery."""
 _THUMBNAIL_SIDE = 96
@@ -61,7 +58,6 @@ def write_results(
     truth = photos.labels[split.positions]
     calibrated = calibration(better.logits, truth)
     temperature = float(calibrated["temperature"])
-    probabilities = _probabilities(data, model, temperature, validation.callback)
     errors, gain = estimate(split.how, *(comparison.results[m].wrong for m in ("mean-teacher", "supervised")))
     labelled = data.labels != UNLABELLED
     n_unlabelled = len(usable) - int(labelled.sum())
@@ -75,8 +71,24 @@ def write_results(
         "environment": made_with,
     }
     seen = _seen(data, split, comparison.better, earlier)
-    bundle = Bundle(model.network, model.normalise, photos.class_names, plan.size, temperature, about, seen)
-    save_bundle(bundle, network, PerChannel(), out / "model", overwrite=True)
+    classifier = Classifier(
+        network=model.network,
+        normalise=model.normalise,
+        class_names=photos.class_names,
+        size=plan.size,
+        temperature=temperature,
+        about=about,
+        seen=seen,
+        spec=network,
+        normaliser=PerChannel(),
+    )
+    classifier.save(out / "model", overwrite=True)
+    # Unreadable images are black here; their rows are never used.
+    probabilities = classifier.predict_proba(
+        data.decoded.images.transpose(0, 2, 3, 1),
+        device=str(next(model.network.parameters()).device),
+        progress=lambda done, total: validation.callback.on_progress("Predicting", done, total),
+    )
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
     suggestions = label_next(probabilities, candidates, data.groups, photos.class_names)
     rows = prediction_rows(photos.names, probabilities, photos.class_names, data.decoded.unreadable)
@@ -158,17 +170,6 @@ def _seen(data: FitData, split: EvaluationSplit, method: str, earlier: Seen) -> 
     if method == "supervised":
         unlabelled = unlabelled[:0]
     return seen_by(data.digests, labelled=labelled, unlabelled=unlabelled, earlier=earlier)
-
-
-def _probabilities(data: FitData, model: TrainedModel, temperature: float, callback: FitCallback) -> np.ndarray:
-    """[N, n_classes] for all images; the rows of unreadable ones are meaningless."""
-    images = data.dataset.images
-    pieces = []
-    for start in range(0, len(images), _CHUNK):
-        logits = predict_logits(model.network, images[start : start + _CHUNK], normalise=model.normalise)
-        pieces.append(softmax(logits.double().numpy() / temperature, axis=1))
-        callback.on_progress("Predicting", min(start + _CHUNK, len(images)), len(images))
-    return np.concatenate(pieces)
 
 
 def _label_next_rows(photos: Photos, probabilities: np.ndarray, suggestions: list[Suggestion]) -> str:

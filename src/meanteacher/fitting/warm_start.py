@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from meanteacher.classifier.bundle import Seen, load_bundle
+from meanteacher.classifier.bundle import Seen, load
 from meanteacher.classifier.manifest import read_manifest
 from meanteacher.core import InputError, Problem
 from meanteacher.fitting.results import read_fit
@@ -26,7 +26,7 @@ class Continued:
     """Of the new run. A class that the earlier model does not have starts as a new row."""
 
     def build(self, problem: Problem) -> nn.Module:
-        old = load_bundle(Path(self.start))
+        old = load(self.start)
         old_weights = old.network.state_dict()
         network = self.network.build(problem)
         weights = network.state_dict()
@@ -70,7 +70,7 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
     """
     held_out = frozenset(read_fit(folder)["held_out"])
     # Loaded whole, so that a damaged model is refused now and not after minutes.
-    seen = load_bundle(folder).seen or Seen(complete=False)
+    seen = load(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
     if not isinstance(manifest.spec, FastNet):
         raise InputError(

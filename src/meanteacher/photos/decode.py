@@ -62,18 +62,21 @@ class UnreadableError(Exception):
         """Whether the reason is the content: if not, the same file may be readable later."""
 
 
-def decode(path: Path, size: int) -> NDArray[np.uint8]:
+def decode(source: Path | Image.Image, size: int) -> NDArray[np.uint8]:
     """The whole image squeezed into [size, size, 3]: RGB, upright, over white where it is transparent.
+
+    A PIL image gives the same as its file, but for rounding where a JPEG is decoded at a reduced size.
 
     Raises:
         UnreadableError: says why in a few words.
     """
-    data = _read(path)
+    data = _read(source) if isinstance(source, Path) else b""
     try:
         if data.startswith(START):
             image, orientation = _decode_jpeg(data, size)
         else:
-            image, orientation = _decode_other(data, size)
+            opened = _open(BytesIO(data), data) if isinstance(source, Path) else source
+            image, orientation = _decode_other(opened, size)
         if image.mode == "RGBA":
             image = Image.alpha_composite(Image.new("RGBA", image.size, BACKGROUND), image)
         if image.mode != "RGB":
@@ -150,8 +153,7 @@ def _decode_jpeg(data: bytes, size: int) -> tuple[Image.Image, int]:
     return squeeze(image, size, box), head.orientation
 
 
-def _decode_other(data: bytes, size: int) -> tuple[Image.Image, int]:
-    image = _open(BytesIO(data), data)
+def _decode_other(image: Image.Image, size: int) -> tuple[Image.Image, int]:
     _check_pixels(*image.size)
     image.load()
     # Some files have their EXIF data after the pixels.
@@ -165,7 +167,7 @@ def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:
     raise UnreadableError("not an image")
 
 
-def _orientation(image: ImageFile.ImageFile) -> int:
+def _orientation(image: Image.Image) -> int:
     # A TIFF file has none here: Pillow transposes it by itself.
     return read_orientation(image.info.get("exif", b""))
 

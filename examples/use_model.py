@@ -1,0 +1,15 @@
+"""Use a model that `meanteacher fit` trained: python examples/use_model.py MODEL PHOTOS"""
+
+import sys
+
+from meanteacher.classifier.bundle import load
+
+
+def main(model: str, photos: str) -> None:
+    predictions = load(model).predict(photos)
+    for name, label, confidence in zip(predictions.names, predictions, predictions.confidence, strict=True):
+        print(f"{name}\t{label or predictions.problems[name]}\t{confidence:.4f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
