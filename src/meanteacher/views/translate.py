@@ -18,6 +18,10 @@ class Translate:
 
     pixels: int
 
+    def __post_init__(self) -> None:
+        if self.pixels < 0:
+            raise InputError(f"Translate shifts by at least 0 pixels; got {self.pixels}.")
+
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         n, channels, height, width = images.shape
         if self.pixels >= min(height, width):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from meanteacher.core import InputError
 from meanteacher.views.normalise import parts, to_float
 
 _CHUNK = 4096
@@ -23,6 +24,10 @@ class Zca:
     contrast: bool
     epsilon: float
     """Added to the covariance's diagonal: how far directions of little variance are left alone."""
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise InputError(f"Zca adds an epsilon of at least 0 to the covariance; got {self.epsilon}.")
 
     def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
         n_values = images[0].numel()
