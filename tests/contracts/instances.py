@@ -37,8 +37,6 @@ from meanteacher.views import (
     Zca,
 )
 
-OPERATIONS = RandAugment().operations
-
 VIEWS: dict[str, Augment] = {
     "chain": Chain((Flip(), Translate(2), Noise(0.15))),
     "crop": Crop(),
@@ -48,7 +46,7 @@ VIEWS: dict[str, Augment] = {
     "jitter": Jitter(),
     "noise": Noise(0.15),
     "randaugment": RandAugment(),
-    **{f"randaugment-{name}": RandAugment(1, 1.0, (name,)) for name in OPERATIONS if name != "identity"},
+    **{f"randaugment-{name}": RandAugment(1, 1.0, (name,)) for name in RandAugment().operations if name != "identity"},
     "rotate": Rotate(),
     "translate": Translate(2),
 }
@@ -65,6 +63,14 @@ IDENTITIES: dict[str, Augment] = {
 }
 """Views whose fields say that they change nothing."""
 
+ALL_VIEWS = {**VIEWS, **IDENTITIES}
+
+
+def shown_shape(view: Augment, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what was given; only Crop may be asked for another size."""
+    return (*shape[:2], view.size, view.size) if isinstance(view, Crop) and view.size else shape
+
+
 NORMALISERS: dict[str, Normaliser] = {
     "per-channel": PerChannel(),
     "per-image": PerImage(),
@@ -74,7 +80,7 @@ NORMALISERS: dict[str, Normaliser] = {
 
 
 def _create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
-    features = (nn.Conv2d(in_chans, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
+    features = (nn.Conv2d(in_chans, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
     return nn.Sequential(*features, nn.Flatten(), nn.Linear(64, num_classes))
 
 
@@ -96,12 +102,12 @@ NETWORKS: dict[str, ModelSpec] = {
     "fast": FastNet(width=0.25),
     "mirrored": Mirrored(model=Conv13(width=0.05)),
     "mirrored-two-outputs": Mirrored(model=WideResNet(depth=10, widen=1, outputs=2)),
-    "mlp": Mlp(hidden=(20, 10), dropout=0.1),
-    "resnext152": ResNeXt152(width=0.05),
+    "mlp": Mlp(hidden=(20, 10), dropout=0.1, outputs=2),
+    "resnext152": ResNeXt152(width=0.05, outputs=2),
     "shake26": Shake26(width=0.05, outputs=2),
-    "wrn": WideResNet(depth=10, widen=1),
+    "wrn": WideResNet(depth=10, widen=1, outputs=2),
 }
 GENERATORS: dict[str, PointGenerator | ImageGenerator] = {
-    "points": PointGenerator(),
-    "images": ImageGenerator(width=0.05),
+    "generator-points": PointGenerator(),
+    "generator-images": ImageGenerator(width=0.05),
 }

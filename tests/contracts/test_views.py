@@ -8,14 +8,13 @@ from typing import Any
 import contract
 import pytest
 import torch
-from instances import IDENTITIES, NORMALISERS, VIEWS
+from instances import ALL_VIEWS, IDENTITIES, NORMALISERS, VIEWS, shown_shape
 from torch import Tensor
 
 from meanteacher import views
-from meanteacher.core import Augment, InputError
+from meanteacher.core import InputError
 from meanteacher.views import Chain, Crop, Cutout, Jitter, Noise, Normaliser, RandAugment, Rotate, Translate, Zca
 
-ALL_VIEWS = {**VIEWS, **IDENTITIES}
 every_view = pytest.mark.parametrize("name", ALL_VIEWS)
 every_drawing_view = pytest.mark.parametrize("name", VIEWS)
 every_normaliser = pytest.mark.parametrize("normaliser", NORMALISERS.values(), ids=NORMALISERS)
@@ -34,11 +33,6 @@ def bytes_of(*shape: int, seed: int = 0) -> Tensor:
     """Random images whose channels differ in brightness and contrast."""
     scale = torch.linspace(0.2, 1, shape[1]).view(1, -1, *[1] * (len(shape) - 2))
     return (torch.rand(shape, generator=seeded(seed)) * scale * 255).to(torch.uint8)
-
-
-def shown_shape(view: Augment, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of what was given; only Crop may be asked for another size."""
-    return (*shape[:2], view.size, view.size) if isinstance(view, Crop) and view.size else shape
 
 
 def test_every_view_and_normaliser_of_the_package_is_held_to_the_contract():

@@ -223,9 +223,3 @@ def test_an_unknown_library_and_a_wrong_number_of_outputs_are_refused_at_once() 
         External(library="keras", name="resnet18")
     with pytest.raises(InputError, match="got 3"):
         External(library="timm", name="resnet18", outputs=3)
-
-
-@pytest.mark.usefixtures("timm")
-def test_tables_are_refused() -> None:
-    with pytest.raises(InputError, match=r"timm's resnet18 takes images .* got data of shape \(20,\). Use Mlp"):
-        External(library="timm", name="resnet18").build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))
