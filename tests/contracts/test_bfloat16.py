@@ -1,4 +1,4 @@
-"""Every network and every method trains in bfloat16: nothing but its products is computed in it, and no two types clash.
+"""Every network and every method trains in bfloat16: only products are computed in it, and no two types clash.
 
 Shown with tensors without values. On some virtual machines a real bfloat16 convolution ends the process (decision 10).
 """

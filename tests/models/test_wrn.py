@@ -137,10 +137,10 @@ def test_images_of_any_size_fit(shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("depth", [4, 27, 30, -2])
 def test_a_depth_that_cannot_be_built_is_refused(depth: int) -> None:
-    with pytest.raises(InputError, match=rf"6 n \+ 4: 10, 16, 22, 28, .* got {depth}\."):
+    with pytest.raises(InputError, match=rf"depth .*10, 16, 22, 28.* {depth}\b"):
         small(depth=depth)
 
 
 def test_a_network_without_channels_is_refused() -> None:
-    with pytest.raises(InputError, match=r"widen multiplies the channels of a WideResNet: .* got 0"):
+    with pytest.raises(InputError, match=r"widen .* 0\b"):
         small(widen=0)
