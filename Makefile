@@ -11,9 +11,9 @@ test test-numerics portable mutants golden: export OMP_NUM_THREADS ?= 1
 OLD_ATEN := ATEN_CPU_CAPABILITY=default
 OLD_CPU  := $(OLD_ATEN) ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
 # What computes; without the tests of these folders that take long and judge no number.
-NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models tests/views tests/fit \
-	tests/test_costs.py tests/test_teacher.py tests/test_evaluate.py tests/test_examples.py src \
-	--ignore tests/contracts/test_devices.py --ignore tests/fit/test_fitting.py \
+NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models tests/views tests/fitting \
+	tests/classifier tests/test_stats.py tests/test_costs.py tests/test_teacher.py tests/test_evaluate.py tests/test_examples.py src \
+	--ignore tests/contracts/test_devices.py --ignore tests/fitting/test_fit.py \
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 

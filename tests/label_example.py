@@ -10,9 +10,9 @@ from threading import Event, Thread
 
 from PIL import Image
 
-from meanteacher.fit.label_file import read_labels
 from meanteacher.label.server import LabelServer
 from meanteacher.label.session import Session, open_session
+from meanteacher.photos.tables import read_labels
 
 CLASSES = ("cat", "dog", "owl")
 ASKED = ("unlabelled/one.jpg", "unlabelled/two.png", "unlabelled/three.jpg")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from meanteacher.core import Schedule
-from meanteacher.recipes import Recipe
+from meanteacher.experiment import Recipe
 
 ERRORS = {
     # Table 1, the three last rows, and Table 2, the same: error in per cent, standard deviation over the runs.

@@ -16,6 +16,7 @@ import meanteacher
 from meanteacher.core import Augment, Batch, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, Mixed, TrainTest, make_split
 from meanteacher.data.download import Progress
+from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.methods import (
     FixMatch,
     FreeMatch,
@@ -31,7 +32,6 @@ from meanteacher.methods import (
     Vat,
     VatEntMin,
 )
-from meanteacher.recipes import DataSpec, Recipe
 from meanteacher.schedules import Constant
 from meanteacher.train import Adam
 from meanteacher.train.state import trained_parameters

@@ -11,36 +11,26 @@ import meanteacher
 
 SRC = Path(meanteacher.__file__).parent
 
-_TRAINING = {
-    *("core", "devices", "files", "seeding", "data", "views", "models", "schedules"),
-    *("costs", "teacher", "methods", "evaluate", "train"),
-}
+_FOUNDATION = {"core", "seeding", "passes", "devices", "files", "formats", "stats"}
+_PARTS = {"data", "views", "models", "schedules", "costs", "teacher"}
+_TRAINING = _FOUNDATION | _PARTS | {"methods", "evaluate", "train"}
 # part -> the parts it may import besides itself
 MAY_IMPORT = {
-    "core": set(),
+    **{part: set() for part in _FOUNDATION},
     "devices": {"core"},
-    "files": set(),
-    "formats": set(),
-    "seeding": set(),
-    "passes": set(),
-    "data": {"core", "devices", "seeding", "passes"},
-    "views": {"core", "seeding"},
-    "models": {"core", "seeding", "passes"},
-    "schedules": {"core", "seeding"},
-    "costs": {"core", "devices", "seeding"},
-    "teacher": {"core", "seeding", "passes"},
-    "methods": {"core", "seeding", "passes", "schedules", "costs", "teacher"},
-    "evaluate": {"core", "seeding", "passes", "data"},
-    "train": {"core", "devices", "formats", "seeding", "passes", "evaluate"},
-    "recipes": _TRAINING,
-    "report": {"formats"},
-    "fit": _TRAINING | {"formats", "passes", "recipes", "report"},
-    "label": {"core", "files", "fit", "formats"},
-    "bench": _TRAINING - {"costs"} | {"fit"},
-    "cli": {
-        *("bench", "core", "data", "evaluate", "fit", "formats", "label", "models", "methods", "recipes", "train"),
-        "report",
-    },
+    **dict.fromkeys(_PARTS, _FOUNDATION),
+    "methods": _FOUNDATION | {"schedules", "costs", "teacher"},
+    "evaluate": _FOUNDATION | {"data"},
+    "train": _FOUNDATION | {"evaluate"},
+    "experiment": _TRAINING,
+    "recipes": _TRAINING | {"experiment"},
+    "photos": _FOUNDATION,
+    "report": {"files", "formats"},
+    "classifier": _TRAINING | {"photos"},
+    "fitting": _TRAINING | {"experiment", "recipes", "photos", "classifier", "report"},
+    "label": _FOUNDATION | {"photos", "classifier", "fitting"},
+    "bench": _TRAINING | {"photos", "classifier", "fitting"},
+    "cli": _TRAINING | {"experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "bench"},
 }
 
 

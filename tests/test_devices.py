@@ -9,14 +9,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from meanteacher import devices
+from meanteacher.classifier.bundle import Bundle, save_bundle
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Problem
 from meanteacher.devices import choose_device, device_name, free_bytes, in_double, same_kind, wait_for
-from meanteacher.fit.bundle import Bundle, save_bundle
+from meanteacher.experiment import run
+from meanteacher.experiment.folder import environment
 from meanteacher.models import FastNet
 from meanteacher.passes import SameNoise
-from meanteacher.recipes import run
-from meanteacher.recipes.environment import environment
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.views import PerChannel
 from support import recipe

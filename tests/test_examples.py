@@ -19,13 +19,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from meanteacher.classifier.bundle import Bundle, load_bundle, save_bundle
+from meanteacher.classifier.export import export_onnx
+from meanteacher.classifier.predict import predict
 from meanteacher.core import Problem
-from meanteacher.fit.bundle import Bundle, load_bundle, save_bundle
-from meanteacher.fit.decode import decode
-from meanteacher.fit.export import export_onnx
-from meanteacher.fit.prediction import predict
+from meanteacher.experiment import run
 from meanteacher.models import FastNet, Mlp
-from meanteacher.recipes import run
+from meanteacher.photos.decode import decode
 from meanteacher.schedules import Constant
 from meanteacher.views import PerChannel
 from support import DECAY, recipe

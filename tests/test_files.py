@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from meanteacher import files
-from meanteacher.files import HeldError, locked
+from meanteacher.files import HeldError, atomic_file, locked, write_atomic, write_json
 from support import child_environment, held_by_another_process
 
 
@@ -109,7 +109,7 @@ def test_every_module_can_be_imported_where_there_is_nothing_of_posix():
 def test_a_run_is_trained_interrupted_and_resumed_where_there_is_nothing_of_posix(tmp_path: Path):
     as_on_windows(
         "from pathlib import Path\n"
-        "from meanteacher.recipes import run\n"
+        "from meanteacher.experiment import run\n"
         "from support import MadeUp, recipe\n"
         "out, small = Path(sys.argv[1]), recipe(steps=10)\n"
         "asked = iter([False] * 6 + [True])\n"
@@ -124,7 +124,7 @@ def test_a_run_is_trained_interrupted_and_resumed_where_there_is_nothing_of_posi
 def test_images_are_decoded_and_labelled_where_there_is_nothing_of_posix(tmp_path: Path):
     as_on_windows(
         "from pathlib import Path\n"
-        "from meanteacher.fit.cache import decode_all\n"
+        "from meanteacher.photos.cache import decode_all\n"
         "from label_example import KNOWN, make_example\n"
         "example = make_example(Path(sys.argv[1]))\n"
         "session = example.session()\n"
@@ -133,3 +133,21 @@ def test_images_are_decoded_and_labelled_where_there_is_nothing_of_posix(tmp_pat
         "assert example.labels() == {**KNOWN, 'unlabelled/one.jpg': 'owl'}\n",
         str(tmp_path),
     )
+
+
+def test_a_file_is_replaced_whole_or_stays_as_it_was_and_nothing_is_left_beside_it(tmp_path: Path):
+    path = tmp_path / "file"
+    assert write_atomic(path, "first").read_text() == "first"
+
+    def write_half() -> None:
+        with atomic_file(path) as file:
+            file.write(b"half")
+            assert path.read_text() == "first"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_half()
+    assert path.read_text() == "first"
+    assert write_atomic(path, b"\xff").read_bytes() == b"\xff"
+    assert write_json(path, {"a": [1, None]}).read_text() == '{\n "a": [\n  1,\n  null\n ]\n}'
+    assert list(tmp_path.iterdir()) == [path]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import find
-from meanteacher.recipes.describe import fingerprint
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = sorted((DOCS / "records" / "fast").rglob("record.json"))

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from meanteacher.core import Method as Method
     from meanteacher.core import Problem as Problem
     from meanteacher.core import StepOutput as StepOutput
+    from meanteacher.experiment import Recipe as Recipe
+    from meanteacher.experiment import run as run
     from meanteacher.methods import MeanTeacher as MeanTeacher
     from meanteacher.methods import PiModel as PiModel
     from meanteacher.methods import Supervised as Supervised
-    from meanteacher.recipes import Recipe as Recipe
-    from meanteacher.recipes import run as run
     from meanteacher.teacher import Teacher as Teacher
 
 _HOME = {
@@ -37,11 +37,11 @@ _HOME = {
     "Method": "core",
     "PiModel": "methods",
     "Problem": "core",
-    "Recipe": "recipes",
+    "Recipe": "experiment",
     "StepOutput": "core",
     "Supervised": "methods",
     "Teacher": "teacher",
-    "run": "recipes",
+    "run": "experiment",
 }
 __all__ = list(_HOME)
 

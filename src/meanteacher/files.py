@@ -1,10 +1,13 @@
-"""The one lock: a folder or a file that one process at a time may write."""
+"""Files: the one atomic write, and the one lock."""
 
 import errno
+import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock, Timeout
 
@@ -41,3 +44,30 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name when the block ends without an error, so that nobody reads half of it."""
+    # Beside the target, since only a rename within one file system is atomic.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, content: str | bytes) -> Path:
+    """Write the whole file, or leave it as it was. Returns the path."""
+    with atomic_file(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+def write_json(path: Path, value: object) -> Path:
+    """Write a value as JSON, the whole file or nothing. Returns the path."""
+    return write_atomic(path, json.dumps(value, indent=1))

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
 from fit_example import fit_example, many_classes
@@ -63,7 +64,7 @@ def show(browser: Browser, tmp_path: Path):
     def show(kind: str = "plain") -> Path:
         path = tmp_path / "report.html"
         path.write_text(html_of(kind), encoding="utf-8")
-        browser.open(path)
+        browser.get(path.as_uri())
         return path
 
     return show
@@ -89,7 +90,7 @@ def test_hostile_names_run_nothing_and_ask_for_nothing(browser: Browser, show):
 def test_even_a_script_that_got_in_would_be_refused(browser: Browser, tmp_path: Path):
     html = html_of("plain").replace("<main>", f"{HOSTILE}<img src='https://example.invalid/a.png'><main>")
     (tmp_path / "broken.html").write_text(html, encoding="utf-8")
-    browser.open(tmp_path / "broken.html")
+    browser.get((tmp_path / "broken.html").as_uri())
     assert browser.run("return document.title") == "forest-finds – meanteacher"
     assert len([line for line in browser.complaints() if "Content Security Policy" in line]) >= 2
 
@@ -115,7 +116,7 @@ def test_only_wide_tables_and_code_scroll_sideways_on_a_phone(browser: Browser, 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_stands_out_from_its_background(browser: Browser, show, scheme: str):
-    browser.prefer(color_scheme=scheme)
+    browser.emulate_media(color_scheme=scheme)
     show("hostile")
     assert browser.run(LOW_CONTRAST) == []
 
@@ -124,10 +125,10 @@ def test_the_page_is_dark_for_readers_who_prefer_it(browser: Browser, show):
     def background() -> str:
         return browser.run("return getComputedStyle(document.body).backgroundColor")
 
-    browser.prefer(color_scheme="light")
+    browser.emulate_media(color_scheme="light")
     show()
     light = background()
-    browser.prefer(color_scheme="dark")
+    browser.emulate_media(color_scheme="dark")
     assert (light, background()) == ("rgb(252, 251, 248)", "rgb(22, 24, 27)")
 
 
@@ -148,14 +149,14 @@ def test_print_shows_all_classes_and_no_links(browser: Browser, show):
     shown = "const e = document.querySelector('.long'); return [e.scrollHeight > e.clientHeight + 1, "
     shown += "document.querySelector('.contents').checkVisibility()]"
     assert browser.run(shown) == [True, True]
-    browser.print_preview()
+    browser.emulate_media("print")
     assert browser.run(shown) == [False, False]
 
 
 def test_the_headings_and_links_work_with_the_keyboard(browser: Browser, show):
     show()
-    browser.press("Tab")
+    browser.press(Keys.TAB)
     assert browser.run("return document.activeElement.textContent") == "Error"
-    browser.press("Tab", "Enter")
+    browser.press(Keys.TAB, Keys.ENTER)
     browser.wait_for("location.hash === '#curves'")
     assert browser.run("return Math.abs(document.querySelector('#curves').getBoundingClientRect().top) < 60")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
 from label_example import ASKED, CLASSES, KNOWN, Example, make_example, serving
@@ -31,11 +32,11 @@ def settle(browser: Browser) -> None:
 
 
 def open_page(browser: Browser, server: LabelServer) -> None:
-    browser.open(server.address)
+    browser.get(server.address)
     settle(browser)
 
 
-def press(browser: Browser, *keys: str, holding: str | None = None) -> None:
+def press(browser: Browser, *keys: str, holding: str = "") -> None:
     for key in keys:
         browser.press(key, holding=holding)
         settle(browser)
@@ -63,7 +64,7 @@ def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer,
     press(browser, "o")
     assert example.labels() == {**KNOWN, ONE: "owl"}
     assert browser.text("#progress") == "2 of 3"
-    press(browser, "Enter")
+    press(browser, Keys.ENTER)
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
     press(browser, "c")
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog", THREE: "cat"}
@@ -75,10 +76,10 @@ def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer,
 
 
 @pytest.mark.parametrize(
-    "keys", [("Backspace", None), ("ArrowLeft", None), ("z", "Control")], ids=["Backspace", "left", "Ctrl-Z"]
+    "keys", [(Keys.BACKSPACE, ""), (Keys.ARROW_LEFT, ""), ("z", Keys.CONTROL)], ids=["Backspace", "left", "Ctrl-Z"]
 )
 def test_undo_takes_the_last_answer_back(
-    browser: Browser, server: LabelServer, example: Example, keys: tuple[str, str | None]
+    browser: Browser, server: LabelServer, example: Example, keys: tuple[str, str]
 ):
     key, holding = keys
     open_page(browser, server)
@@ -108,7 +109,7 @@ def test_a_key_that_is_the_name_of_a_class_means_that_class(
         press(browser, *pressed)
         assert example.labels() == {**KNOWN, **dict(zip(ASKED, expected, strict=True))}
         assert browser.text("#undo span") == f"Undo “{expected[-1]}”"
-        press(browser, "Backspace")
+        press(browser, Keys.BACKSPACE)
         assert example.labels() == {**KNOWN, ONE: expected[0], TWO: expected[1]}
         assert browser.text("#name") == THREE
         assert_nothing_wrong(browser, server)
@@ -127,7 +128,7 @@ def test_a_letter_that_two_classes_begin_with_saves_nothing(browser: Browser, ex
 
 def test_undo_works_from_the_end_too(browser: Browser, server: LabelServer, example: Example):
     open_page(browser, server)
-    press(browser, "c", "c", "c", "Backspace")
+    press(browser, "c", "c", "c", Keys.BACKSPACE)
     assert example.labels() == {**KNOWN, ONE: "cat", TWO: "cat"}
     assert browser.text("#name") == THREE
     assert visible(browser, "#image")
@@ -137,7 +138,7 @@ def test_skipped_images_have_no_label_and_come_back_when_asked_for(
     browser: Browser, server: LabelServer, example: Example
 ):
     open_page(browser, server)
-    press(browser, " ", "d", "ArrowRight")
+    press(browser, " ", "d", Keys.ARROW_RIGHT)
     assert example.labels() == {**KNOWN, TWO: "dog"}
     assert browser.text("#end-title") == "1 of 3 images labelled, 2 skipped."
     browser.click("#again")
@@ -170,15 +171,15 @@ def test_the_mouse_does_all_that_the_keys_do(browser: Browser, server: LabelServ
         settle(browser)
     assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dog"}
     # A click leaves no button behind that Enter would press once more.
-    press(browser, "Backspace")
-    press(browser, "Enter")
+    press(browser, Keys.BACKSPACE)
+    press(browser, Keys.ENTER)
     assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dog"}
 
 
 def test_a_button_that_has_the_focus_is_what_enter_presses(browser: Browser, server: LabelServer, example: Example):
     open_page(browser, server)
     browser.run("document.querySelector('#classes li:nth-child(1) button').focus()")
-    press(browser, "Enter")
+    press(browser, Keys.ENTER)
     assert example.labels() == {**KNOWN, ONE: "cat"}
 
 
@@ -186,8 +187,8 @@ def test_a_class_can_be_added(browser: Browser, server: LabelServer, example: Ex
     open_page(browser, server)
     browser.press("+")
     # Keys that mean something elsewhere are letters here.
-    browser.type("1 u<b>")
-    browser.press("Backspace", "Enter")
+    browser.press("1 u<b>")
+    browser.press(Keys.BACKSPACE, Keys.ENTER)
     settle(browser)
     assert example.labels() == {**KNOWN, ONE: "1 u<b"}
     assert browser.text("#classes li:last-child span") == "1 u<b"
@@ -199,20 +200,20 @@ def test_many_classes_are_found_by_typing(browser: Browser, example: Example):
     example.tell_of_the_fit(class_names=["great owl", *CLASSES, *(f"kind {k}" for k in range(40)), "dugong"])
     with serving(example.session()) as server:
         open_page(browser, server)
-        browser.type("owl")
+        browser.press("owl")
         # One that begins with it comes before one that holds it.
         assert browser.run("return [...document.querySelectorAll('#classes li')].map(e => e.textContent)") == [
             "owl",
             "great owl",
         ]
-        press(browser, "Enter")
+        press(browser, Keys.ENTER)
         assert example.labels() == {**KNOWN, ONE: "owl"}
-        press(browser, "Enter")
+        press(browser, Keys.ENTER)
         assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
-        press(browser, "Backspace", " ")
+        press(browser, Keys.BACKSPACE, " ")
         assert browser.text("#name") == THREE
-        browser.type("du")
-        press(browser, "Enter")
+        browser.press("du")
+        press(browser, Keys.ENTER)
         assert example.labels() == {**KNOWN, ONE: "owl", THREE: "dugong"}
         assert_nothing_wrong(browser, server)
 
@@ -223,8 +224,8 @@ def test_a_name_that_is_typed_in_full_is_the_one_that_is_taken(browser: Browser,
     with serving(example.session()) as server:
         open_page(browser, server)
         for typed in "7B4":
-            browser.type(typed)
-            press(browser, "Enter")
+            browser.press(typed)
+            press(browser, Keys.ENTER)
         assert example.labels() == {**KNOWN, ONE: "7", TWO: "B", THREE: "4"}
 
 
@@ -260,7 +261,7 @@ def test_an_image_that_cannot_be_read_can_only_be_skipped(browser: Browser, exam
     with serving(example.session()) as server:
         open_page(browser, server)
         assert browser.text("#problem") == "This image cannot be read: not an image. Skip it."
-        press(browser, "c", "Enter")
+        press(browser, "c", Keys.ENTER)
         assert browser.text("#name") == ONE
         assert not example.file.exists()
         press(browser, " ")
@@ -279,7 +280,7 @@ def test_what_is_shown_is_told_to_a_reader_of_the_screen(browser: Browser, serve
 
 def test_the_focus_can_be_seen(browser: Browser, server: LabelServer):
     open_page(browser, server)
-    browser.press("Tab")
+    browser.press(Keys.TAB)
     focused = "getComputedStyle(document.activeElement)"
     assert browser.run("return document.activeElement.id") == "accept"
     assert browser.run(f"return {focused}.outlineStyle + {focused}.outlineWidth") == "solid3px"
@@ -291,7 +292,7 @@ def test_all_that_is_needed_fits_on_the_screen(
     browser: Browser, server: LabelServer, size: tuple[int, int], scheme: str
 ):
     browser.resize(*size)
-    browser.prefer(color_scheme=scheme)
+    browser.emulate_media(color_scheme=scheme)
     open_page(browser, server)
     width, height = size
     assert browser.run("return document.documentElement.scrollWidth") == width

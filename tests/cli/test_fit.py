@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fit_example import fit_example
 from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
-from meanteacher.fit.answer import answer, estimate
+from meanteacher.fitting.answer import answer, estimate
 
 
 def _written(folder: Path) -> Path:

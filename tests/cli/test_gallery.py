@@ -16,13 +16,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from meanteacher.cli import gallery, many
+from meanteacher.cli import gallery, run
 from meanteacher.cli.app import app
 from meanteacher.data import Split
+from meanteacher.experiment import restored
 from meanteacher.methods import METHODS
-from meanteacher.recipes import RECIPES, moons, restored
+from meanteacher.recipes import RECIPES, moons
 from meanteacher.report import load_record
-from meanteacher.report.gathered import load_gathered
+from meanteacher.report.methods_page import load_gathered
 from support import PATIENCE
 
 
@@ -101,7 +102,7 @@ def test_every_number_on_the_page_is_in_the_gathered_records(made: Path):
 
 def test_running_it_again_trains_nothing_and_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch):
     before = _files(made / "docs")
-    monkeypatch.setattr(sys.modules["meanteacher.recipes.run"], "train", _not_now)
+    monkeypatch.setattr(sys.modules["meanteacher.experiment.run"], "train", _not_now)
     again = _gallery(*_folders(made), "--draws", "2")
     assert again.exit_code == 0, again.output
     assert _files(made / "docs") == before
@@ -197,7 +198,7 @@ def test_probability_is_that_of_the_predictor_without_noise_behind_its_normalise
 def test_ctrl_c_in_training_saves_and_going_on_ends_the_same(
     tmp_path: Path, made: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    _signal_in(monkeypatch, many, "run", call=3)
+    _signal_in(monkeypatch, run, "run", call=3)
     stopped = _gallery(*_folders(tmp_path), "--draws", "2")
     assert stopped.exit_code == 75, stopped.output
     command = f"meanteacher gallery --out {tmp_path / 'docs'} --runs {tmp_path / 'runs'} --draws 2"

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from meanteacher.cli import many
+from meanteacher.cli import run as command
 from meanteacher.cli.app import app
 
 
 def test_interrupted_demo_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    run = many.run
+    run = command.run
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
         return run(*arguments, **options)
 
-    monkeypatch.setattr(many, "run", interrupted)
+    monkeypatch.setattr(command, "run", interrupted)
     out = tmp_path / "a demo"
     stopped = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["demo", "--out", str(out), "--draws", "3"])
     assert stopped.exit_code == 75, stopped.output

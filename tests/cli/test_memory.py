@@ -20,7 +20,7 @@ def faults():
 faults(), faults()
 print(faults())
 """
-_KEEP = "from meanteacher.cli.memory import keep_freed_memory; keep_freed_memory()"
+_KEEP = "from meanteacher.cli.console import keep_freed_memory; keep_freed_memory()"
 
 
 def page_faults(before: str) -> int:

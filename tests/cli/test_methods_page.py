@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from meanteacher.cli import gallery
+from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES
-from meanteacher.recipes.describe import fingerprint
-from meanteacher.report.gathered import load_gathered
+from meanteacher.report.methods_page import load_gathered
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,13 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from meanteacher.classifier.bundle import Bundle, Seen, load_bundle, save_bundle
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
-from meanteacher.fit.bundle import Bundle, load_bundle, save_bundle
-from meanteacher.fit.decode import decode
-from meanteacher.fit.duplicates import digest
-from meanteacher.fit.seen import Seen
 from meanteacher.models import FastNet
+from meanteacher.photos.decode import decode
+from meanteacher.photos.duplicates import digest
 from meanteacher.views import PerImage
 
 SIZE = 16

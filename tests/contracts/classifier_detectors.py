@@ -19,12 +19,12 @@ from fit_world import softmax, under, wilson
 from PIL import Image
 from safetensors.torch import load_file
 
+from meanteacher.classifier import predict as prediction
+from meanteacher.classifier.bundle import Bundle, load_bundle, save_bundle
+from meanteacher.classifier.evaluate import evaluate
+from meanteacher.classifier.export import export_onnx, metadata
+from meanteacher.classifier.predict import predict
 from meanteacher.core import Problem
-from meanteacher.fit import classify
-from meanteacher.fit.bundle import Bundle, load_bundle, save_bundle
-from meanteacher.fit.evaluation import evaluate
-from meanteacher.fit.export import export_onnx, metadata
-from meanteacher.fit.prediction import predict
 from meanteacher.models import FastNet
 from meanteacher.views import PerChannel
 
@@ -134,7 +134,7 @@ def probabilities_are_softmax_at_the_models_temperature() -> None:
 def every_photo_is_predicted_under_its_name() -> None:
     known = model()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classify, "_CHUNK", 5)
+        patch.setattr(prediction, "_CHUNK", 5)
         out = Path(folder) / "predictions.csv"
         summary = predict(load_bundle(known.folder), known.photos, out, device="cpu")
         rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))

@@ -22,9 +22,9 @@ from torch import nn
 from meanteacher import costs, evaluate, schedules, teacher
 from meanteacher.core import UNLABELLED, Batch
 from meanteacher.data import Fixed, ImageStream, Mixed, make_split
+from meanteacher.experiment import run
 from meanteacher.methods import FixMatch, MeanTeacher, PiModel
 from meanteacher.methods.temporal_ensembling import EnsembleTable
-from meanteacher.recipes import run
 from meanteacher.teacher import Teacher
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
 from support import (

@@ -19,11 +19,11 @@ from catalogue import Checks, named
 from fit_world import CLASSES, METHODS, NEW_CLASS, Fit, Judged, calibration_error, paired, softmax, under, wilson
 from safetensors.torch import load_file
 
+from meanteacher.classifier.bundle import load_bundle
+from meanteacher.classifier.evaluate import evaluate
 from meanteacher.core import Problem
-from meanteacher.fit import results, rounds
-from meanteacher.fit.bundle import load_bundle
-from meanteacher.fit.evaluation import evaluate
-from meanteacher.fit.previous import read_previous
+from meanteacher.fitting import crossval, results
+from meanteacher.fitting.warm_start import read_previous
 
 _KINDS = {"mean-teacher": "MeanTeacher", "supervised": "Supervised"}
 _CLOSE = 1e-3
@@ -346,7 +346,7 @@ def of_results() -> Checks:
         done = fit_world.in_folds()
         judged = _made_up(done.judged)
         outputs = {
-            method: rounds.Judged(judged.logits[method], judged.wrong(method), done.fitted.judged[method].first)
+            method: crossval.Judged(judged.logits[method], judged.wrong(method), done.fitted.judged[method].first)
             for method in METHODS
         }
         out = Path(tempfile.mkdtemp(dir=done.out.parent)) / "results"

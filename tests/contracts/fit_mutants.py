@@ -3,18 +3,10 @@
 import numpy as np
 from catalogue import Catalogue, Patch, replace, rewrite
 
-from meanteacher.fit import (
-    answer,
-    continued,
-    duplicates,
-    estimate,
-    evaluation,
-    fitting,
-    judging,
-    results,
-    rounds,
-    suggest,
-)
+from meanteacher import stats
+from meanteacher.classifier import evaluate
+from meanteacher.fitting import answer, crossval, fit, label_next, plan, results
+from meanteacher.photos import duplicates
 
 MUTANTS = Catalogue()
 held_out = MUTANTS.of("fit with a held-out part")
@@ -28,14 +20,14 @@ of_results = MUTANTS.of("results of a fit")
 
 @held_out
 def student_is_judged_and_shipped_instead_of_the_teacher(patch: Patch) -> None:
-    rewrite(patch, rounds.Rounds.train, "state.predictor(recipe.method)", "state.student")
+    rewrite(patch, crossval.Rounds.train, "state.predictor(recipe.method)", "state.student")
 
 
 @held_out
 def worse_of_the_two_methods_ships(patch: Patch) -> None:
     rewrite(
         patch,
-        fitting._trained,
+        fit._trained,
         'judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum()',
         'judged["mean-teacher"].wrong.sum() > judged["supervised"].wrong.sum()',
     )
@@ -43,12 +35,12 @@ def worse_of_the_two_methods_ships(patch: Patch) -> None:
 
 @held_out
 def supervised_model_ships_under_the_name_of_mean_teacher(patch: Patch) -> None:
-    rewrite(patch, fitting._trained, "judged[better].first", 'judged["supervised"].first')
+    rewrite(patch, fit._trained, "judged[better].first", 'judged["supervised"].first')
 
 
 @held_out
 def copies_of_an_image_stand_on_both_sides(patch: Patch) -> None:
-    rewrite(patch, fitting.fit, "groups = duplicate_groups(decoded.images)", "groups = np.arange(len(photos))")
+    rewrite(patch, fit.fit, "groups = duplicate_groups(decoded.images)", "groups = np.arange(len(photos))")
 
 
 @held_out
@@ -58,14 +50,14 @@ def copies_that_were_saved_again_stand_on_both_sides(patch: Patch) -> None:
 
 @held_out
 def labels_of_judging_images_teach(patch: Patch) -> None:
-    rewrite(patch, rounds.learnt_from, "np.setdiff1d(usable[is_known], part)", "usable[is_known]")
+    rewrite(patch, crossval.learnt_from, "np.setdiff1d(usable[is_known], part)", "usable[is_known]")
 
 
 @held_out
 def judging_images_are_learned_from_without_their_labels(patch: Patch) -> None:
     rewrite(
         patch,
-        rounds.learnt_from,
+        crossval.learnt_from,
         "usable[~is_known & ~is_copy]",
         "np.union1d(usable[~is_known & ~is_copy], part)",
     )
@@ -73,12 +65,12 @@ def judging_images_are_learned_from_without_their_labels(patch: Patch) -> None:
 
 @held_out
 def copies_of_judging_images_are_learned_from_without_a_label(patch: Patch) -> None:
-    rewrite(patch, rounds.learnt_from, "usable[~is_known & ~is_copy]", "usable[~is_known]")
+    rewrite(patch, crossval.learnt_from, "usable[~is_known & ~is_copy]", "usable[~is_known]")
 
 
 @held_out
 def images_that_taught_the_model_judge_it_as_new_ones(patch: Patch) -> None:
-    rewrite(patch, evaluation.evaluate, 'counted = (kinds == kind) & (kind != "training")', 'counted = kinds != ""')
+    rewrite(patch, evaluate.evaluate, 'counted = (kinds == kind) & (kind != "training")', 'counted = kinds != ""')
 
 
 @held_out
@@ -88,7 +80,7 @@ def images_that_were_held_out_are_remembered_as_taught(patch: Patch) -> None:
 
 @held_out
 def files_that_are_no_images_are_learned_from_as_black_ones(patch: Patch) -> None:
-    rewrite(patch, fitting.fit, "sorted(decoded.unreadable)", "[]")
+    rewrite(patch, fit.fit, "sorted(decoded.unreadable)", "[]")
 
 
 @held_out
@@ -96,7 +88,7 @@ def one_class_judges_for_all(patch: Patch) -> None:
     """The first quarter of the labelled images by their names, as when they are not shuffled."""
     rewrite(
         patch,
-        judging.choose_judging,
+        crossval.choose_judging,
         "_dealt(known, labels, groups, n_parts, seed)[:1]",
         "(np.sort(known)[: len(known) // n_parts],)",
     )
@@ -109,7 +101,7 @@ def one_class_judges_for_all(patch: Patch) -> None:
 def students_are_judged_and_a_teacher_ships(patch: Patch) -> None:
     rewrite(
         patch,
-        rounds.Rounds.train,
+        crossval.Rounds.train,
         "state.predictor(recipe.method)",
         "(state.student if len(part) else state.predictor(recipe.method))",
     )
@@ -119,7 +111,7 @@ def students_are_judged_and_a_teacher_ships(patch: Patch) -> None:
 def teachers_are_judged_and_a_student_ships(patch: Patch) -> None:
     rewrite(
         patch,
-        rounds.Rounds.train,
+        crossval.Rounds.train,
         "state.predictor(recipe.method)",
         "(state.predictor(recipe.method) if len(part) else state.student)",
     )
@@ -129,7 +121,7 @@ def teachers_are_judged_and_a_student_ships(patch: Patch) -> None:
 def mean_teacher_ships_where_supervised_is_better(patch: Patch) -> None:
     rewrite(
         patch,
-        fitting._trained,
+        fit._trained,
         '"mean-teacher" if judged["mean-teacher"].wrong.sum() <= judged["supervised"].wrong.sum() else "supervised"',
         '"mean-teacher"',
     )
@@ -137,24 +129,24 @@ def mean_teacher_ships_where_supervised_is_better(patch: Patch) -> None:
 
 @folds
 def last_training_is_of_mean_teacher_whichever_is_better(patch: Patch) -> None:
-    rewrite(patch, fitting._trained, "rounds.train(better, _ALL", 'rounds.train("mean-teacher", _ALL')
+    rewrite(patch, fit._trained, "rounds.train(better, _ALL", 'rounds.train("mean-teacher", _ALL')
 
 
 @folds
 def first_model_judges_every_fold(patch: Patch) -> None:
     """It has learned from the images of the others."""
-    rewrite(patch, rounds.Rounds.judge, "predict_logits(trained.network", "predict_logits(first.network")
+    rewrite(patch, crossval.Rounds.judge, "predict_logits(trained.network", "predict_logits(first.network")
 
 
 @folds
 def outputs_of_the_folds_are_compared_with_labels_in_another_order(patch: Patch) -> None:
-    rewrite(patch, judging.Judging.judged.fget, "np.concatenate(self.parts)", "np.sort(np.concatenate(self.parts))")
+    rewrite(patch, crossval.Judging.judged.fget, "np.concatenate(self.parts)", "np.sort(np.concatenate(self.parts))")
 
 
 @folds
 def model_of_the_first_fold_ships(patch: Patch) -> None:
     """It has learned from two thirds of the labels."""
-    rewrite(patch, fitting.fit, "shipped=shipped", "shipped=judged[better].first")
+    rewrite(patch, fit.fit, "shipped=shipped", "shipped=judged[better].first")
 
 
 # --- a fit that goes on from another ----------------------------------------------------------------------------------
@@ -162,30 +154,30 @@ def model_of_the_first_fold_ships(patch: Patch) -> None:
 
 @going_on
 def rows_of_the_last_layer_are_kept_by_position(patch: Patch) -> None:
-    rewrite(patch, continued.Continued.build, "old.class_names.index(class_name)", "min(row, len(old.class_names) - 1)")
+    rewrite(patch, plan.Continued.build, "old.class_names.index(class_name)", "min(row, len(old.class_names) - 1)")
 
 
 @going_on
 def new_part_is_held_out_from_labels_that_taught_the_model(patch: Patch) -> None:
-    real = fitting._judging
+    real = fit._judging
     replace(patch, real, lambda photos, usable, groups, previous, **how: real(photos, usable, groups, None, **how))
 
 
 @going_on
 def model_that_every_label_taught_is_judged_by_some_of_them(patch: Patch) -> None:
-    rewrite(patch, fitting._judging, 'if previous and judging.how == "held-out":', "if False:")
+    rewrite(patch, fit._judging, 'if previous and judging.how == "held-out":', "if False:")
 
 
 @going_on
 def folds_go_on_from_the_model_that_their_labels_taught(patch: Patch) -> None:
-    rewrite(patch, fitting._trained, 'going_on if judging.how == "held-out" else None', "going_on")
+    rewrite(patch, fit._trained, 'going_on if judging.how == "held-out" else None', "going_on")
 
 
 @going_on
 def copies_of_judging_images_that_were_labelled_since_teach(patch: Patch) -> None:
     rewrite(
         patch,
-        fitting._judging,
+        fit._judging,
         "np.flatnonzero(np.isin(groups, groups[held]) & (labels != UNLABELLED))",
         "np.array(held)",
     )
@@ -216,14 +208,12 @@ def temperature_is_fitted_to_images_that_taught_the_model(patch: Patch) -> None:
 
 @of_results
 def temperature_multiplies_the_outputs(patch: Patch) -> None:
-    rewrite(
-        patch, estimate.fitted_temperature, "logits / math.exp(log_temperature)", "logits * math.exp(log_temperature)"
-    )
+    rewrite(patch, stats.fitted_temperature, "logits / math.exp(log_temperature)", "logits * math.exp(log_temperature)")
 
 
 @of_results
 def calibration_is_judged_by_the_images_it_was_fitted_to(patch: Patch) -> None:
-    rewrite(patch, estimate.calibration, "halves == half, halves != half", "halves == half, halves == half")
+    rewrite(patch, stats.calibration, "halves == half, halves != half", "halves == half, halves == half")
 
 
 @of_results
@@ -264,7 +254,7 @@ def model_carries_the_error_of_the_other_method(patch: Patch) -> None:
 
 @of_results
 def interval_is_one_of_90_percent(patch: Patch) -> None:
-    patch.setattr(estimate, "_Z", 1.6449)
+    patch.setattr(stats, "_Z", 1.6449)
 
 
 @of_results
@@ -272,7 +262,7 @@ def interval_of_no_errors_has_no_width(patch: Patch) -> None:
     """Wald's, which is narrow where there are few images."""
     rewrite(
         patch,
-        estimate.error_interval,
+        stats.error_interval,
         "return Interval(share, max(0.0, middle - half), min(1.0, middle + half))",
         "half = _Z * math.sqrt(share * (1 - share) / n)\n    return Interval(share, share - half, share + half)",
     )
@@ -282,7 +272,7 @@ def interval_of_no_errors_has_no_width(patch: Patch) -> None:
 def paired_interval_treats_the_pairs_as_strangers(patch: Patch) -> None:
     rewrite(
         patch,
-        estimate.paired_gain,
+        stats.paired_gain,
         "low, high = _paired_interval(better, worse, n)",
         "p, q = wrong.mean(), baseline_wrong.mean()\n    half = _Z * math.sqrt((p * (1 - p) + q * (1 - q)) / n)\n"
         "    low, high = q - p - half, q - p + half",
@@ -291,18 +281,18 @@ def paired_interval_treats_the_pairs_as_strangers(patch: Patch) -> None:
 
 @of_results
 def paired_interval_has_its_sign_turned(patch: Patch) -> None:
-    rewrite(patch, estimate._paired_interval, "middle = (b - c) / m", "middle = (c - b) / m")
+    rewrite(patch, stats._paired_interval, "middle = (b - c) / m", "middle = (c - b) / m")
 
 
 @of_results
 def difference_is_that_of_mean_teacher_minus_the_baseline(patch: Patch) -> None:
-    real = estimate.paired_gain
+    real = stats.paired_gain
     replace(patch, real, lambda ours, theirs: real(theirs, ours))
 
 
 @of_results
 def errors_that_both_make_count_as_a_difference(patch: Patch) -> None:
-    rewrite(patch, estimate.paired_gain, "int((baseline_wrong & ~wrong).sum())", "int(baseline_wrong.sum())")
+    rewrite(patch, stats.paired_gain, "int((baseline_wrong & ~wrong).sum())", "int(baseline_wrong.sum())")
 
 
 @of_results
@@ -349,12 +339,12 @@ def predictions_of_unreadable_files_push_the_others_down(patch: Patch) -> None:
 
 @of_results
 def surest_images_are_asked_about_next(patch: Patch) -> None:
-    rewrite(patch, suggest.label_next, 'np.argsort(margin, kind="stable")', 'np.argsort(-margin, kind="stable")')
+    rewrite(patch, label_next.label_next, 'np.argsort(margin, kind="stable")', 'np.argsort(-margin, kind="stable")')
 
 
 @of_results
 def images_with_a_label_are_asked_about_next(patch: Patch) -> None:
-    real = suggest.label_next
+    real = label_next.label_next
 
     def wrong(probabilities, candidates, *rest, **options):
         return real(probabilities, np.arange(len(probabilities)), *rest, **options)
@@ -364,9 +354,9 @@ def images_with_a_label_are_asked_about_next(patch: Patch) -> None:
 
 @of_results
 def copies_of_one_image_are_asked_about_next(patch: Patch) -> None:
-    rewrite(patch, suggest.label_next, "if int(groups[index]) in seen:", "if False:")
+    rewrite(patch, label_next.label_next, "if int(groups[index]) in seen:", "if False:")
 
 
 @of_results
 def positions_among_the_candidates_are_taken_for_images(patch: Patch) -> None:
-    rewrite(patch, suggest.label_next, "index = int(candidates[position])", "index = int(position)")
+    rewrite(patch, label_next.label_next, "index = int(candidates[position])", "index = int(position)")

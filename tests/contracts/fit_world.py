@@ -25,10 +25,10 @@ from torch import Tensor
 
 from meanteacher.core import Problem
 from meanteacher.data import Fixed
-from meanteacher.fit import fitting, results, rounds
-from meanteacher.fit.fitting import Wishes
-from meanteacher.fit.plan import Machine, Plan
-from meanteacher.fit.results import Fitted
+from meanteacher.fitting import crossval, fit, results
+from meanteacher.fitting.fit import Wishes
+from meanteacher.fitting.plan import Machine, Plan
+from meanteacher.fitting.results import Fitted
 from meanteacher.models import FastNet
 from meanteacher.schedules import Constant
 from meanteacher.views import Translate
@@ -315,7 +315,7 @@ def make_fit(
     )
     written: list[Fitted] = []
     with pytest.MonkeyPatch.context() as patch:
-        write, real = results.write_results, rounds.photo_recipe
+        write, real = results.write_results, crossval.photo_recipe
 
         def note(fitted: Fitted, *rest: Any, **options: Any) -> dict[str, Any]:
             written.append(fitted)
@@ -332,14 +332,14 @@ def make_fit(
             still = dataclasses.replace(recipe.optim, learning_rate=Constant(0.0), sgd_learning_rate=Constant(0.0))
             return dataclasses.replace(recipe, optim=still, steps=2, evaluate_every=2)
 
-        patch.setattr(fitting, "write_results", note)
-        patch.setattr(fitting, "measure_machine", _machine)
-        patch.setattr(fitting, "make_plan", _plan)
-        patch.setattr(fitting, "FEWEST_STEPS", _STEPS)
-        patch.setattr(rounds, "photo_recipe", short)
+        patch.setattr(fit, "write_results", note)
+        patch.setattr(fit, "measure_machine", _machine)
+        patch.setattr(fit, "make_plan", _plan)
+        patch.setattr(fit, "FEWEST_STEPS", _STEPS)
+        patch.setattr(crossval, "photo_recipe", short)
         if not pages:
             patch.setattr(results, "write_pages", lambda *_: None)
-        assert fitting.fit(wishes, _Silent(), should_stop=lambda: False) is not None
+        assert fit.fit(wishes, _Silent(), should_stop=lambda: False) is not None
     return Fit(out, out / "runs", given, dict(added or {}), written[0])
 
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from label_example import ASKED, CLASSES, KNOWN, Example, make_example
-from meanteacher.fit.label_file import write_labels
-from meanteacher.label.keys import class_keys
+from meanteacher.label.page import class_keys
 from meanteacher.label.session import Session
+from meanteacher.photos.tables import write_labels
 
 
 @contextmanager

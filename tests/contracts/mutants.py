@@ -21,8 +21,8 @@ from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.data import sampling
 from meanteacher.data.split import Split
 from meanteacher.data.stream import ImageStream
-from meanteacher.methods import consistency, fixmatch, mean_teacher, pi_model, supervised, temporal_ensembling, vat
-from meanteacher.recipes.run import _Experiment
+from meanteacher.experiment.run import _Experiment
+from meanteacher.methods import consistency, mean_teacher, pi_model, pseudo_label, supervised, temporal_ensembling, vat
 from meanteacher.teacher import Teacher
 from meanteacher.train import TrainState, checkpoint, loop
 from meanteacher.views import Flip, Noise, PerChannel, Translate
@@ -250,7 +250,7 @@ def unlabelled_rows_count_as_class_zero(patch: Patch) -> None:
     def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
         return real(logits, labels.clamp_min(0), labelled_share)
 
-    for module in (costs, supervised, fixmatch):
+    for module in (costs, supervised, pseudo_label):
         patch.setattr(module, "classification_cost", wrong)
 
 
@@ -267,7 +267,7 @@ def batch_without_labels_gives_nan(patch: Patch) -> None:
     def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
         return F.cross_entropy(logits, labels, ignore_index=UNLABELLED)
 
-    for module in (costs, supervised, fixmatch):
+    for module in (costs, supervised, pseudo_label):
         patch.setattr(module, "classification_cost", wrong)
 
 
@@ -392,7 +392,7 @@ def smoothness_of_vat_is_detached(patch: Patch) -> None:
 
 @mutant
 def threshold_of_fixmatch_is_ignored(patch: Patch) -> None:
-    patch.setattr(fixmatch.FixMatch, "asked", lambda self, memory, guess: torch.zeros(len(guess)))
+    patch.setattr(pseudo_label.FixMatch, "asked", lambda self, memory, guess: torch.zeros(len(guess)))
 
 
 @mutant

@@ -10,8 +10,9 @@ from catalogue import Catalogue, Patch, rewrite
 from meanteacher import costs
 from meanteacher.costs import Kl
 from meanteacher.data import Fixed
+from meanteacher.experiment import Recipe
 from meanteacher.models import Conv13
-from meanteacher.recipes import RECIPES, Recipe, paper, table1, table2
+from meanteacher.recipes import RECIPES, paper, table1, table2
 from meanteacher.schedules import Constant, SigmoidRampUp, StepChange
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
 

@@ -14,11 +14,11 @@ from markupsafe import Markup
 from fit_example import CLASS_NAMES, CONFUSION, fit_example
 from meanteacher.report import fit_page as page_module
 from meanteacher.report import load_records, paired_difference, summarise, to_markdown
-from meanteacher.report.fit_answer import difference_sentence, lead, shipped_sentence
-from meanteacher.report.gathered import gathered, load_gathered
+from meanteacher.report.compare import answer
+from meanteacher.report.fit_text import difference_sentence, lead, shipped_sentence
+from meanteacher.report.methods_page import gathered, load_gathered
 from meanteacher.report.model_card import model_card
 from meanteacher.report.records import Record
-from meanteacher.report.sentences import answer
 
 # --- records of runs --------------------------------------------------------------------------------------------------
 

@@ -4,15 +4,7 @@ from statistics import pstdev
 
 from catalogue import Catalogue, Patch, replace, rewrite
 
-from meanteacher.report import (
-    fit_answer,
-    fit_tables,
-    gathered,
-    pairs,
-    records,
-    sentences,
-    tables,
-)
+from meanteacher.report import compare, fit_tables, fit_text, methods_page, records
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")
@@ -24,30 +16,30 @@ of_fits = MUTANTS.of("report of a fit")
 
 @of_records
 def spread_is_the_standard_error(patch: Patch) -> None:
-    rewrite(patch, tables.spread, "stdev(measured) if", "stdev(measured) / len(measured) ** 0.5 if")
+    rewrite(patch, compare.spread, "stdev(measured) if", "stdev(measured) / len(measured) ** 0.5 if")
 
 
 @of_records
 def spread_is_divided_by_the_number_of_runs(patch: Patch) -> None:
     """Instead of by one less: three runs look a fifth closer together."""
-    patch.setattr(tables, "stdev", pstdev)
+    patch.setattr(compare, "stdev", pstdev)
 
 
 @of_records
 def runs_that_diverged_are_averaged_too(patch: Patch) -> None:
-    rewrite(patch, tables.summarise, "if record.complete:", "if record.last is not None:")
+    rewrite(patch, compare.summarise, "if record.complete:", "if record.last is not None:")
 
 
 @of_records
 def errors_of_the_teacher_stand_in_the_column_of_the_student(patch: Patch) -> None:
-    rewrite(patch, tables.summarise, "error.student for error in errors", "error.teacher for error in errors")
+    rewrite(patch, compare.summarise, "error.student for error in errors", "error.teacher for error in errors")
 
 
 @of_records
 def runs_are_paired_in_the_order_of_their_files(patch: Patch) -> None:
     rewrite(
         patch,
-        pairs.paired_difference,
+        compare.paired_difference,
         "Pair(seed, ours[seed].error(part), theirs[seed].error(part)) for seed in seeds",
         "Pair(seed, one.error(part), other.error(part)) "
         "for seed, one, other in zip(seeds, ours.values(), theirs.values())",
@@ -56,17 +48,17 @@ def runs_are_paired_in_the_order_of_their_files(patch: Patch) -> None:
 
 @of_records
 def standard_error_is_not_divided_by_the_root_of_the_pairs(patch: Patch) -> None:
-    rewrite(patch, pairs.paired_difference, "stdev(differences) / len(pairs) ** 0.5", "stdev(differences)")
+    rewrite(patch, compare.paired_difference, "stdev(differences) / len(pairs) ** 0.5", "stdev(differences)")
 
 
 @of_records
 def baseline_and_method_change_places_in_a_difference(patch: Patch) -> None:
-    rewrite(patch, pairs.Pair.difference.fget, "self.other - self.baseline", "self.baseline - self.other")
+    rewrite(patch, compare.Pair.difference.fget, "self.other - self.baseline", "self.baseline - self.other")
 
 
 @of_records
 def less_is_called_more(patch: Patch) -> None:
-    rewrite(patch, sentences._points, "difference.mean < 0", "difference.mean > 0")
+    rewrite(patch, compare._points, "difference.mean < 0", "difference.mean > 0")
 
 
 @of_records
@@ -93,7 +85,7 @@ def best_step_is_reported_instead_of_the_last(patch: Patch) -> None:
 
 @of_records
 def student_and_teacher_change_places_when_gathered(patch: Patch) -> None:
-    rewrite(patch, gathered._run, '("student", "teacher")', '("teacher", "student")')
+    rewrite(patch, methods_page._run, '("student", "teacher")', '("teacher", "student")')
 
 
 # --- the report of a fit ----------------------------------------------------------------------------------------------
@@ -151,7 +143,7 @@ def labels_of_a_class_are_those_that_were_judged(patch: Patch) -> None:
 
 @of_fits
 def fewer_errors_are_called_more(patch: Patch) -> None:
-    real = fit_answer.difference_sentence
+    real = fit_text.difference_sentence
 
     def wrong(fit):
         words = {"fewer": "more", "more": "fewer"}
@@ -162,9 +154,9 @@ def fewer_errors_are_called_more(patch: Patch) -> None:
 
 @of_fits
 def gain_is_claimed_that_may_be_chance(patch: Patch) -> None:
-    rewrite(patch, fit_answer.verdict, ' and difference["low"] > 0', "")
+    rewrite(patch, fit_text.verdict, ' and difference["low"] > 0', "")
 
 
 @of_fits
 def other_model_is_said_to_be_in_the_folder(patch: Patch) -> None:
-    rewrite(patch, fit_answer.shipped_sentence, "if shipped == OURS:", "if shipped != OURS:")
+    rewrite(patch, fit_text.shipped_sentence, "if shipped == OURS:", "if shipped != OURS:")

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, Split, TrainTest
+from meanteacher.experiment import Recipe, run
 from meanteacher.methods import Supervised
-from meanteacher.recipes import Recipe, run
 from meanteacher.schedules import Constant, LinearWarmUp
 from meanteacher.train import Adam, Evaluation, TrainState, loop
 from support import N_CLASSES, SmallNet, made_up, recipe

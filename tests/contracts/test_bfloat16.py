@@ -1,6 +1,7 @@
 """Every network and every method trains in bfloat16: only products are computed in it, and no two types clash.
 
-Shown with tensors without values. On some virtual machines a real bfloat16 convolution ends the process (decision 10).
+Shown with tensors without values. On some virtual machines a real bfloat16 convolution ends the process
+(docs/experiments/compile-and-precision.md).
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method
 from meanteacher.methods import ImprovedGan
 from meanteacher.models import Conv13, ImageGenerator
-from meanteacher.train.precision import autocast
+from meanteacher.train.compile import autocast
 from meanteacher.train.state import trained_parameters
 from support import METHODS
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from meanteacher.core import Batch, StepOutput
 from meanteacher.costs import classification_cost, softmax_mse
+from meanteacher.experiment import run
 from meanteacher.methods import MeanTeacher
-from meanteacher.recipes import run
 from support import METHODS, recipe
 
 

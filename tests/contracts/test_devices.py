@@ -22,17 +22,17 @@ from test_no_waiting import MORE, VIEWS, a_step
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from meanteacher.classifier import predict as prediction
+from meanteacher.classifier.bundle import Bundle
+from meanteacher.classifier.evaluate import evaluate
+from meanteacher.classifier.predict import predict
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.evaluate import error_rate, predict_logits
-from meanteacher.fit import classify
-from meanteacher.fit.bundle import Bundle
-from meanteacher.fit.evaluation import evaluate
-from meanteacher.fit.prediction import predict
+from meanteacher.experiment import DataSpec, Outcome, Recipe, restored, run
 from meanteacher.models import Conv13, FastNet, ImageGenerator, PointGenerator
 from meanteacher.passes import Logits, both_outputs
-from meanteacher.recipes import DataSpec, Outcome, Recipe, restored, run
 from meanteacher.recipes.fast import fast_views
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
@@ -337,7 +337,7 @@ def _in_this_thread() -> Iterator[tuple[_Now, int]]:
 
 
 def test_model_predicts_the_same_on_a_gpu_and_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(classify, "_threads", _in_this_thread)
+    monkeypatch.setattr(prediction, "_threads", _in_this_thread)
     draws = np.random.default_rng(0)
     for label in "abc":
         for number in range(3):

@@ -3,21 +3,9 @@
 import numpy as np
 from catalogue import Catalogue, Patch, replace, rewrite
 
-from meanteacher.fit import (
-    bundle,
-    cache,
-    classify,
-    decode,
-    evaluation,
-    export,
-    folding,
-    label_file,
-    manifest,
-    npz,
-    photos,
-    prediction,
-)
-from meanteacher.label import keys, session
+from meanteacher.classifier import bundle, evaluate, export, manifest, predict
+from meanteacher.label import page, session
+from meanteacher.photos import cache, decode, find, tables
 
 MUTANTS = Catalogue()
 of_photos = MUTANTS.of("photos")
@@ -62,12 +50,12 @@ def kept_pixels_are_found_by_position_instead_of_name(patch: Patch) -> None:
 
 @of_photos
 def classes_are_numbered_as_they_are_met_and_named_as_they_are_sorted(patch: Patch) -> None:
-    rewrite(patch, photos._photos, "enumerate(every)", "enumerate(dict.fromkeys(label for label in known if label))")
+    rewrite(patch, find._photos, "enumerate(every)", "enumerate(dict.fromkeys(label for label in known if label))")
 
 
 @of_photos
 def labels_stand_one_row_below_their_images(patch: Patch) -> None:
-    real = label_file.read_labels
+    real = tables.read_labels
 
     def wrong(path):
         rows = real(path)
@@ -78,22 +66,22 @@ def labels_stand_one_row_below_their_images(patch: Patch) -> None:
 
 @of_photos
 def first_row_of_a_labels_file_is_lost(patch: Patch) -> None:
-    rewrite(patch, label_file.read_labels, "return rows[1:]", "return rows[2:]")
+    rewrite(patch, tables.read_labels, "return rows[1:]", "return rows[2:]")
 
 
 @of_photos
 def one_of_two_labels_of_an_image_wins_in_silence(patch: Patch) -> None:
-    rewrite(patch, photos._labels_of, "if before.label != row.label:", "if False:")
+    rewrite(patch, find._labels_of, "if before.label != row.label:", "if False:")
 
 
 @of_photos
 def labels_file_overrules_the_folder_in_silence(patch: Patch) -> None:
-    rewrite(patch, photos._labels_of, 'if known[name] not in ("", row.label):', "if False:")
+    rewrite(patch, find._labels_of, 'if known[name] not in ("", row.label):', "if False:")
 
 
 @of_photos
 def arrays_with_channels_first_lie_on_their_side(patch: Patch) -> None:
-    rewrite(patch, npz._images, "transpose(0, 2, 3, 1)", "transpose(0, 3, 2, 1)")
+    rewrite(patch, tables._images, "transpose(0, 2, 3, 1)", "transpose(0, 3, 2, 1)")
 
 
 # --- a model as files -------------------------------------------------------------------------------------------------
@@ -121,32 +109,32 @@ def probabilities_have_no_temperature(patch: Patch) -> None:
 
 @of_models
 def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch) -> None:
-    replace(patch, folding._turns_over, lambda norm: False)
+    replace(patch, predict._turns_over, lambda norm: False)
 
 
 @of_models
 def colours_of_photos_to_predict_are_in_another_order(patch: Patch) -> None:
-    rewrite(patch, classify.classify, "_pixels(photos, k, size)", "_pixels(photos, k, size)[..., ::-1]")
+    rewrite(patch, predict.classify, "_pixels(photos, k, size)", "_pixels(photos, k, size)[..., ::-1]")
 
 
 @of_models
 def names_of_the_first_photos_stand_beside_every_chunk(patch: Patch) -> None:
-    rewrite(patch, prediction.predict, "found.names[done : done + len(chunk.index)]", "found.names[: len(chunk.index)]")
+    rewrite(patch, predict.predict, "found.names[done : done + len(chunk.index)]", "found.names[: len(chunk.index)]")
 
 
 @of_models
 def unreadable_photos_are_counted_as_a_class(patch: Patch) -> None:
-    rewrite(patch, prediction.predict, "guesses[readable]", "guesses")
+    rewrite(patch, predict.predict, "guesses[readable]", "guesses")
 
 
 @of_models
 def labels_are_numbered_by_the_folder_instead_of_the_model(patch: Patch) -> None:
-    rewrite(patch, evaluation._known_to, "return table[found.labels]", "return found.labels")
+    rewrite(patch, evaluate._known_to, "return table[found.labels]", "return found.labels")
 
 
 @of_models
 def confusions_of_an_evaluation_are_transposed(patch: Patch) -> None:
-    real = evaluation._scores
+    real = evaluate._scores
 
     def wrong(*given):
         told = real(*given)
@@ -157,12 +145,12 @@ def confusions_of_an_evaluation_are_transposed(patch: Patch) -> None:
 
 @of_models
 def unreadable_photos_are_judged_as_black_ones(patch: Patch) -> None:
-    rewrite(patch, evaluation.evaluate, "[k not in unreadable for k in judged]", "[True for k in judged]")
+    rewrite(patch, evaluate.evaluate, "[k not in unreadable for k in judged]", "[True for k in judged]")
 
 
 @of_models
 def error_of_a_class_is_that_of_its_predictions(patch: Patch) -> None:
-    rewrite(patch, evaluation._error, "confusion[[label]]", "confusion[:, [label]]")
+    rewrite(patch, evaluate._error, "confusion[[label]]", "confusion[:, [label]]")
 
 
 @of_models
@@ -238,6 +226,6 @@ def keys_are_given_by_position(patch: Patch) -> None:
     """With classes 0 to 9, pressing 7 saves 6."""
     replace(
         patch,
-        keys.class_keys,
+        page.class_keys,
         lambda names, before=None: {name: ("1234567890abcdefghijklmnopqrstvwxyz"[k],) for k, name in enumerate(names)},
     )

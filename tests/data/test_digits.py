@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from meanteacher.data.digits import Digits
+from meanteacher.data.toy import Digits
 
 
 def test_digits_need_no_file_and_fill_the_range_of_bytes(tmp_path: Path) -> None:

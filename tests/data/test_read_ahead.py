@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from meanteacher.data import read_ahead as module
+from meanteacher.data import stream as module
 from meanteacher.data.dataset import Dataset
-from meanteacher.data.read_ahead import read_ahead
 from meanteacher.data.sampling import Fixed
 from meanteacher.data.split import make_split
-from meanteacher.data.stream import ImageStream
+from meanteacher.data.stream import ImageStream, read_ahead
 from meanteacher.views import Chain
 
 LABELS = torch.arange(60) % 3

@@ -2,8 +2,8 @@
 
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.dataset import Source
-from meanteacher.data.digits import Digits
 from meanteacher.data.svhn import Svhn
+from meanteacher.data.toy import Digits
 
 
 def test_a_source_is_a_value_that_can_stand_in_a_recipe() -> None:

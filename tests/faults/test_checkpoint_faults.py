@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meanteacher.core import InputError
-from meanteacher.recipes import Claim, run
+from meanteacher.experiment import Claim, run
 from support import PATIENCE, child_environment, recipe
 
 

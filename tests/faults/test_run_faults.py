@@ -9,7 +9,7 @@ import torch
 
 from meanteacher.core import DivergedError, InputError
 from meanteacher.data import Dataset, Fixed
-from meanteacher.recipes import DataSpec, override, run
+from meanteacher.experiment import DataSpec, override, run
 from meanteacher.schedules import Constant, StepChange
 from meanteacher.train import Adam
 from support import MadeUp, held_by_another_process, made_up, recipe

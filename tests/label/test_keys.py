@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from label_example import ASKED, KNOWN, make_example
-from meanteacher.label.keys import class_keys
+from meanteacher.label.page import class_keys
 
 NAMES = st.lists(
     st.one_of(

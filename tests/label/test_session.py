@@ -12,9 +12,9 @@ import pytest
 
 from label_example import ASKED, KNOWN, Example, make_example, write_label_next
 from meanteacher.core import InputError
-from meanteacher.fit.label_file import read_labels, write_labels
 from meanteacher.label import session as session_module
 from meanteacher.label.session import next_folder, open_session
+from meanteacher.photos.tables import read_labels, write_labels
 from support import held_by_another_process
 
 ONE, TWO, THREE = ASKED

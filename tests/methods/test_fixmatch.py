@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch
 from meanteacher.methods import FixMatch, FreeMatch
-from meanteacher.methods.freematch import Certainty
+from meanteacher.methods.pseudo_label import Certainty
 from support import METHODS, PROBLEM, SmallNet, stream
 
 METHOD = METHODS["fixmatch"]

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from meanteacher.data import Fixed
+from meanteacher.experiment import Recipe
 from meanteacher.methods import MeanTeacher, Supervised
-from meanteacher.recipes import Recipe, find
+from meanteacher.recipes import find
 from meanteacher.train import Muon
 
 every_task = pytest.mark.parametrize("name", ["fast/svhn-500", "fast/cifar10-4000", "fast/cifar10-250"])

@@ -1,6 +1,6 @@
 import torch
 
-from meanteacher.recipes.run import _Experiment
+from meanteacher.experiment.run import _Experiment
 from support import MadeUp, recipe
 
 

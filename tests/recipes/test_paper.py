@@ -13,9 +13,10 @@ from meanteacher.core import UNLABELLED, Batch, InputError
 from meanteacher.costs import Kl
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
+from meanteacher.experiment import Recipe
+from meanteacher.experiment.describe import describe
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.recipes import RECIPES, Recipe
-from meanteacher.recipes.describe import describe
+from meanteacher.recipes import RECIPES
 from meanteacher.views import PerChannel
 from paper_numbers import CELLS, Cell, numbers, problems
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.recipes import RECIPES, find, override
-from meanteacher.recipes.describe import describe, differences, fingerprint
+from meanteacher.experiment import override
+from meanteacher.experiment.describe import describe, differences, fingerprint
+from meanteacher.recipes import RECIPES, find
 from support import recipe
 
 

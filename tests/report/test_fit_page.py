@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fit_example import fit_example, many_classes, thumb
-from meanteacher.fit.answer import answer, estimate
-from meanteacher.report.fit_answer import verdict
+from meanteacher.fitting.answer import answer, estimate
 from meanteacher.report.fit_page import fit_page
+from meanteacher.report.fit_text import verdict
 from meanteacher.report.model_card import model_card
 
 OPTIONAL = {

@@ -3,8 +3,7 @@ import re
 import pytest
 
 from meanteacher.report import RecordError
-from meanteacher.report.gathered import gathered, load_gathered
-from meanteacher.report.methods_page import MethodText, description, median_run, methods_page
+from meanteacher.report.methods_page import MethodText, description, gathered, load_gathered, median_run, methods_page
 
 TEXTS = {
     "supervised": MethodText("Supervised-only", None, "the labels, nothing else.", "Learn from the labels."),
@@ -151,17 +150,17 @@ def test_methods_over_other_draws_are_refused(records, run):
     ("opening", "expected"),
     [
         ("Mean Teacher (Tarvainen & Valpola 2017): agree.", ("Mean Teacher", "Tarvainen & Valpola 2017", "agree.")),
-        ("The Gamma model (Rasmus 2015): undo\nthe noise.\n\nMore.", ("Gamma model", "Rasmus 2015", "undo the noise.")),
+        ("The Gamma model (Rasmus 2015): undo\nthe noise.", ("Gamma model", "Rasmus 2015", "undo the noise.")),
         ("Mean Teacher with VAT: both (at once): yes.", ("Mean Teacher with VAT", None, "both (at once): yes.")),
     ],
 )
-def test_title_paper_and_idea_are_read_from_the_docstring_of_a_module(opening, expected):
-    text = MethodText.of(opening, "First\n    paragraph.\n\n    Second.")
+def test_title_paper_idea_and_summary_are_read_from_the_docstring_of_a_method(opening, expected):
+    text = MethodText.of(f"{opening}\n\n    First\n    paragraph.\n\n    Second.")
     assert (text.title, text.paper, text.idea) == expected
     assert text.summary == "First paragraph."
 
 
 @pytest.mark.parametrize("opening", [None, "", "A method."])
-def test_a_module_that_does_not_name_its_method_is_refused(opening):
-    with pytest.raises(ValueError, match="expected a docstring such as 'Mean Teacher"):
-        MethodText.of(opening, "Summary.")
+def test_a_docstring_that_does_not_name_its_method_is_refused(opening):
+    with pytest.raises(ValueError, match="expected a line such as 'Mean Teacher"):
+        MethodText.of(opening)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from meanteacher.schedules import Constant, LinearWarmUp
 from meanteacher.train import Muon
-from meanteacher.train.muon import orthogonal
+from meanteacher.train.optim import orthogonal
 
 SPEC = Muon(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), momentum=0.9)
 

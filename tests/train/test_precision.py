@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from meanteacher.evaluate import error_rate
 from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
-from meanteacher.train import Declared, Evaluation, Sgd, TrainState, Vitals, precision, probe, speed, start, train
-from meanteacher.train.precision import choose_precision
-from meanteacher.train.probe import bfloat16_fault
-from meanteacher.train.speed import choose_speed
+from meanteacher.train import Declared, Evaluation, Sgd, TrainState, Vitals, start, train
+from meanteacher.train import compile as compiling
+from meanteacher.train.compile import bfloat16_fault, choose_precision, choose_speed
 from support import METHODS, PROBLEM, made_up, stream
 
 
@@ -57,7 +56,7 @@ def _state(network: nn.Module) -> TrainState:
 def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
     wanted: Any, device: str, fault: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(precision, "bfloat16_fault", lambda: fault)
+    monkeypatch.setattr(compiling, "bfloat16_fault", lambda: fault)
     # The second GPU is too old for it.
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 1 else (8, 0))
     said: list[str] = []
@@ -78,8 +77,8 @@ def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
 def test_illegal_instruction_ends_a_child_and_not_the_run(
     script: str, fault: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(probe, "_SCRIPT", script)
-    monkeypatch.setattr(probe, "_SECONDS", 1 if "sleep" in script else 60)
+    monkeypatch.setattr(compiling, "_SCRIPT", script)
+    monkeypatch.setattr(compiling, "_SECONDS", 1 if "sleep" in script else 60)
     assert bfloat16_fault() == fault
 
 
@@ -127,7 +126,7 @@ def test_costs_see_logits_that_bfloat16_does_not_round(given: torch.dtype):
 
 @pytest.mark.parametrize("can", [True, False])
 def test_network_that_cannot_compute_in_bfloat16_costs_one_line(can: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(precision, "bfloat16_fault", lambda: None)
+    monkeypatch.setattr(compiling, "bfloat16_fault", lambda: None)
     said: list[str] = []
     chosen = choose_speed(
         _state(Noting(can=can)),
@@ -144,7 +143,7 @@ def test_network_that_cannot_compute_in_bfloat16_costs_one_line(can: bool, monke
 
 
 def test_steps_are_timed_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(precision, "bfloat16_fault", lambda: None)
+    monkeypatch.setattr(compiling, "bfloat16_fault", lambda: None)
     asked: list[bool] = []
 
     class Telling(Noting):
@@ -152,7 +151,7 @@ def test_steps_are_timed_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyP
             asked.append(torch.is_autocast_enabled("cpu"))
             return super().forward(x)
 
-    monkeypatch.setattr(speed, "_WORTH_TRYING", 1e9)
+    monkeypatch.setattr(compiling, "_WORTH_TRYING", 1e9)
     state = _state(Telling())
     choose_speed(
         state,

@@ -15,8 +15,8 @@ import torch
 
 from meanteacher.data import Dataset, TrainTest
 from meanteacher.data.download import Progress
+from meanteacher.experiment import DataSpec, Outcome, run
 from meanteacher.models import Conv13
-from meanteacher.recipes import DataSpec, Outcome, run
 from meanteacher.schedules import Constant, Cosine
 from meanteacher.train import Checkpoints, Declared, Evaluation, Sgd, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.recipes import run
+from meanteacher.experiment import run
 from meanteacher.train import Adam
 from support import recipe
 

@@ -14,20 +14,21 @@ from torch._dynamo.utils import counters
 
 from meanteacher.core import InputError
 from meanteacher.evaluate import error_rate
+from meanteacher.experiment import Outcome, run
 from meanteacher.passes import untracked
-from meanteacher.recipes import Outcome, run
 from meanteacher.schedules import Constant
-from meanteacher.train import Sgd, TrainState, speed, start
-from meanteacher.train.speed import Speed, check_speed, choose_speed, compile_networks
+from meanteacher.train import Sgd, TrainState, start
+from meanteacher.train import compile as compiling
+from meanteacher.train.compile import Speed, check_speed, choose_speed, compile_networks
 from support import METHODS, PROBLEM, SmallNet, made_up, recipe, stream
 
-RUNNING = importlib.import_module("meanteacher.recipes.run")
+RUNNING = importlib.import_module("meanteacher.experiment.run")
 """The module, which the function of that name hides."""
 
 
 @pytest.fixture
 def _every_run_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_WORTH_TRYING", 0.0)
+    monkeypatch.setattr(compiling, "_WORTH_TRYING", 0.0)
 
 
 def _replace_compiler(monkeypatch: pytest.MonkeyPatch, compiler: Callable[[Any], Any]) -> list[Any]:
@@ -106,7 +107,7 @@ def test_run_too_short_for_it_is_not_compiled(tmp_path: Path, monkeypatch: pytes
 
 
 def test_nothing_is_tried_where_nothing_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(speed, "_Passes", None)
+    monkeypatch.setattr(compiling, "_Passes", None)
     _, said = _run(tmp_path / "a")
     assert said == []
     assert Speed(**_stored(tmp_path / "a")["speed"]).eager_ms is None
@@ -242,7 +243,7 @@ def test_compiled_only_for_a_gain_above_the_margin(
         def seconds(self) -> float:
             return self.each
 
-    monkeypatch.setattr(speed, "_Passes", Passes)
+    monkeypatch.setattr(compiling, "_Passes", Passes)
     said: list[str] = []
     chosen = choose_speed(
         _state(),
@@ -260,7 +261,7 @@ def test_compiled_only_for_a_gain_above_the_margin(
 
 @pytest.mark.parametrize("steps", [599, 600])
 def test_worth_trying_from_ten_minutes_of_training_that_are_left(steps: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(speed._Passes, "seconds", lambda self: 1.0)
+    monkeypatch.setattr(compiling._Passes, "seconds", lambda self: 1.0)
     asked = _replace_compiler(monkeypatch, lambda function: function)
     state = _state()
     state.step = 50
@@ -284,7 +285,7 @@ def test_unknown_wish_is_explained(option: str, tmp_path: Path):
 
 def test_compiled_networks_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
     """With torch's real tracing, but without its C++ kernels, which take a compiler and a minute."""
-    monkeypatch.setattr(speed, "_BACKEND", "aot_eager")
+    monkeypatch.setattr(compiling, "_BACKEND", "aot_eager")
     method, batch = METHODS["mean-teacher"], stream()[0]
     plain, compiled = _state(), _state()
     names = list(compiled.student.state_dict())

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
 from meanteacher.costs import Confident
 from meanteacher.data import ImageStream, make_split
+from meanteacher.experiment import Recipe, run
 from meanteacher.methods import MeanTeacher
-from meanteacher.recipes import Recipe, run
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
 from meanteacher.train import Adam, Declared, Vitals

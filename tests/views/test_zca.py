@@ -59,7 +59,7 @@ def test_whitening_uses_the_training_statistics_on_other_images() -> None:
 def test_statistics_do_not_depend_on_how_many_images_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     images = correlated(500)
     whole = Zca(contrast=True, epsilon=0.1).fit(images)(images)
-    monkeypatch.setattr("meanteacher.views.zca._CHUNK", 64)
+    monkeypatch.setattr("meanteacher.views.normalise._CHUNK", 64)
     torch.testing.assert_close(Zca(contrast=True, epsilon=0.1).fit(images)(images), whole, atol=1e-3, rtol=1e-3)
 
 

@@ -13,9 +13,9 @@ from PIL import Image
 from meanteacher.bench.setup import BATCH, made_up, stream
 from meanteacher.bench.timing import interleaved
 from meanteacher.data import Dataset
-from meanteacher.fit.cache import decode_all
-from meanteacher.fit.decode import decode
-from meanteacher.fit.photos import find_photos
+from meanteacher.photos.cache import decode_all
+from meanteacher.photos.decode import decode
+from meanteacher.photos.find import find_photos
 
 SIZE = 64
 _PHOTO = (640, 480)

@@ -9,9 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from meanteacher.cli import photos
-from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
-from meanteacher.cli.memory import keep_freed_memory
-from meanteacher.cli.options import DeviceOption, recipe_names
+from meanteacher.cli.console import EXIT_INTERRUPTED, DeviceOption, errors_explained, keep_freed_memory, recipe_names
 
 app = typer.Typer(
     name="meanteacher",
@@ -155,7 +153,7 @@ def list_recipes(
 ) -> None:
     """List the recipes, with the paper's error where it reports one."""
     with errors_explained():
-        from meanteacher.cli.listing import print_recipes
+        from meanteacher.cli.run import print_recipes
 
         print_recipes(pattern)
 

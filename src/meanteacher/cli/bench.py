@@ -12,9 +12,9 @@ from rich.status import Status
 
 from meanteacher.bench import files, memory, parts, steps
 from meanteacher.core import InputError
+from meanteacher.experiment.folder import environment
+from meanteacher.files import write_json
 from meanteacher.models import Conv13, FastNet, WideResNet
-from meanteacher.recipes.environment import environment
-from meanteacher.recipes.folder import write_json
 
 FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
 

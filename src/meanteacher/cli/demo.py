@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from meanteacher.cli.interrupt import graceful_stop
-from meanteacher.cli.many import say_how_to_go_on, train_all
+from meanteacher.cli.console import graceful_stop
+from meanteacher.cli.run import say_how_to_go_on, train_all
 from meanteacher.recipes import find
 from meanteacher.report import answer, display_name, load_records, summarise, to_text, write_page
 

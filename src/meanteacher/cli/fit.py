@@ -8,18 +8,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from meanteacher.cli.interrupt import graceful_stop
-from meanteacher.cli.options import said_device
+from meanteacher.cli.console import graceful_stop, said_device
 from meanteacher.cli.progress import RunProgress
-from meanteacher.fit.cache import decode_all
-from meanteacher.fit.finding import Finding
-from meanteacher.fit.findings import check
-from meanteacher.fit.fitting import Wishes, fit
-from meanteacher.fit.photos import find_photos
-from meanteacher.fit.plan import image_size
-from meanteacher.fit.results import read_fit, write_pages
-from meanteacher.fit.shapes import shapes_of
+from meanteacher.fitting.fit import Wishes, fit
+from meanteacher.fitting.plan import image_size
+from meanteacher.fitting.results import read_fit, write_pages
 from meanteacher.formats import count, percent, percent_range
+from meanteacher.photos.cache import decode_all
+from meanteacher.photos.check import check
+from meanteacher.photos.find import find_photos
+from meanteacher.photos.findings import Finding, shapes_of
 
 _COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 

@@ -1,6 +1,5 @@
 """`meanteacher gallery`: every method on two moons, from labels to a page with a picture each."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,20 +9,23 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
-from meanteacher.cli.interrupt import graceful_stop
-from meanteacher.cli.many import run_folder, say_how_to_go_on, train_all
+from meanteacher.cli.console import graceful_stop
+from meanteacher.cli.run import run_folder, say_how_to_go_on, train_all
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split
 from meanteacher.evaluate import predict_logits
-from meanteacher.recipes import RECIPES, Recipe, moons, restored
+from meanteacher.experiment import Recipe, restored
+from meanteacher.files import write_atomic
+from meanteacher.recipes import RECIPES, moons
 from meanteacher.report import Record, RecordError, load_record, summarise, to_text
 from meanteacher.report.boundary import Floats, Points, Window, draw_boundary
-from meanteacher.report.gathered import gathered, load_gathered
 from meanteacher.report.methods_page import (
     FOLDER,
     NUMBERS,
     MethodText,
     description,
+    gathered,
+    load_gathered,
     median_run,
     methods_page,
     paragraphs,
@@ -47,8 +49,8 @@ def run_gallery(*, out: Path, runs: Path, draws: int, device: str = "auto") -> b
     records, pictures = done
     # All at once at the end: a page never stands beside the pictures of other runs.
     for method, picture in pictures.items():
-        _write(out / FOLDER / f"{method}.svg", picture)
-    _write(out / NUMBERS, gathered(records))
+        write_atomic(out / FOLDER / f"{method}.svg", picture)
+    write_atomic(out / NUMBERS, gathered(records))
     page = write_methods_page(out)
     console.print()
     console.print(to_text(summarise(records)), highlight=False, soft_wrap=True)
@@ -66,7 +68,7 @@ def write_methods_page(out: Path) -> Path:
     missing = [method for method in recipes if not (out / FOLDER / f"{method}.svg").exists()]
     if missing:
         raise InputError(f"{out / FOLDER} has no picture of {', '.join(missing)}. Draw it with: meanteacher gallery")
-    return _write(out / "methods.md", page)
+    return write_atomic(out / "methods.md", page)
 
 
 def _recipes() -> dict[str, Recipe]:
@@ -75,8 +77,7 @@ def _recipes() -> dict[str, Recipe]:
 
 
 def _texts(recipes: Mapping[str, Recipe]) -> dict[str, MethodText]:
-    kinds = {method: type(recipe.method) for method, recipe in recipes.items()}
-    return {method: MethodText.of(sys.modules[kind.__module__].__doc__, kind.__doc__) for method, kind in kinds.items()}
+    return {method: MethodText.of(type(recipe.method).__doc__) for method, recipe in recipes.items()}
 
 
 def _train_and_draw(
@@ -136,10 +137,3 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error}. Give another folder with --out.") from error
-
-
-def _write(path: Path, text: str) -> Path:
-    """Whole or not at all."""
-    unfinished = path.with_name(f".writing-{path.name}")
-    unfinished.write_text(text, encoding="utf-8")
-    return unfinished.replace(path)

@@ -7,11 +7,11 @@ from threading import Thread
 from rich.console import Console
 from rich.markup import escape
 
-from meanteacher.cli.interrupt import graceful_stop
-from meanteacher.fit.photos import printable
+from meanteacher.cli.console import graceful_stop
 from meanteacher.formats import count
 from meanteacher.label.server import LabelServer
 from meanteacher.label.session import Session, open_session
+from meanteacher.photos.find import printable
 
 
 def run_label(photos: Path, run: Path, labels: Path | None, port: int, open_browser: bool) -> None:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from meanteacher.cli.errors import EXIT_INTERRUPTED, errors_explained
-from meanteacher.cli.options import DeviceOption
+from meanteacher.cli.console import EXIT_INTERRUPTED, DeviceOption, errors_explained
 
 PhotosArgument = Annotated[
     Path,
@@ -53,7 +52,7 @@ def fit(
     began = time.perf_counter()  # importing torch is part of the minutes
     with errors_explained():
         from meanteacher.cli.fit import run_fit
-        from meanteacher.fit.fitting import Wishes
+        from meanteacher.fitting.fit import Wishes
 
         wishes = Wishes(
             photos=photos,

@@ -11,14 +11,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from meanteacher.cli.interrupt import graceful_stop
+from meanteacher.classifier.bundle import load_bundle
+from meanteacher.classifier.evaluate import evaluate
+from meanteacher.classifier.export import export_onnx
+from meanteacher.classifier.predict import predict
+from meanteacher.cli.console import graceful_stop
 from meanteacher.core import InputError
-from meanteacher.fit.bundle import load_bundle
-from meanteacher.fit.evaluation import evaluate
-from meanteacher.fit.export import export_onnx
-from meanteacher.fit.prediction import predict
+from meanteacher.files import write_json
 from meanteacher.formats import count, percent, percent_range, points
-from meanteacher.recipes.folder import write_json
 
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
 _MOST_CLASSES = 12

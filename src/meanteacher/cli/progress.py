@@ -18,8 +18,8 @@ from rich.progress import (
 
 from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
+from meanteacher.experiment import Recipe
 from meanteacher.formats import percent
-from meanteacher.recipes import Recipe
 from meanteacher.train import Alarm, Evaluation, LogEntry
 
 _QUIET_SECONDS = 10.0

@@ -14,9 +14,9 @@ from threading import Thread
 from typing import Any
 
 from meanteacher.core import InputError
-from meanteacher.fit.decode import UnreadableError
-from meanteacher.label.picture import Pictures
+from meanteacher.label.page import Pictures
 from meanteacher.label.session import Session
+from meanteacher.photos.decode import UnreadableError
 
 _HOST = "127.0.0.1"
 _MAX_BODY = 10_000

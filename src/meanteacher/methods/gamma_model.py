@@ -39,7 +39,9 @@ class GammaMemory(Teacher):
 
 @dataclass(frozen=True, kw_only=True)
 class GammaModel(ConsistencyMethod):
-    """The student is noisy, the teacher is the same network without noise, taken as a constant.
+    """The Gamma model (Rasmus et al. 2015): undo the noise, and arrive at the clean prediction.
+
+    The student is noisy, the teacher is the same network without noise, taken as a constant.
 
     Give the role `teacher` a view without noise.
     """

@@ -32,7 +32,9 @@ class GanMemory(Teacher):
 
 @dataclass(frozen=True, kw_only=True)
 class ImprovedGan(Supervised):
-    """The student is the discriminator, with K classes and "made up" as class K + 1, whose logit is fixed at 0.
+    """Improved GAN (Salimans et al. 2016): tell the real images' classes, and real from made up.
+
+    The student is the discriminator, with K classes and "made up" as class K + 1, whose logit is fixed at 0.
 
     The generator learns by feature matching: the mean features of its images, before the student's last layer,
     must be those of the real ones. One backward pass serves both players: the discriminator sees made-up images

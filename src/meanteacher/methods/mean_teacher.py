@@ -12,7 +12,10 @@ from meanteacher.teacher import Teacher
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(ConsistencyMethod):
-    """The student is drawn towards the teacher, whose weights are the average of the student's (Sec. 2)."""
+    """Mean Teacher (Tarvainen & Valpola 2017): agree with the average of one's past selves.
+
+    The student is drawn towards the teacher, whose weights are the average of the student's (Sec. 2).
+    """
 
     teacher_dropout: bool = True
     """Whether dropout is active in the teacher too (Figure 4b)."""

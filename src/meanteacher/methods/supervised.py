@@ -13,7 +13,9 @@ from meanteacher.teacher import Buffers, Teacher, warmed_up
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised:
-    """Learn from the labelled rows only.
+    """Supervised-only: the classification cost, nothing else.
+
+    Learn from the labelled rows only.
 
     The paper evaluates the weight average of every system, this one included ("We use exponential moving
     average weights in the evaluation of all our models", Table 1); here nothing learns from it.

@@ -51,7 +51,10 @@ class EnsembleTable(Teacher):
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalEnsembling(ConsistencyMethod):
-    """The target of an example is the average of what the network said of it in earlier epochs."""
+    """Temporal Ensembling (Laine & Aila 2017): agree with the average of one's past predictions.
+
+    The target of an example is the average of what the network said of it in earlier epochs.
+    """
 
     momentum: float = 0.6
     epoch_steps: int

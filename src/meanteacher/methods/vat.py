@@ -1,4 +1,4 @@
-"""Virtual Adversarial Training (Miyato et al. 2017): be smooth in the direction that hurts most."""
+"""Virtual adversarial training, alone, with entropy minimisation and towards a mean teacher."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, Schedule, StepOutput
-from meanteacher.costs import kl_divergence
+from meanteacher.costs import entropy, kl_divergence
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
 
@@ -48,7 +48,9 @@ def _unit(vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Vat(Supervised):
-    """The prediction must not change under the worst small perturbation of the input.
+    """Virtual Adversarial Training (Miyato et al. 2017): be smooth in the direction that hurts most.
+
+    The prediction must not change under the worst small perturbation of the input.
 
     The extra passes of a step drop the same units as the first and leave batch statistics untouched.
     """
@@ -82,3 +84,50 @@ class Vat(Supervised):
 
         worst = adversarial_direction(predict, x, logits, step_size=self.step_size, iterations=self.iterations)
         return predict(x + self.epsilon * worst)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VatEntMin(Vat):
+    """VAT with entropy minimisation (Miyato et al. 2017): smooth, and decided.
+
+    VAT and a cost on every prediction that is not made up.
+    """
+
+    entropy_weight: float = 1.0
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        vat = super().forward(student, memory, batch, step)
+        weight = self.entropy_weight * self.weight(step)
+        return StepOutput(
+            {**vat.costs, "entropy": weight * entropy(vat.logits)}, vat.logits, {**vat.weights, "entropy": weight}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanTeacherVat(Vat):
+    """Mean Teacher with VAT: better targets and better perturbations, the combination the paper leaves open.
+
+    The student, where it is most easily misled, must agree with the teacher.
+
+    "One approach is to choose the perturbation carefully. Another is to choose the teacher model carefully"
+    (Sec. 1): VAT chooses the perturbation of the student's input, the weight average gives the target.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
+
+    @property
+    def teacher_runs(self) -> bool:
+        return True
+
+    def forward(self, student: nn.Module, memory: nn.Module, batch: Batch, step: int) -> StepOutput:
+        x = batch.views["student"]
+        noise = SameNoise(x.device)
+        logits = class_output(student(x))
+        target = class_output(memory(batch.views["teacher"]))
+        weight = self.weight(step)
+        consistency = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
+        return StepOutput(
+            {"classification": self.classification(logits, batch.labels), "consistency": weight * consistency},
+            logits,
+            {"consistency": weight},
+        )

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.heads import Outputs, last_layer
-from meanteacher.models.layers import ByteDropout, WeightNormConv2d, WeightNormLinear, initialise_layers
+from meanteacher.models.layers import (
+    ByteDropout,
+    Outputs,
+    WeightNormConv2d,
+    WeightNormLinear,
+    initialise_layers,
+    last_layer,
+)
 from meanteacher.passes import Logits
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem, check_choice
-from meanteacher.models.heads import Outputs, check_outputs
-from meanteacher.models.images import channels_of
+from meanteacher.models.layers import Outputs, channels_of, check_outputs
 from meanteacher.passes import Logits
 
 Library = Literal["timm", "torchvision"]

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meanteacher.core import InputError, Problem
-from meanteacher.models.images import channels_of
+from meanteacher.core import InitialisesFromData, InputError, Problem
+from meanteacher.models.layers import ModelSpec, channels_of
 from meanteacher.passes import Logits
 
 _KEPT = 12
@@ -18,7 +18,7 @@ _LOGIT_SCALE = 1 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class FastNet:
-    """Error per second on a CPU is what it was chosen by (docs/decisions/0011).
+    """Error per second on a CPU is what it was chosen by (docs/experiments/fast-network.md).
 
     The first layer decorrelates small patches of the training images and is not trained, so nothing is
     propagated back at full resolution but through one convolution. Each of the three stages convolves, halves
@@ -99,3 +99,42 @@ def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
     scaled = (directions / (variance + 5e-4).sqrt())[:, -n_kept:].T
     filters = scaled.reshape(n_kept, images.shape[1], kernel, kernel)
     return torch.cat([filters, -filters]).float()
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """A network that in evaluation takes the mean over an image and its mirror image, for twice the time.
+
+    It trains as it would alone. For images whose class a mirror does not change.
+    """
+
+    model: ModelSpec
+
+    def build(self, problem: Problem) -> nn.Module:
+        return MirroredNetwork(self.model.build(problem))
+
+
+class MirroredNetwork(nn.Module):
+    """Images [B, C, H, W] to the logits of the network inside."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def initialise_from(self, images: Tensor) -> None:
+        if isinstance(self.network, InitialisesFromData):
+            self.network.initialise_from(images)
+
+    def forward(self, x: Tensor) -> Logits:
+        if self.training:
+            output: Logits = self.network(x)
+            return output
+        both: Logits = self.network(torch.cat([x, x.flip(-1)]))
+        return (
+            (_mean_of_halves(both[0]), _mean_of_halves(both[1])) if isinstance(both, tuple) else _mean_of_halves(both)
+        )
+
+
+def _mean_of_halves(logits: Tensor) -> Tensor:
+    one, other = logits.chunk(2)
+    return (one + other) / 2

@@ -1,10 +1,88 @@
-"""Layers of the ConvNet: weight normalisation with mean-only batch normalisation (Salimans & Kingma 2016), dropout."""
+"""What networks share: the description's protocol, heads with one or two outputs, layers of the paper's ConvNet."""
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Literal, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meanteacher.core import InputError, Problem
 from meanteacher.passes import at_least_float32
+
+
+class ModelSpec(Protocol):
+    """The part of a recipe that becomes a network once the data are known."""
+
+    def build(self, problem: Problem) -> nn.Module: ...
+
+
+Outputs = Literal[1, 2]
+"""How many last layers a network has.
+
+1  the network returns its logits, [B, n_classes]
+2  it returns two such tensors, the first for the classification cost and the second for the consistency
+   cost: the dual output trick, which lets the two costs disagree a little
+"""
+
+
+class TwoHeads(nn.Module):
+    """(class_logits, consistency_logits) of the same features."""
+
+    def __init__(self, classification: nn.Module, consistency: nn.Module) -> None:
+        super().__init__()
+        self.classification = classification
+        self.consistency = consistency
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.classification(features), self.consistency(features)
+
+
+def last_layer(outputs: Outputs, make: Callable[[], nn.Module]) -> nn.Module:
+    """The layer that `make` makes, or two of them that share nothing.
+
+    One output is the bare layer, so that a network with one output has the same parameters under the same
+    names as if there were no choice.
+
+    Raises:
+        InputError: neither one nor two outputs.
+    """
+    check_outputs(outputs)
+    return make() if outputs == 1 else TwoHeads(make(), make())
+
+
+def check_outputs(outputs: int) -> None:
+    """Refuse any number of outputs but one and two.
+
+    Raises:
+        InputError: says what each of them is for.
+    """
+    if outputs not in get_args(Outputs):
+        raise InputError(
+            f"A network has outputs=1, or outputs=2 for separate classification and consistency costs; got {outputs!r}."
+        )
+
+
+def channels_of(problem: Problem, network: str) -> int:
+    """How many channels the images have.
+
+    Raises:
+        InputError: the data are no images.
+    """
+    if len(problem.input_shape) != 3:
+        raise InputError(
+            f"{network} takes images (channels, height, width), got data of shape {problem.input_shape}. "
+            "Use Mlp for points and tables."
+        )
+    return problem.input_shape[0]
+
+
+def conv(n_in: int, n_out: int, kernel: int, *, stride: int = 1, groups: int = 1, bias: bool = False) -> nn.Conv2d:
+    """A convolution that keeps the size but for its stride, its weights drawn from N(0, sqrt(2 / (k² · out)))."""
+    layer = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias)
+    nn.init.normal_(layer.weight, std=sqrt(2 / (kernel**2 * n_out)))
+    return layer
 
 
 class WeightNormLayer(nn.Module):

@@ -7,7 +7,7 @@ from math import prod
 from torch import nn
 
 from meanteacher.core import Problem
-from meanteacher.models.heads import Outputs, last_layer
+from meanteacher.models.layers import Outputs, last_layer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import Problem
-from meanteacher.models.heads import Outputs, last_layer
-from meanteacher.models.images import channels_of, conv
+from meanteacher.models.layers import Outputs, channels_of, conv, last_layer
 from meanteacher.passes import Logits
 
 

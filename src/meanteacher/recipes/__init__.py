@@ -1,12 +1,10 @@
-"""Recipes: data only, one file a table or figure of the paper, and what is needed to run one."""
+"""Recipes: data only, one file per table or figure of the paper."""
 
 from difflib import get_close_matches
 
 from meanteacher.core import InputError
+from meanteacher.experiment import Recipe
 from meanteacher.recipes import digits, fast, moons, small, table1, table2
-from meanteacher.recipes.override import override
-from meanteacher.recipes.recipe import Claim, DataSpec, Recipe
-from meanteacher.recipes.run import Outcome, restored, run, step_seconds
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -27,4 +25,4 @@ def find(name: str) -> Recipe:
     return RECIPES[name]
 
 
-__all__ = ["RECIPES", "Claim", "DataSpec", "Outcome", "Recipe", "find", "override", "restored", "run", "step_seconds"]
+__all__ = ["RECIPES", "find"]

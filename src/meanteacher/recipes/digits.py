@@ -2,10 +2,10 @@
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
-from meanteacher.data.digits import Digits
+from meanteacher.data.toy import Digits
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.models import Mlp
-from meanteacher.recipes.recipe import DataSpec, Recipe
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
 from meanteacher.train import Adam
 from meanteacher.views import Chain, Noise, PerChannel, Translate

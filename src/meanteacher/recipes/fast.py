@@ -1,7 +1,7 @@
 """The lowest error that minutes on two CPU cores can buy: a small network, few well-used steps, a confident teacher.
 
 Each task has Mean Teacher and supervised-only with the same network, optimiser, steps and images a step. What was
-tried on the way is in docs/decisions/0011, and what they reach in docs/results.md.
+tried on the way is in docs/experiments/fast-network.md, and what they reach in docs/results.md.
 """
 
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from meanteacher.costs import Confident
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, Supervised
 from meanteacher.models import FastNet, Mirrored
-from meanteacher.recipes.recipe import DataSpec, Recipe
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp
 from meanteacher.train import Muon
 from meanteacher.views import Chain, Cutout, Flip, Normaliser, PerChannel, PerImage, RandAugment, Translate
@@ -51,7 +51,7 @@ def fast_methods(steps: int, *, cost: Confident, weight: float, ramp: float) -> 
     return {
         "mean-teacher": MeanTeacher(
             decay=decay,
-            buffers="average",  # the weights are fitted to the statistics of the student's view (docs/decisions/0011)
+            buffers="average",  # the weights fit the statistics of the student's view: docs/experiments/fast-network.md
             weight=SigmoidRampUp(value=weight, steps=max(1, round(ramp * steps))),
             cost=cost,
         ),

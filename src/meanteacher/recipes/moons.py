@@ -6,7 +6,8 @@ reported.
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
-from meanteacher.data.moons import Moons
+from meanteacher.data.toy import Moons
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import (
     FixMatch,
     FreeMatch,
@@ -24,7 +25,6 @@ from meanteacher.methods import (
 )
 from meanteacher.models import Mlp
 from meanteacher.models.generator import PointGenerator
-from meanteacher.recipes.recipe import DataSpec, Recipe
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
 from meanteacher.train import Adam
 from meanteacher.views import Chain, Noise, PerChannel

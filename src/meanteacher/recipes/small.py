@@ -8,9 +8,9 @@ from meanteacher.core import Augment, Method
 from meanteacher.data import BatchSpec, Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.models import Conv13
-from meanteacher.recipes.recipe import DataSpec, Recipe
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
 from meanteacher.train import Adam
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca

@@ -3,10 +3,10 @@
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
 from meanteacher.data.svhn import Svhn
+from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.methods.consistency import ConsistencyOn
 from meanteacher.recipes import paper
-from meanteacher.recipes.recipe import Claim, DataSpec, Recipe
 from meanteacher.schedules import StepChange
 from meanteacher.views import Chain, Noise, PerImage, Translate
 

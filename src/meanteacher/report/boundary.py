@@ -12,7 +12,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from meanteacher.report.svg import styled, to_svg
+from meanteacher.report.figures import styled, to_svg
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]

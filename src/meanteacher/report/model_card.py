@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from meanteacher.report import fit_answer, fit_parts
-from meanteacher.report.contents import duration
-from meanteacher.report.fit_answer import Fit
+from meanteacher.report import fit_page, fit_text
+from meanteacher.report.compare import display_name
 from meanteacher.report.fit_tables import class_rows, confused_pairs, intervals
-from meanteacher.report.fit_use import commands, placeholders, python_code
-from meanteacher.report.names import display_name
+from meanteacher.report.fit_text import Fit, commands, placeholders, python_code
+from meanteacher.report.page import duration
 
 N_CLASSES = 50
 """As many as a reader looks through; the page lists all."""
@@ -20,14 +19,14 @@ def model_card(fit: Fit) -> str:
     """The card as text, a pure function of fit.json. Names are escaped: none can become a heading, link or tag."""
     parts = [
         f"# A classifier for {escaped(fit['title'])}",
-        escaped(fit_answer.lead(fit)),
-        fit_answer.difference_sentence(fit),
+        escaped(fit_text.lead(fit)),
+        fit_text.difference_sentence(fit),
         "## The model",
         _model(fit),
         *_section("## How good it is", _errors(fit)),
         *_section("### By class", _classes(fit)),
         *_section("### Most often confused", _confused(fit)),
-        *_section("### How far its confidence can be believed", [fit_answer.calibration_sentence(fit)]),
+        *_section("### How far its confidence can be believed", [fit_text.calibration_sentence(fit)]),
         "## Where not to trust it",
         _limits(fit),
         "## What it learned from",
@@ -56,10 +55,10 @@ def escaped(text: object) -> str:
 
 def _model(fit: Fit) -> str:
     size, n_classes = fit["data"]["size"], len(fit["data"]["class_names"])
-    plan = dict(fit_parts.plan(fit))
+    plan = dict(fit_page.plan(fit))
     known = [f"{label.lower()}: {escaped(plan[label])}" for label in ("Network", "Parameters") if label in plan]
     return (
-        f"{fit_answer.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and gives it one of "
+        f"{fit_text.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and gives it one of "
         f"{n_classes:,} classes. It knows no others: an image of something else is given one of them as well."
     ) + (f"\n\n{_listed(known)}" if known else "")
 
@@ -72,8 +71,8 @@ def _errors(fit: Fit) -> list[str]:
         (row.label, f"{row.error} %", f"{row.low} to {row.high} %", "–" if row.wrong is None else f"{row.wrong:,}")
         for row in judged.rows
     ]
-    header = ("Model", "Error", f"{fit_answer.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
-    return [_table(header, rows), fit_answer.judged_sentence(fit)]
+    header = ("Model", "Error", f"{fit_text.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
+    return [_table(header, rows), fit_text.judged_sentence(fit)]
 
 
 def _classes(fit: Fit) -> list[str]:
@@ -91,8 +90,8 @@ def _confused(fit: Fit) -> list[str]:
 
 
 def _limits(fit: Fit) -> str:
-    health = fit_parts.health(fit)
-    found = [each for each in fit_parts.findings(fit) or () if each.severity != "note"]
+    health = fit_page.health(fit)
+    found = [each for each in fit_page.findings(fit) or () if each.severity != "note"]
     few = [row for row in fit.get("per_class") or () if row["n_labelled"] < 10]
     return _listed(
         [
@@ -135,7 +134,7 @@ def _provenance(fit: Fit) -> str:
     return _listed(
         [
             *([f"Made: {escaped(fit['created'])}"] if fit.get("created") else []),
-            *(f"{escaped(tool)}: {escaped(value)}" for tool, value in fit_parts.made_with(fit)),
+            *(f"{escaped(tool)}: {escaped(value)}" for tool, value in fit_page.made_with(fit)),
             *([f"Time: {duration(timing['total_seconds'])}"] if timing.get("total_seconds") is not None else []),
             f"Method: {display_name(fit['answer']['shipped'])}; every number here is in fit.json",
         ]

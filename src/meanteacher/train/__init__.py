@@ -3,8 +3,7 @@
 from meanteacher.train.callbacks import Listener, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints
 from meanteacher.train.loop import start, train
-from meanteacher.train.muon import Muon
-from meanteacher.train.optim import Adam, OptimSpec, Sgd
+from meanteacher.train.optim import Adam, Muon, OptimSpec, Sgd
 from meanteacher.train.state import Evaluation, TrainState
 from meanteacher.train.vitals import Alarm, Declared, Vitals
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from meanteacher.files import write_atomic
 from meanteacher.train.state import Evaluation
 from meanteacher.train.vitals import Alarm
 
@@ -65,6 +66,4 @@ class MetricsFile:
                 continue  # the line that was being written when the run was killed
             if entry["step"] <= step:
                 kept.append(line + "\n")
-        temporary = self.path.with_suffix(".writing")
-        temporary.write_text("".join(kept), encoding="utf-8")
-        temporary.replace(self.path)
+        write_atomic(self.path, "".join(kept))

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 
 from meanteacher.core import InputError
+from meanteacher.files import write_atomic
 from meanteacher.train.state import Evaluation, TrainState
 
 _FORMAT = 1
@@ -157,10 +158,7 @@ class Checkpoints:
             )
 
     def _point(self, name: str, target: str) -> None:
-        temporary = self.folder / f".writing-{name}"
-        temporary.write_text(target + "\n", encoding="utf-8")
-        _sync(temporary)
-        temporary.replace(self.folder / name)
+        write_atomic(self.folder / name, target + "\n")
         _sync(self.folder)
 
     def _prune(self) -> None:

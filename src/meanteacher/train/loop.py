@@ -13,8 +13,8 @@ from meanteacher.passes import in_fast_layout
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Listener, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
+from meanteacher.train.compile import Precision, autocast
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.precision import Precision, autocast
 from meanteacher.train.state import Evaluation, TrainState, trained_parameters
 from meanteacher.train.vitals import Alarm, Vitals
 

@@ -1,11 +1,11 @@
-"""The two optimisers of the paper, every parameter of theirs a schedule or a number."""
+"""The optimisers: Adam and SGD of the paper, and Muon; every parameter is a schedule or a number."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from meanteacher.core import Schedule
 
@@ -59,3 +59,89 @@ class Sgd:
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         for group in optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon:
+    """Convolutions move by orthogonal matrices (Jordan et al. 2024); everything else by plain SGD with momentum.
+
+    An update whose singular values are all alike moves every direction of a layer equally, which takes
+    a network from its start to a good one in a third of the steps. torch's own Muon takes matrices only.
+    """
+
+    learning_rate: Schedule
+    """Of the convolutions. Each update has a spectral norm of about one, whatever the gradient's scale."""
+    sgd_learning_rate: Schedule
+    """Of the other parameters: the last layer, and scales and shifts of normalisation."""
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    """Added to the gradients of the other parameters."""
+    matrix_decay: float = 0.0
+    """The convolutions shrink by learning rate times this in every step."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        all_of_them = list(parameters)
+        return _MuonOptimizer(
+            [p for p in all_of_them if p.ndim == 4], [p for p in all_of_them if p.ndim != 4], spec=self
+        )
+
+    def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        matrices, others = optimizer.param_groups
+        matrices["lr"] = self.learning_rate(step)
+        others["lr"] = self.sgd_learning_rate(step)
+
+
+class _MuonOptimizer(torch.optim.Optimizer):
+    """Two groups: matrices, and the others."""
+
+    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], *, spec: Muon) -> None:
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "decay": spec.matrix_decay},
+            {"params": others, "decay": spec.weight_decay},
+        ]
+        super().__init__(groups, {"lr": 0.0, "momentum": spec.momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        matrices, others = self.param_groups
+        for parameter in matrices["params"]:
+            if parameter.grad is not None:
+                average = self._momentum(parameter)
+                average.lerp_(parameter.grad, 1 - matrices["momentum"])
+                update = orthogonal(parameter.grad.lerp(average, matrices["momentum"]).flatten(1))
+                parameter.mul_(1 - matrices["lr"] * matrices["decay"])
+                # A tall matrix spreads the same norm over more outputs.
+                tall = max(1.0, update.shape[0] / update.shape[1]) ** 0.5
+                parameter.add_(update.view_as(parameter), alpha=-matrices["lr"] * tall)
+        moved = [p for p in others["params"] if p.grad is not None]
+        if moved:
+            gradients = torch._foreach_add([p.grad for p in moved], moved, alpha=others["decay"])
+            sums = [self._momentum(p) for p in moved]
+            torch._foreach_mul_(sums, others["momentum"])
+            torch._foreach_add_(sums, gradients)
+            torch._foreach_add_(gradients, sums, alpha=others["momentum"])
+            torch._foreach_add_(moved, gradients, alpha=-others["lr"])
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        momentum: Tensor = state["momentum"]
+        return momentum
+
+
+def orthogonal(matrix: Tensor, iterations: int = 3) -> Tensor:
+    """A matrix with the same singular vectors and singular values near one, by Newton and Schulz's iteration.
+
+    The polynomial's coefficients are those of Jordan et al.: they trade exactness for few iterations, so that values
+    end between about 0.7 and 1.2.
+
+    >>> bool((torch.linalg.svdvals(orthogonal(torch.diag(torch.tensor([3.0, 2.0])))) - 1).abs().max() < 0.35)
+    True
+    """
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x: Tensor = wide / (wide.norm() + 1e-7)
+    for _ in range(iterations):
+        gram = x @ x.T
+        x = 3.4445 * x + (2.0315 * gram @ gram - 4.7750 * gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import InputError, check_choice
+from meanteacher.views.geometry import rotation, warped
 from meanteacher.views.jitter import recoloured
-from meanteacher.views.rotate import rotation, warped
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 """Images [B, C, H, W] and strengths [B] within ±1 -> the images changed. Zero changes nothing."""

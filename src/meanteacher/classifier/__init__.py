@@ -1,0 +1,1 @@
+"""A trained model as files: saved, loaded, used, evaluated and exported."""

@@ -1,0 +1,109 @@
+"""A recipe as plain JSON: for its fingerprint, its record, and the difference of two."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any
+
+from meanteacher.core import ADDED_LATER
+from meanteacher.experiment.recipe import Recipe
+
+_NOT_COMPUTED = {"claim", "deviations", "seeds"}
+"""What is said about a run, rather than what it does."""
+
+
+_RECORDED_AS = {
+    "meanteacher.experiment.recipe": {
+        "Claim": "meanteacher.recipes.recipe",
+        "DataSpec": "meanteacher.recipes.recipe",
+        "Recipe": "meanteacher.recipes.recipe",
+    },
+    "meanteacher.data.toy": {"Digits": "meanteacher.data.digits", "Moons": "meanteacher.data.moons"},
+    "meanteacher.views.basic": {
+        "Chain": "meanteacher.views.chain",
+        "Flip": "meanteacher.views.flip",
+        "Translate": "meanteacher.views.translate",
+        "Noise": "meanteacher.views.noise",
+    },
+    "meanteacher.views.geometry": {
+        "Rotate": "meanteacher.views.rotate",
+        "Crop": "meanteacher.views.crop",
+        "Cutout": "meanteacher.views.cutout",
+    },
+    "meanteacher.views.normalise": {"Zca": "meanteacher.views.zca"},
+    "meanteacher.models.fast": {"Mirrored": "meanteacher.models.mirrored"},
+    "meanteacher.methods.pi_model": {"PseudoEnsemble": "meanteacher.methods.pseudo_ensemble"},
+    "meanteacher.methods.vat": {
+        "VatEntMin": "meanteacher.methods.vat_entmin",
+        "MeanTeacherVat": "meanteacher.methods.mean_teacher_vat",
+    },
+    "meanteacher.methods.pseudo_label": {
+        "FixMatch": "meanteacher.methods.fixmatch",
+        "FreeMatch": "meanteacher.methods.freematch",
+    },
+    "meanteacher.fitting.plan": {"OwnPhotos": "meanteacher.fit.plan", "Continued": "meanteacher.fit.continued"},
+    "meanteacher.train.optim": {"Muon": "meanteacher.train.muon"},
+}
+"""module -> class -> the module that records name it by. A class that moves keeps its name in records: otherwise the
+recipes of finished runs would get another fingerprint."""
+
+
+def describe(value: object) -> Any:
+    """The value in JSON's types, every frozen object as its class and its fields.
+
+    A field marked `ADDED_LATER` is left out while it has its default, which is what it was before it was added.
+
+    >>> from meanteacher.schedules import Constant
+    >>> describe(Constant(0.5))
+    {'is': 'meanteacher.schedules.Constant', 'value': 0.5}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: getattr(value, field.name) for field in fields(value) if not _as_before(value, field)}
+        named = {name: describe(item) for name, item in held.items()}
+        return {"is": _qualified(type(value)), **named}
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _qualified(value)
+    raise TypeError(
+        f"{value!r} cannot stand in a recipe: its {type(value).__name__} has no stable description. "
+        "Make it a frozen dataclass."
+    )
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Sixteen hex digits of all that a run computes with."""
+    return hashlib.sha256(json.dumps(computed(describe(recipe)), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def computed(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's description without what is only said about the run."""
+    return {key: item for key, item in described.items() if key not in _NOT_COMPUTED}
+
+
+def differences(old: object, new: object, path: str = "") -> list[str]:
+    """Where two descriptions differ, one readable line each.
+
+    >>> differences({"steps": 10, "model": {"width": 1}}, {"steps": 10, "model": {"width": 2}})
+    ['model.width: 1 -> 2']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted({*old, *new})
+        return [
+            line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if old == new else [f"{path}: {json.dumps(old)} -> {json.dumps(new)}"]
+
+
+def _as_before(value: object, field: "Field[Any]") -> bool:
+    return field.metadata == ADDED_LATER and bool(getattr(value, field.name) == field.default)
+
+
+def _qualified(named: Any) -> str:
+    module = _RECORDED_AS.get(named.__module__, {}).get(named.__qualname__, named.__module__)
+    return f"{module}.{named.__qualname__}"

@@ -1,0 +1,171 @@
+"""The folder of one run: its identity, its lock, its record. One run a folder, one process at a time."""
+
+import json
+import platform
+import subprocess
+from contextlib import ExitStack
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from meanteacher.core import InputError
+from meanteacher.devices import CPU, choose_device, device_name, same_kind
+from meanteacher.experiment.describe import computed, differences
+from meanteacher.files import HeldError, locked, write_json
+from meanteacher.train.compile import Speed
+
+
+class RunFolder:
+    """Claims a folder for a run, or for going on with the run that is there."""
+
+    def __init__(
+        self, path: Path, identity: dict[str, str], described: dict[str, Any], *, resume: bool, device: str = "auto"
+    ) -> None:
+        self.path = path
+        self.identity, self.described = identity, described
+        self.resume, self._wanted = resume, device
+        self._lock = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._check_kind()
+        kind = None if self.resume else choose_device(self._wanted).type
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.enter_context(locked(self.path / ".lock"))
+        except HeldError as error:
+            raise InputError(
+                f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
+            ) from error
+        except OSError as error:
+            raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
+        try:
+            if self.resume:
+                self._check_same_run()
+            else:
+                about = {"identity": self.identity, "recipe": self.described, "threads": torch.get_num_threads()}
+                write_json(self.path / "run.json", {**about, "device": kind})
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.close()
+
+    def device(self) -> torch.device:
+        """Where the run computes; a resumed one on the same kind of device as before.
+
+        Raises:
+            InputError: another kind is wanted, or there is none here.
+        """
+        # A run that does not say it was made before there was a choice.
+        return same_kind(self._wanted, _read_json(self.path / "run.json").get("device", "cpu"), self.path)
+
+    def use_same_threads(self) -> None:
+        """Sums are rounded differently by another number of threads: resuming exactly needs the same."""
+        threads = _read_json(self.path / "run.json").get("threads")
+        if isinstance(threads, int) and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+
+    def speed(self) -> Speed | None:
+        """How the steps of this run are computed, where that was chosen already."""
+        stored = _read_json(self.path / "run.json").get("speed")
+        try:
+            return None if stored is None else Speed(**stored)
+        except (TypeError, InputError) as error:
+            raise InputError(
+                f"{self.path / 'run.json'} is damaged (speed: {error}). Start the run again in another folder."
+            ) from error
+
+    def write_speed(self, speed: Speed) -> None:
+        path = self.path / "run.json"
+        write_json(path, {**_read_json(path), "speed": asdict(speed)})
+
+    def record(self) -> dict[str, Any] | None:
+        """The record of a run that is complete."""
+        path = self.path / "record.json"
+        return _read_json(path) if path.exists() else None
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        write_json(self.path / "record.json", record)
+
+    def _check_kind(self) -> None:
+        holds_run = (self.path / "run.json").exists()
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file. Give a folder with --out.")
+        if self.resume and not holds_run:
+            raise InputError(f"{self.path} holds no run to resume. Start it without --resume.")
+        if not self.resume and holds_run:
+            raise InputError(
+                f"{self.path} holds a run already. Continue it with --resume, or give another folder with --out."
+            )
+        if not self.resume and self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir()):
+            raise InputError(
+                f"{self.path} is not empty and holds no run of meanteacher. Give another folder with --out."
+            )
+
+    def _check_same_run(self) -> None:
+        saved = _read_json(self.path / "run.json")
+        # Other words about the same computation, such as another deviation named, make no other run.
+        recipe = saved.get("recipe")
+        changed = differences(computed(recipe) if isinstance(recipe, dict) else None, computed(self.described))
+        changed += differences(saved.get("identity"), self.identity)
+        changed = [line for line in changed if not line.startswith("recipe:")]  # said field by field already
+        if changed:
+            raise InputError(
+                f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
+                "Resume it with what it was started with, or give another folder with --out."
+            )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged ({error}). Start the run again in another folder.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is damaged: not a JSON object. Start the run again in another folder.")
+    return value
+
+
+def environment(device: torch.device = CPU) -> dict[str, str | int | None]:
+    """What may explain why the same recipe gives another number elsewhere.
+
+    Args:
+        device: that computed
+    """
+    return {
+        "meanteacher": version("meanteacher"),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "numpy": version("numpy"),
+        "commit": _commit(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": device.type,
+        "device_name": device_name(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str | None:
+    """Of the source tree this package runs from, with "-dirty" where files are changed; None if installed."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        listed = subprocess.run(
+            ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name],
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+        if listed.returncode:
+            return None  # some other repository around an installed package
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,298 @@
+"""`--set field=value`: fields of a recipe, however deep, replaced and checked against their declared types.
+
+A changed recipe is another one: it has a name of its own, made of what was changed, and no claim of the paper.
+"""
+
+import ast
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from meanteacher.core import Augment, InputError, Method, Schedule
+from meanteacher.costs import ConsistencyCost
+from meanteacher.data import BatchSpec, Source
+from meanteacher.experiment.recipe import Recipe
+from meanteacher.models import ModelSpec
+from meanteacher.schedules import Constant
+from meanteacher.train import OptimSpec
+from meanteacher.views import Normaliser
+
+_SAID = {
+    "name": "is made of the recipe's name and what is set. Give another folder with --out",
+    "claim": "is what the paper reports for the unchanged recipe",
+    "deviations": "is about the paper and changes no run",
+    "seeds": "is the list of seeds that the paper's table would take. Give the seed of a run with --seed",
+}
+"""Fields that say something about a run and change nothing in it."""
+_KINDS: dict[Any, str] = {
+    Schedule: "a schedule",
+    Augment: "a view",
+    ConsistencyCost: "a consistency cost",
+    Method: "a method",
+    ModelSpec: "a network",
+    Source: "a source of images",
+    BatchSpec: "the make-up of a batch",
+    OptimSpec: "an optimiser",
+    Normaliser: "a normaliser",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    NoneType: "none",
+}
+_LONGEST = 80
+"""Characters of a derived name behind the recipe's own: it becomes a folder's name, of which 255 bytes are allowed."""
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What was given for one field."""
+
+    setting: str
+    text: str
+
+    @property
+    def value(self) -> object:
+        try:
+            return ast.literal_eval(self.text)
+        except (ValueError, SyntaxError):
+            return {"true": True, "false": False, "none": None}.get(self.text.lower(), self.text)
+
+    def refused(self, why: str) -> InputError:
+        return InputError(f"--set {self.setting}: {why}.")
+
+
+_Tree = dict[str, "_Tree | _Wanted"]
+"""field -> what was given for it, or for the fields below it."""
+
+
+def override(recipe: Recipe, *settings: str) -> Recipe:
+    """The recipe with fields changed, for instance by "steps=300" or "method.weight.value=50".
+
+    All are applied at once, so that fields that depend on each other can be given in any order. A schedule given
+    as a number becomes constant. Where anything has changed, the name says what, and there is no claim.
+
+    Raises:
+        InputError: there is no such field, or the value does not fit it.
+    """
+    tree: _Tree = {}
+    for setting in settings:
+        _plant(tree, setting)
+    changed = _replaced(recipe, Recipe, tree, ()) if tree else recipe
+    assert isinstance(changed, Recipe)
+    changes = [f"{path}={text}" for path, text in _changes(recipe, changed, ())]
+    if not changes:
+        return recipe
+    return replace(
+        changed,
+        name=f"{recipe.name}+{_short(changes)}",
+        claim=None,
+        deviations=(*recipe.deviations, f"Changed with --set from {recipe.name}: {', '.join(changes)}."),
+    )
+
+
+def _plant(tree: _Tree, setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    if not equals or not path:
+        raise InputError(f"--set takes field=value, for instance steps=300; got {setting!r}.")
+    wanted = _Wanted(setting, text)
+    *above, last = names = path.split(".")
+    if names[0] in _SAID:
+        raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
+    for name in above:
+        inner = tree.setdefault(name, {})
+        if isinstance(inner, _Wanted):
+            raise wanted.refused(f"it lies within another field that is set, --set {inner.setting}. Give one of them")
+        tree = inner
+    there = tree.setdefault(last, wanted)
+    if there is not wanted:
+        first = _all(there)[0]
+        same = first.setting.partition("=")[0] == path
+        raise wanted.refused(
+            f"{path} is set {'twice' if same else 'and so is a field within it'}, see --set {first.setting}. "
+            "Give one of them"
+        )
+
+
+def _all(tree: "_Tree | _Wanted") -> list[_Wanted]:
+    if isinstance(tree, _Wanted):
+        return [tree]
+    return [wanted for inner in tree.values() for wanted in _all(inner)]
+
+
+def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[str, ...]) -> Any:
+    if isinstance(tree, _Wanted):
+        return _fitting(value, declared, tree, path)
+    parts, new = _parts(value, declared), {}
+    for name, inner in tree.items():
+        wanted = _all(inner)[0]
+        if not parts:
+            raise wanted.refused(f"{'.'.join(path)} is {value!r}, which has no field {name!r}. It is set as a whole")
+        if name not in parts:
+            near = get_close_matches(name, parts, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise wanted.refused(f"no field {name!r}.{hint} There are: {', '.join(parts)}")
+        new[name] = _replaced(*parts[name], inner, (*path, name))
+    if isinstance(value, Mapping):
+        return {**value, **new}
+    if isinstance(value, tuple):
+        return tuple(new.get(str(i), item) for i, item in enumerate(value))
+    try:
+        return replace(value, **new)
+    except (TypeError, AttributeError) as error:
+        given = " ".join(f"--set {wanted.setting}" for wanted in _all(tree))
+        raise InputError(f"{given}: {error}.") from error
+
+
+def _parts(value: Any, declared: Any) -> dict[str, tuple[Any, Any]]:
+    """name -> what is there and its declared type, of what can be set field by field; nothing for a plain value."""
+    arguments = get_args(declared)
+    if is_dataclass(value) and not isinstance(value, type):
+        types = _declared(type(value))
+        return {field.name: (getattr(value, field.name), types[field.name]) for field in fields(value) if field.init}
+    if isinstance(value, Mapping):
+        return {str(key): (item, arguments[1] if len(arguments) == 2 else Any) for key, item in value.items()}
+    if isinstance(value, tuple):
+        each = len(arguments) == len(value) and Ellipsis not in arguments
+        kinds = arguments if each else (arguments or (Any,))[:1] * len(value)
+        return {str(i): (item, kind) for i, (item, kind) in enumerate(zip(value, kinds, strict=True))}
+    return {}
+
+
+def _declared(kind: type) -> dict[str, Any]:
+    """field -> its type; Any where it is text that cannot be looked up."""
+    types = {field.name: field.type for field in fields(kind)}
+    if any(isinstance(declared, str) for declared in types.values()):
+        try:
+            return get_type_hints(kind)
+        except (NameError, TypeError):
+            return {name: Any if isinstance(declared, str) else declared for name, declared in types.items()}
+    return types
+
+
+def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...]) -> object:
+    """What was given, as the field's type has it."""
+    where = ".".join(path)
+    if declared == Schedule:
+        if (number := _converted(float, wanted.value)) is not _NOTHING:
+            assert isinstance(number, float)
+            return Constant(number)
+        raise wanted.refused(f"{where} is a schedule. Give a number, which makes it constant{_within(value, path)}")
+    if _is_part(value):
+        kind = _KINDS.get(declared, "made of several parts")
+        here = f", here {type(value).__name__}" if declared in _KINDS else ""
+        raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
+    options = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+    for option in options:
+        fitting = _converted(type(value) if option is Any else option, wanted.value, wanted.text)
+        if fitting is not _NOTHING:
+            return fitting
+    expected = " or ".join(_in_words(option, value) for option in options)
+    raise wanted.refused(f"{where} is {expected}, such as {_text(value)}; got {wanted.text!r}")
+
+
+def _is_part(value: object) -> bool:
+    """Whether it is made of parts, rather than a number, a word or a list of such."""
+    if isinstance(value, tuple):
+        return any(_is_part(item) for item in value)
+    return isinstance(value, Mapping) or not isinstance(value, bool | int | float | str | NoneType)
+
+
+def _within(value: object, path: tuple[str, ...]) -> str:
+    """What can be set instead."""
+    plain = [f"{'.'.join(at)}={_text(item)}" for at, item in _plain(value, path)]
+    if not plain:
+        return (
+            ". It has no fields of its own: --set changes numbers and words. For another part choose another recipe "
+            "(meanteacher list), or use dataclasses.replace in Python"
+        )
+    more = f", and {len(plain) - _MOST_NAMED} more" if len(plain) > _MOST_NAMED else ""
+    return f". What can be set within it, as it is now: {', '.join(plain[:_MOST_NAMED])}{more}"
+
+
+def _plain(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Where each plain value within it is."""
+    if not _is_part(value):
+        yield path, value
+        return
+    for name, (inner, _) in _parts(value, Any).items():
+        yield from _plain(inner, (*path, name))
+
+
+_NOTHING = object()
+"""Given is what does not fit; None is a value."""
+
+
+def _converted(kind: Any, value: object, text: str | None = None) -> object:
+    """What was given, parsed and as text, as a value of that type, or `_NOTHING`."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # Finite, asked so that an integer too large for a float is none either.
+        fits = {float: abs(value) <= sys.float_info.max, int: value % 1 == 0}
+        if fits.get(kind, False):
+            return kind(value)
+    if kind in (bool, str, NoneType) and isinstance(value, kind):
+        return value
+    if kind is str and text:
+        return text
+    if get_origin(kind) is Literal:
+        given = [(type(one), one) for one in (value, text)]  # True is 1 to Python
+        return next((choice for choice in get_args(kind) if (type(choice), choice) in given), _NOTHING)
+    if (get_origin(kind) or kind) is tuple and isinstance(value, tuple | list):
+        return _as_tuple(get_args(kind), tuple(value))
+    return _NOTHING
+
+
+def _as_tuple(kinds: tuple[Any, ...], values: tuple[object, ...]) -> object:
+    if not kinds:
+        return values
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(values)
+    items = tuple(map(_converted, kinds, values))
+    return _NOTHING if len(kinds) != len(values) or _NOTHING in items else items
+
+
+def _in_words(kind: Any, value: object) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is tuple:
+        items = [_in_words(item, value) for item in get_args(kind) if item is not Ellipsis]
+        return f"a list, ({', '.join(items)}{', …' if Ellipsis in get_args(kind) else ''})"
+    return _KINDS.get(kind) or _KINDS.get(type(value)) or type(value).__name__
+
+
+def _changes(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The path and the new value of all that differs: the same for the same recipe, whatever was set in which order."""
+    if old == new:
+        return
+    before, after = _parts(old, Any), _parts(new, Any)
+    if _is_part(old) and type(old) is type(new) and before.keys() == after.keys():
+        for name, (value, _) in before.items():
+            yield from _changes(value, after[name][0], (*path, name))
+    else:
+        yield ".".join(path), _text(new.value if isinstance(new, Constant) else new)
+
+
+def _text(value: object) -> str:
+    """A plain value as one would type it."""
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        items = [repr(item) if isinstance(item, str) else _text(item) for item in value]
+        return f"({','.join(items)}{',' if len(items) == 1 else ''})"
+    quoted = isinstance(value, str) and _Wanted("", value).value != value
+    return repr(value) if quoted else str(value).lower() if isinstance(value, bool | NoneType) else str(value)
+
+
+def _short(changes: list[str]) -> str:
+    """The changes as the end of a folder's name: what does not fit is left to a hash of all of them."""
+    whole = ",".join(changes)
+    safe = re.sub(r"[^A-Za-z0-9._=,()-]", "-", whole)
+    if safe == whole and len(whole) <= _LONGEST:
+        return whole
+    return f"{safe[: _LONGEST - 9]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -1,0 +1,220 @@
+"""The time that a person grants: what this machine can do with it is measured before, and kept to while training."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from meanteacher.core import InputError
+from meanteacher.data import Dataset, Split, TrainTest
+from meanteacher.experiment import Recipe, step_seconds
+from meanteacher.fitting.plan import FEW_STEPS, METHODS, ROWS, WIDTHS, Machine, Plan, photo_recipe
+
+TOO_LATE_TO_REFUSE = 12.0
+"""Seconds after the start: whoever has waited longer gets a model, as good as the time allows."""
+_SOON_ENOUGH_TO_TELL = 3.0
+"""Seconds of reading images from which its speed can be told."""
+_READING_SHARE = 0.5
+"""Of the minutes, that reading images may take at most."""
+_MEASURING = 0.1
+_MEASURING_SECONDS = 30.0
+"""Measuring takes at most this share of the time, and at most so many seconds."""
+_TRIAL_STEPS = 4
+
+
+class Timing:
+    """How long each part of the work took."""
+
+    def __init__(self, began: float) -> None:
+        self.began = self.last = began
+        self.parts: dict[str, float] = {}
+
+    def end(self, name: str) -> float:
+        """Note the end of a part. Returns its seconds."""
+        now = time.perf_counter()
+        took, self.last = now - self.last, now
+        self.parts[name] = round(took, 1)
+        return took
+
+    def total(self) -> float:
+        return time.perf_counter() - self.began
+
+    def after(self, name: str) -> dict[str, Any]:
+        """All of it, once the last part is done."""
+        self.end(name)
+        return {"total_seconds": round(self.last - self.began, 1), "parts": self.parts}
+
+
+class Reading:
+    """Tells how many images are read, and refuses in time what would leave none for training."""
+
+    def __init__(self, show: Callable[[int, int], None], timing: Timing, minutes: float) -> None:
+        self.show, self.timing, self.minutes = show, timing, minutes
+        self.began = timing.total()
+
+    def __call__(self, done: int, n: int) -> None:
+        self.show(done, n)
+        now = self.timing.total()
+        if not now - self.began > _SOON_ENOUGH_TO_TELL or now > TOO_LATE_TO_REFUSE:
+            return
+        expected = (now - self.began) * n / done
+        if expected > _READING_SHARE * 60 * self.minutes:
+            raise InputError(
+                f"Reading the {n:,} images would take about {max(1, round(expected / 60))} of the "
+                f"{self.minutes:g} minutes ({done / (now - self.began):.0f} images per second). Give at least "
+                f"{math.ceil(expected / _READING_SHARE / 60)} with --minutes, or smaller copies of the images."
+            )
+
+
+StepSeconds = Callable[[Recipe, int, float], list[float]]
+"""A recipe, the number of threads and the seconds that it may take -> how long each of a few steps takes."""
+
+
+def measure_machine(
+    *,
+    minutes: float,
+    size: int,
+    n_classes: int,
+    width: float | None = None,
+    device: str = "auto",
+    step_seconds_of: StepSeconds | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Machine:
+    """Time real steps on made-up images, for at most a tenth of the minutes and half a minute.
+
+    The narrowest network comes first, since a slow machine has no time for another one. A wider one is tried while
+    there is time to, and while the run could afford it.
+
+    Args:
+        minutes: that the person grants
+        size: of the images
+        n_classes: of the labels
+        width: of the network, where it is given by an earlier model
+        device: where to compute
+        step_seconds_of: times steps; another one for tests
+        clock: seconds; another one for tests
+    """
+    timed = step_seconds_of or _made_up(size, n_classes, device)
+    widths = WIDTHS if width is None else (width,)
+    ends = clock() + min(_MEASURING * 60 * minutes, _MEASURING_SECONDS)
+
+    def recipe_of(method: str, width: float) -> Recipe:
+        trial = Plan(
+            minutes=minutes,
+            size=size,
+            width=width,
+            steps=100_000,
+            flip=True,
+            gentle=False,
+            threads=1,
+            seconds_per_step={},
+            seconds=0.0,
+            n_rounds=1,
+        )
+        return photo_recipe(trial, method, fingerprint="trial")
+
+    def seconds_of(method: str, width: float, threads: int, share: float) -> float:
+        return _typical(timed(recipe_of(method, width), threads, max(0.0, ends - clock()) * share))
+
+    by_threads: dict[int, float] = {}
+    for threads in _thread_counts(torch.get_num_threads()):
+        # More threads are tried while there is time left to use what was found.
+        if not by_threads or ends - clock() > 4 * min(by_threads.values()):
+            by_threads[threads] = seconds_of("supervised", widths[0], threads, 0.25)
+    threads = min(by_threads, key=lambda n: by_threads[n])
+
+    found: dict[float, dict[str, float]] = {}
+    for tried in widths:
+        found[tried] = {}
+        for method in METHODS:
+            known = by_threads[threads] if (method, tried) == ("supervised", widths[0]) else None
+            found[tried][method] = known or seconds_of(method, tried, threads, 0.5)
+        both = sum(found[tried].values())
+        # Twice the width takes two to four times as long.
+        too_slow = 2 * FEW_STEPS * both > 60 * minutes
+        if too_slow or clock() + 4 * both > ends:
+            break
+    return Machine(threads=threads, seconds_per_step=found)
+
+
+def _thread_counts(most: int) -> list[int]:
+    """What may be fastest: half of the threads, all but one for a busy neighbour, or all; the fewest first.
+
+    >>> _thread_counts(1), _thread_counts(2), _thread_counts(8)
+    ([1], [1, 2], [4, 7, 8])
+    """
+    return sorted({max(1, most // 2), max(1, most - 1), most})
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    """Without the first step, which allocates."""
+    return fmean(seconds[1:] or seconds)
+
+
+def _made_up(size: int, n_classes: int, device: str) -> StepSeconds:
+    """Times steps on random pixels: how long a step takes does not depend on what an image shows."""
+    n = 2 * ROWS
+    images = torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels, names = torch.arange(n) % n_classes, tuple(str(k) for k in range(n_classes))
+    data = TrainTest(Dataset(images, labels, names), Dataset(images[:1], labels[:1], names))
+    split = Split(torch.arange(ROWS), torch.arange(ROWS, n), torch.empty(0, dtype=torch.int64))
+
+    def timed(recipe: Recipe, threads: int, seconds: float) -> list[float]:
+        with limited_threads(threads):
+            return step_seconds(recipe, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
+
+    return timed
+
+
+@contextmanager
+def limited_threads(threads: int) -> Iterator[None]:
+    """Let torch compute on so many threads, and on as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Pace:
+    """Says which step of a run to take next so that it ends in time: the one that is due, or a later one.
+
+    While the run is in time no step is left out, and its weights depend on no clock. Once it is late, the steps ahead
+    are thinned out until there is time for all that follow, so that the schedules still reach their ends.
+    """
+
+    _RECENT = 16
+    """Steps that the pace is read from. The faster half of them counts: an evaluation, or a reading of the vitals, does
+    not make a run late."""
+    _FAR_OFF = 4.0
+
+    def __init__(
+        self, *, steps: int, seconds_per_step: float, ends: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.steps, self.planned, self.ends, self.clock = steps, seconds_per_step, ends, clock
+        self.last_step_began: float | None = None
+        self._recent: deque[float] = deque(maxlen=self._RECENT)
+
+    def __call__(self, due: int) -> int:
+        now = self.clock()
+        if self.last_step_began is not None:
+            self._recent.append(now - self.last_step_began)
+        self.last_step_began = now
+        possible = (self.ends - now) / self._seconds_per_step()
+        left = self.steps - due
+        if possible >= left:
+            return due
+        return due + math.ceil(left / max(possible, 1.0)) - 1
+
+    def _seconds_per_step(self) -> float:
+        faster_half = sorted(self._recent)[: max(1, len(self._recent) // 2)]
+        if len(self._recent) >= self._RECENT // 2:
+            return fmean(faster_half)
+        # The first steps are slower than most, but not by so much.
+        return faster_half[0] if faster_half and faster_half[0] > self._FAR_OFF * self.planned else self.planned

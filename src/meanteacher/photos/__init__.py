@@ -1,0 +1,1 @@
+"""A person's images before any network: found, decoded, kept, compared and checked."""

@@ -1,0 +1,162 @@
+"""Error rates with their intervals, paired differences and calibration, from few evaluated images."""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from scipy.stats import norm
+
+CONFIDENCE = 0.95
+_Z = float(norm.ppf((1 + CONFIDENCE) / 2))
+_N_BINS = 10
+_SEEN = 5e-4
+"""A smaller difference is 0.0 points to a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A share, and the range that holds the true one in 95 of 100 cases."""
+
+    value: float
+    low: float
+    high: float
+
+
+def error_interval(wrong: int, n: int) -> Interval:
+    """Wilson's interval for a share: it stays within 0 and 1, and says something sensible for few images.
+
+    >>> interval = error_interval(31, 100)
+    >>> interval.value, round(interval.low, 3), round(interval.high, 3)
+    (0.31, 0.228, 0.406)
+    >>> error_interval(0, 10).low, round(error_interval(0, 10).high, 2)
+    (0.0, 0.28)
+    """
+    share = wrong / n
+    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much lower the error of one model is than another's, on the same images."""
+
+    difference: Interval
+    n_needed: int | None
+    """Labelled images that judge, in all, with which a difference of this size would be clear, to two digits; None
+    where there is none to be seen."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first is better: yes, no or unclear."""
+        if self.difference.low > 0:
+            return "yes"
+        return "no" if self.difference.high < 0 else "unclear"
+
+
+def paired_gain(wrong: np.ndarray, baseline_wrong: np.ndarray) -> Gain:
+    """The baseline's error minus the model's, with the interval of Agresti and Min (2005) for paired shares.
+
+    Only images that one gets right and the other wrong tell the two apart, which makes the pairs much sharper
+    than two separate intervals.
+
+    Args:
+        wrong: [N] of bool, where the model is wrong
+        baseline_wrong: [N] of bool, where the baseline is, on the same images
+    """
+    n = len(wrong)
+    better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())
+    low, high = _paired_interval(better, worse, n)
+    return Gain(Interval((better - worse) / n, max(-1.0, low), min(1.0, high)), _images_needed(better, worse, n))
+
+
+def _paired_interval(better: float, worse: float, n: float) -> tuple[float, float]:
+    b, c, m = better + 0.5, worse + 0.5, n + 2
+    middle = (b - c) / m
+    half = _Z / m * math.sqrt(b + c - (b - c) ** 2 / m)
+    return middle - half, middle + half
+
+
+def _images_needed(better: int, worse: int, n: int) -> int | None:
+    """The fewest images whose interval excludes zero if the two models go on to differ on as large a share of them.
+
+    By the very interval that decides, so that an unclear difference always takes more images than there are.
+    """
+    if abs(better - worse) < _SEEN * n:
+        return None
+
+    def is_clear(n_images: int) -> bool:
+        low, high = _paired_interval(better * n_images / n, worse * n_images / n, n_images)
+        return low > 0 or high < 0
+
+    enough = 1
+    while not is_clear(enough):
+        enough *= 2
+    needed = bisect_left(range(enough + 1), True, lo=enough // 2, key=is_clear)
+    unit = int(10 ** max(math.floor(math.log10(needed)) - 1, 0))
+    return math.ceil(needed / unit) * unit
+
+
+def fitted_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """What to divide logits by so that the judged labels are most probable (Guo et al. 2017).
+
+    n images without a mistake are no proof that there is none among the next two, so each label counts for all but
+    1 / (n + 2), which is shared among the classes (after Platt 1999): four of four right make nobody certain.
+    """
+    doubt = 1 / (len(labels) + 2)
+
+    def surprise(log_temperature: float) -> float:
+        log_p = log_softmax(logits / math.exp(log_temperature), axis=1)
+        known, any_class = log_p[np.arange(len(labels)), labels], log_p.mean(1)
+        return float(-((1 - doubt) * known + doubt * any_class).mean())
+
+    bound = math.log(100.0)
+    return math.exp(float(minimize_scalar(surprise, bounds=(-bound, bound), method="bounded").x))
+
+
+def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """The temperature, and the calibration error before and after it.
+
+    Judging a temperature on the images it was fitted to would flatter it: each half of the images is judged with
+    the temperature of the other half. The temperature that ships is fitted to all.
+    """
+    temperature = fitted_temperature(logits, labels)
+    halves = np.arange(len(labels)) % 2
+    after = np.empty((len(labels), logits.shape[1]))
+    for half in (0, 1):
+        judged, other = halves == half, halves != half
+        fitted = fitted_temperature(logits[other], labels[other]) if other.any() else temperature
+        after[judged] = softmax(logits[judged] / fitted, axis=1)
+    return {
+        "temperature": temperature,
+        "before": calibration_error(softmax(logits, axis=1), labels),
+        "after": calibration_error(after, labels),
+        "bins": reliability(after, labels),
+    }
+
+
+def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
+    """Ten bins of equal width by confidence: how often the model is right in each that is not empty."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    index = np.minimum((confidence * _N_BINS).astype(int), _N_BINS - 1)
+    return [
+        {
+            "low": k / _N_BINS,
+            "high": (k + 1) / _N_BINS,
+            "n": int((index == k).sum()),
+            "confidence": float(confidence[index == k].mean()),
+            "accuracy": float(right[index == k].mean()),
+        }
+        for k in range(_N_BINS)
+        if (index == k).any()
+    ]
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """The mean distance of confidence from accuracy over the bins, weighted by how many images each has."""
+    bins = reliability(probabilities, labels)
+    return sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in bins) / len(labels)

@@ -1,0 +1,101 @@
+"""The views of the paper's ConvNet experiments: flip, translation and noise, one after the other."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meanteacher.core import Augment, InputError
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Apply each in turn. An empty chain shows the images as they are."""
+
+    augments: tuple[Augment, ...] = ()
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        for augment in self.augments:
+            images = augment(images, generator)
+        return images
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirror each image left to right with probability one half. Not for digits or text."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
+        mirrored = images.flip(-1)
+        # A CPU chooses one value after the other, so it is shown several as one, and writes where it just read.
+        wide = _widest(images)
+        chosen = mirrored.view(wide)
+        torch.where(heads[:, None, None, None], chosen, images.view(wide), out=chosen)
+        return mirrored
+
+
+def _widest(images: Tensor) -> torch.dtype:
+    """int64 where the rows of the images are whole numbers of them, otherwise what they are."""
+    starts = (images.storage_offset(), images.shape[-1])
+    whole = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
+    return torch.int64 if whole else images.dtype
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Shift each image by up to `pixels` along each axis, whole pixels, the border reflected (Table 5).
+
+    The reflection does not repeat the edge pixel.
+    """
+
+    pixels: int
+
+    def __post_init__(self) -> None:
+        if self.pixels < 0:
+            raise InputError(f"Translate shifts by at least 0 pixels; got {self.pixels}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        n, channels, height, width = images.shape
+        if self.pixels >= min(height, width):
+            raise InputError(
+                f"A shift of up to {self.pixels} pixels reflects beyond images of {height}x{width}. "
+                f"Shift by at most {min(height, width) - 1}."
+            )
+        shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
+        top, left = (shift[:, :, 0] + self.pixels).unbind()
+        padded = F.pad(images.contiguous(), (self.pixels,) * 4, mode="reflect")
+        if images.device.type != "cpu":
+            return _gathered(padded, top, left, height, width)
+        # Wherever in this memory a window begins, it is a view of it; only the chosen ones are copied.
+        image, channel, row, _ = padded.stride()
+        n_windows = (n - 1) * image + 2 * self.pixels * (row + 1) + 1 if n else 0
+        windows = padded.as_strided((n_windows, channels, height, width), (1, channel, row, 1))
+        return windows.index_select(0, torch.arange(n, device=images.device) * image + top * row + left)
+
+
+def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """The same windows by four indices: a GPU may copy all views of a memory to choose from them."""
+    n, channels = padded.shape[:2]
+    image, channel, row, column = (torch.arange(size, device=padded.device) for size in (n, channels, height, width))
+    return padded[
+        image[:, None, None, None],
+        channel[:, None, None],
+        (top[:, None] + row)[:, None, :, None],
+        (left[:, None] + column)[:, None, None, :],
+    ]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Add independent N(0, deviation²) to every value, after the images have been normalised (Table 5)."""
+
+    deviation: float
+
+    def __post_init__(self) -> None:
+        if not self.deviation >= 0:
+            raise InputError(f"Noise needs a deviation of at least 0; got {self.deviation}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+        return images.add(noise, alpha=self.deviation)

@@ -1,0 +1,152 @@
+"""Views that turn, cut or cover an image."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from meanteacher.core import InputError
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Turn each image about its centre by an angle uniform within ±`degrees` (10 on ImageNet, App. B.2.2).
+
+    What turns in from outside the image is zero, the mean of normalised data.
+    """
+
+    degrees: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.degrees <= 180:
+            raise InputError(f"Rotate turns by up to 0 to 180 degrees either way; got {self.degrees}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        draw = torch.rand(len(images), generator=generator, device=images.device, dtype=images.dtype)
+        return warped(images, rotation((2 * draw - 1) * math.radians(self.degrees)))
+
+
+def rotation(angle: Tensor) -> Tensor:
+    """[B, 2, 3]: what `warped` needs to turn each image counter-clockwise by its angle in radians."""
+    cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    return torch.stack([cosine, -sine, zero, sine, cosine, zero], 1).view(-1, 2, 3)
+
+
+def warped(
+    images: Tensor,
+    source: Tensor,
+    *,
+    size: tuple[int, int] | None = None,
+    beyond: Literal["zeros", "border"] = "zeros",
+) -> Tensor:
+    """Each image as its own affine map shows it, bilinear.
+
+    Args:
+        images: [B, C, H, W]
+        source: [B, 2, 3], takes a place (x, y, 1) of the result to the place of the image that is seen there,
+            both in pixels right of and below the centre
+        size: height and width of the result; those of the images by default
+        beyond: what is seen where the map leads outside the image
+
+    >>> right = torch.tensor([[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]])
+    >>> warped(torch.tensor([[[[1.0, 2.0, 3.0]]]]), right)
+    tensor([[[[0., 1., 2.]]]])
+    """
+    y, x = (
+        torch.arange(length, device=source.device, dtype=source.dtype) - (length - 1) / 2
+        for length in size or images.shape[2:]
+    )
+    # torch measures places in halves of the image.
+    source = source / (source.new_tensor([images.shape[3], images.shape[2]])[:, None] / 2)
+    across = source[:, :, :1, None] * x
+    down = (source[:, :, 1:2] * y + source[:, :, 2:])[..., None]
+    # All x, then all y: several times as fast to add, and as fast to sample by, as the pairs of affine_grid.
+    grid = (across + down).permute(0, 2, 3, 1)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode=beyond, align_corners=False)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Show a box of each image at the size of the batch (ImageNet, App. B.2.2).
+
+    The box's share of the image's area is uniform in `scale`; its width over its height is log-uniform among
+    those in `aspect` that fit into the image; its place is uniform among those inside. Where the image is so
+    long that no allowed shape covers the larger shares, they are not drawn.
+
+    Values between pixels are bilinear, without smoothing: bring images far larger than `size` near it first,
+    or the crop shows every few pixels only.
+    """
+
+    size: int | None = None
+    """Height and width of the result; None keeps the input's."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise InputError(f"Crop needs a size of at least one pixel, or None to keep the input's; got {self.size}.")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise InputError(f"Crop's scale is two rising shares of the area within (0, 1]; got {self.scale}.")
+        if not 0 < self.aspect[0] <= self.aspect[1] < math.inf:
+            raise InputError(f"Crop's aspect is two rising ratios of width to height above 0; got {self.aspect}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        n, _, height, width = images.shape
+        draw = torch.rand(4, n, generator=generator, device=images.device, dtype=images.dtype)
+        share_width, share_height = self._box(draw[0], draw[1], height / width)
+        # The middle of a box inside the image lies within ±(1 - its share) of half the image.
+        right = (draw[2] - 0.5) * (1 - share_width) * width
+        down = (draw[3] - 0.5) * (1 - share_height) * height
+        rows, columns = self.size or height, self.size or width
+        zero = torch.zeros_like(right)
+        source = [share_width * (width / columns), zero, right, zero, share_height * (height / rows), down]
+        # A box at the edge of the image, shown larger, asks for values up to half a pixel beyond the last centre.
+        return warped(images, torch.stack(source, 1).view(n, 2, 3), size=(rows, columns), beyond="border")
+
+    def _box(self, area: Tensor, shape: Tensor, tall: float) -> tuple[Tensor, Tensor]:
+        """Each box's share of the image's width and of its height, from draws uniform in [0, 1)."""
+        # A box of ratio r fits when its area is at most r · tall and 1 / (r · tall).
+        narrowest, widest = (ratio * tall for ratio in self.aspect)
+        largest = min(1.0, widest, 1 / narrowest)
+        low, high = (min(share, largest) for share in self.scale)
+        area = low + (high - low) * area
+        log_low = area.log().clamp_min(math.log(narrowest))
+        log_high = -area.log().clamp_min(-math.log(widest))
+        # Width over height, in units of the image's own.
+        ratio = torch.exp(log_low + (log_high - log_low) * shape)
+        return (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
+
+
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers of as many bytes."""
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """Set a square of `size` pixels to zero, the mean of normalised data (DeVries & Taylor, 2017).
+
+    Its middle is uniform over the pixels of the image, so it may extend past the border.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise InputError(f"Cutout needs a size of at least 0 pixels; got {self.size}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        # Zero has no bit set. To clear bits is faster than to fill where a mask is set, and unlike a product it
+        # hides what is not finite.
+        bits = images.view(_WHOLE[images.element_size()])
+        rows = self._kept(bits, images.shape[2], generator)
+        columns = self._kept(bits, images.shape[3], generator)
+        return (bits & (rows[:, :, None] | columns[:, None, :])[:, None]).view(images.dtype)
+
+    def _kept(self, bits: Tensor, length: int, generator: torch.Generator) -> Tensor:
+        """[B, length]: all bits set for the rows, or the columns, that the square leaves alone, none for the others."""
+        middle = torch.randint(length, (len(bits), 1), generator=generator, device=bits.device)
+        beyond = torch.arange(length, device=bits.device) - (middle - self.size // 2)
+        return -((beyond < 0) | (beyond >= self.size)).to(bits.dtype)

@@ -1,0 +1,377 @@
+"""A shipped model is read as data, to the bit, or refused in one sentence."""
+
+import dataclasses
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from meanteacher.classifier.bundle import Bundle, Seen, load_bundle, save_bundle
+from meanteacher.core import InitialisesFromData, InputError, Problem
+from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
+from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
+
+NAMES = ("cat", "dog", 'naïve = "owl"', "\udcff")
+SIZE = 16
+FAST = FastNet(width=0.125)
+CHANNELS = PerChannel()
+
+
+def images(n: int, size: int = SIZE, seed: int = 0) -> Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=draws)
+
+
+def made(
+    spec: ModelSpec = FAST, normaliser: Normaliser = CHANNELS, *, size: int = SIZE, names: tuple[str, ...] = NAMES
+) -> Bundle:
+    """A network that has seen a batch, with channels last in memory as training leaves it."""
+    torch.manual_seed(0)
+    network = spec.build(Problem(len(names), 100, (3, size, size)))
+    normalise = normaliser.fit(images(20, size))
+    if isinstance(network, InitialisesFromData):
+        network.initialise_from(normalise(images(20, size)))
+    network(normalise(images(20, size)))
+    network = network.to(memory_format=torch.channels_last).eval()
+    return Bundle(network, normalise, names, size, temperature=1.3, about={"error": 0.25, "made": ["2026", None]})
+
+
+def state(bundle: Bundle) -> dict[str, Tensor]:
+    return {**bundle.network.state_dict(prefix="network."), **bundle.normalise.state_dict(prefix="normalise.")}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_bundle(made(), FAST, PerChannel(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads((folder / "model.json").read_text())
+    change(content)
+    (folder / "model.json").write_text(json.dumps(content))
+
+
+def replace_weights(folder: Path, content: bytes) -> None:
+    """As one would who knows the format: with the right sha256."""
+    (folder / "weights.safetensors").write_bytes(content)
+    rewrite(folder, lambda c: c.update(sha256=sha256(content).hexdigest()))
+
+
+def refused(folder: Path, words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        load_bundle(folder)
+
+
+@pytest.mark.parametrize(
+    ("spec", "normaliser"),
+    [
+        (FAST, PerChannel()),
+        (FAST, PerImage()),
+        (FAST, Zca(contrast=True, epsilon=0.1)),
+        (WideResNet(depth=10, widen=1, outputs=2), PerChannel()),
+    ],
+    ids=repr,
+)
+def test_round_trip_is_exact_to_the_bit(spec: ModelSpec, normaliser: Normaliser, tmp_path: Path):
+    bundle = made(spec, normaliser)
+    save_bundle(bundle, spec, normaliser, tmp_path / "model")
+    loaded = load_bundle(tmp_path / "model")
+    assert state(loaded).keys() == state(bundle).keys()
+    for name, tensor in state(bundle).items():
+        assert torch.equal(state(loaded)[name], tensor), name
+        assert state(loaded)[name].dtype == tensor.dtype
+    for field in ("class_names", "size", "temperature", "about"):
+        assert getattr(loaded, field) == getattr(bundle, field)
+    assert not any(module.training for module in loaded.network.modules())
+    assert torch.equal(loaded.probabilities(images(9)), bundle.probabilities(images(9)))
+
+
+def test_probabilities_are_the_softmax_of_the_tempered_logits():
+    bundle = made()
+    with torch.no_grad():
+        logits = bundle.network(bundle.normalise(images(5)))
+    expected = (logits / 1.3).softmax(1)
+    torch.testing.assert_close(bundle.probabilities(images(5)), expected)
+    warm = dataclasses.replace(bundle, temperature=5.0).probabilities(images(5))
+    assert (warm.amax(1) < expected.amax(1)).all()
+
+
+def test_folder_holds_two_files_and_saving_again_writes_the_same_bytes(tmp_path: Path):
+    for name in ("a", "b"):
+        save_bundle(made(), FAST, PerChannel(), tmp_path / name)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+        ["a", "b", *["model.json", "weights.safetensors"] * 2]
+    )
+    for name in ("model.json", "weights.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+SEEN = Seen(labelled=bytes(range(48)), unlabelled=bytes(range(100, 132)))
+
+
+@pytest.fixture
+def with_seen(tmp_path: Path) -> Path:
+    save_bundle(dataclasses.replace(made(), seen=SEEN), FAST, PerChannel(), tmp_path / "seeing")
+    return tmp_path / "seeing"
+
+
+@pytest.mark.parametrize("seen", [SEEN, Seen(), dataclasses.replace(SEEN, complete=False), None], ids=repr)
+def test_what_the_model_has_seen_is_kept(seen: Seen | None, tmp_path: Path):
+    save_bundle(dataclasses.replace(made(), seen=seen), FAST, PerChannel(), tmp_path / "model")
+    assert load_bundle(tmp_path / "model").seen == seen
+    assert (tmp_path / "model" / "seen.bin").exists() == (seen is not None)
+
+
+def test_a_model_of_an_earlier_version_does_not_say_what_it_has_seen(with_seen: Path):
+    rewrite(with_seen, lambda content: content.pop("seen"))
+    (with_seen / "seen.bin").unlink()
+    assert load_bundle(with_seen).seen is None
+
+
+def test_what_the_model_has_seen_may_be_deleted(with_seen: Path):
+    (with_seen / "seen.bin").unlink()
+    assert load_bundle(with_seen).seen is None
+
+
+@pytest.mark.parametrize("content", [b"", bytes(80), bytes(range(48)), bytes(10_000)], ids=len)
+def test_damaged_digests_are_noticed(content: bytes, with_seen: Path):
+    (with_seen / "seen.bin").write_bytes(content)
+    refused(with_seen, "seen.bin is damaged: its sha256 is not the one in model.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n_labelled": -1}, {"n_unlabelled": 1 << 40}, {"n_labelled": 2.5}, {"n_labelled": "3"}, {"n_labelled": None}],
+    ids=repr,
+)
+def test_counts_of_images_that_cannot_be_believed_are_refused(change: dict[str, Any], with_seen: Path):
+    rewrite(with_seen, lambda content: content["seen"].update(change))
+    refused(with_seen, "does not describe a model that can be used")
+
+
+def test_folder_of_a_fit_is_accepted(saved: Path):
+    assert load_bundle(saved.parent).class_names == NAMES
+
+
+def test_loading_leaves_the_random_numbers_alone(saved: Path):
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    load_bundle(saved)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_existing_model_is_replaced_only_when_asked(saved: Path):
+    before = (saved / "model.json").read_bytes()
+    with pytest.raises(InputError, match="exists already"):
+        save_bundle(made(), FAST, PerChannel(), saved)
+    assert (saved / "model.json").read_bytes() == before
+    save_bundle(dataclasses.replace(made(), temperature=2.0), FAST, PerChannel(), saved, overwrite=True)
+    assert load_bundle(saved).temperature == 2.0
+    assert [path.name for path in saved.parent.iterdir()] == ["model"]
+
+
+def test_folder_that_is_no_model_is_never_replaced(tmp_path: Path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "mine.jpg").write_bytes(b"dear to me")
+    with pytest.raises(InputError, match="not a model, so it is not replaced"):
+        save_bundle(made(), FAST, PerChannel(), tmp_path / "photos", overwrite=True)
+    assert (tmp_path / "photos" / "mine.jpg").read_bytes() == b"dear to me"
+
+
+def test_failed_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("meanteacher.classifier.bundle._write", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        save_bundle(made(), FAST, PerChannel(), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_network_that_is_not_of_its_spec_is_not_saved(tmp_path: Path):
+    with pytest.raises(InputError, match="do not fit"):
+        save_bundle(made(), FastNet(width=0.25), PerChannel(), tmp_path / "model")
+    with pytest.raises(InputError, match=r"cannot be shipped: a model holds one of FastNet, WideResNet"):
+        save_bundle(made(), Conv13(), PerChannel(), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_model_folder_is_refused(tmp_path: Path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        refused(path, f"{path} is not a model: there is no model.json in it")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".pkl", ".bin", ".PT"])
+def test_pickle_is_refused_by_its_name(suffix: str, tmp_path: Path):
+    (tmp_path / f"model{suffix}").write_bytes(b"")
+    refused(tmp_path / f"model{suffix}", "reading one can run any code that is in it, so it is refused")
+
+
+class _Harm:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return (Path.write_text, (Path("harm"), "done"))
+
+
+@pytest.mark.parametrize("kind", ["pickle", "torch", "old torch"])
+def test_pickle_inside_is_refused_and_not_run(kind: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    if kind == "pickle":
+        replace_weights(saved, pickle.dumps(_Harm()))
+    else:
+        torch.save(_Harm(), tmp_path / "w", _use_new_zipfile_serialization=kind == "torch")
+        assert zipfile.is_zipfile(tmp_path / "w") == (kind == "torch")
+        replace_weights(saved, (tmp_path / "w").read_bytes())
+    refused(saved, "holds a pickle under another name")
+    assert not (tmp_path / "harm").exists()
+
+
+def test_weights_whose_header_begins_like_a_pickle_are_read(saved: Path):
+    content = save(load((saved / "weights.safetensors").read_bytes()))
+    length = int.from_bytes(content[:8], "little")
+    longer = (length | 0xFF) + 0x81 + (-length % 8 * 0)
+    assert longer % 256 == 0x80
+    padded = longer.to_bytes(8, "little") + content[8 : 8 + length] + b" " * (longer - length) + content[8 + length :]
+    replace_weights(saved, padded)
+    assert load_bundle(saved).size == SIZE
+
+
+def test_damaged_weights_are_noticed(saved: Path):
+    content = bytearray((saved / "weights.safetensors").read_bytes())
+    content[-5] ^= 1
+    (saved / "weights.safetensors").write_bytes(content)
+    refused(saved, "damaged: its sha256 is not the one in model.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"\x10" + bytes(7) + b'{"a": 3}        ', b"\xff" * 64])
+def test_weights_that_are_no_safetensors_are_refused(content: bytes, saved: Path):
+    replace_weights(saved, content)
+    refused(saved, "weights.safetensors is damaged (")
+
+
+def test_missing_weights_are_said(saved: Path):
+    (saved / "weights.safetensors").unlink()
+    refused(saved, "The weights of the model cannot be read")
+
+
+def test_weights_much_longer_than_their_network_are_not_even_read(saved: Path):
+    with (saved / "weights.safetensors").open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: takes no room on the disk
+    refused(saved, "is longer than its network")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'"text"', b"\xff\xfe\x00", b"[" * 100_000, b""])
+def test_damaged_json_is_refused(content: bytes, saved: Path):
+    (saved / "model.json").write_bytes(content)
+    refused(saved, "model.json is damaged (")
+
+
+@pytest.mark.parametrize("key", ["network", "normalise", "class_names", "size", "temperature", "sha256", "about"])
+def test_missing_part_is_named(key: str, saved: Path):
+    rewrite(saved, lambda c: c.pop(key))
+    refused(saved, f"model.json is damaged: '{key}' is missing")
+
+
+BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "another format": (lambda c: c.update(format="x"), "does not describe a model of meanteacher"),
+    "another schema": (lambda c: c.update(schema=2), "has schema 2, this version reads 1"),
+    "unknown kind": (
+        lambda c: c["network"].update(kind="os.system"),
+        "'os.system' is none of FastNet, WideResNet",
+    ),
+    "kind of another type": (lambda c: c["network"].update(kind=["FastNet"]), "unhashable"),
+    "unknown normaliser": (lambda c: c["normalise"].update(kind="Exec"), "'Exec' is none of PerChannel, PerImage, Zca"),
+    "unknown field": (lambda c: c["network"]["fields"].update(depht=3), "unexpected keyword argument 'depht'"),
+    "field of another type": (lambda c: c["network"]["fields"].update(width="1"), "width is a number"),
+    "fields of another type": (lambda c: c["network"].update(fields=[1]), "does not describe a model that can be used"),
+    "network of another type": (lambda c: c.update(network="FastNet"), "does not describe a model that can be used"),
+    "normaliser of another type": (lambda c: c.update(normalise=["PerChannel"]), "does not describe a model"),
+    "width not a number": (lambda c: c["network"]["fields"].update(width=float("nan")), "width is a number"),
+    "enormous width": (lambda c: c["network"]["fields"].update(width=1e9), "width is a number from -1000 to 1000"),
+    "large width": (lambda c: c["network"]["fields"].update(width=900), "its weights would take"),
+    "enormous depth": (
+        lambda c: c.update(network={"kind": "WideResNet", "fields": {"depth": 6 * 10**9 + 4}}),
+        "depth is a number from -1000 to 1000",
+    ),
+    "network that cannot be": (lambda c: c["network"]["fields"].update(width=-1), "cannot be built"),
+    "half a layer": (lambda c: c.update(network={"kind": "WideResNet", "fields": {"widen": 1.5}}), "cannot be built"),
+    "tiny size": (lambda c: c.update(size=7), "size is a whole number from 8 to 1024, not '7'"),
+    "large size": (lambda c: c.update(size=1025), "size is a whole number from 8 to 1024"),
+    "size of another type": (lambda c: c.update(size="32"), "size is a whole number"),
+    "half a pixel": (lambda c: c.update(size=16.5), "size is a whole number"),
+    "whitening of large images": (
+        lambda c: c.update(size=1024, normalise={"kind": "Zca", "contrast": True, "epsilon": 0.1}),
+        "its weights would take",
+    ),
+    "temperature of zero": (lambda c: c.update(temperature=0), "temperature is a number"),
+    "endless temperature": (lambda c: c.update(temperature=float("inf")), "temperature is a number"),
+    "no classes": (lambda c: c.update(class_names=[]), "class_names is a list of at least two names"),
+    "class without a name": (lambda c: c.update(class_names=["a", "b", "c", ""]), "class_names is a list"),
+    "class that is a number": (lambda c: c.update(class_names=["a", "b", "c", 4]), "class_names is a list"),
+    "class twice": (lambda c: c.update(class_names=["a", "b", "c", "a"]), "two of its classes have the same name"),
+    "class too few": (lambda c: c["class_names"].pop(), "3 classes are named, but the last layer has 4"),
+    "class too many": (lambda c: c["class_names"].append("e"), "5 classes are named, but the last layer has 4"),
+    "another width": (lambda c: c["network"]["fields"].update(width=0.25), "is expected"),
+    "another network": (lambda c: c.update(network={"kind": "WideResNet", "fields": {"depth": 10}}), "is missing"),
+    "another normaliser": (lambda c: c.update(normalise={"kind": "PerImage"}), "has no normalise.deviation"),
+    "about of another type": (lambda c: c.update(about=3), "does not describe a model that can be used"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_json_that_cannot_be_believed_is_refused(what: str, saved: Path):
+    change, words = BAD[what]
+    rewrite(saved, change)
+    refused(saved, words)
+
+
+CHANGED: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
+    "tensor too many": (lambda t: t.update({"network.extra": torch.zeros(2)}), "has no network.extra"),
+    "tensor of no part": (lambda t: t.update({"extra": torch.zeros(2)}), "has no extra"),
+    "tensor missing": (lambda t: t.pop("network.whitening.weight"), "network.whitening.weight of FastNet"),
+    "tensor of another shape": (
+        lambda t: t.update({"network.whitening.weight": torch.zeros(24, 3, 3, 3)}),
+        "network.whitening.weight is ((24, 3, 3, 3), torch.float32) where ((24, 3, 2, 2), torch.float32) is expected",
+    ),
+    "tensor of another type": (
+        lambda t: t.update({"network.whitening.weight": torch.zeros(24, 3, 2, 2, dtype=torch.float64)}),
+        "torch.float64",
+    ),
+    "statistics of another shape": (lambda t: t.update({"normalise.mean": torch.zeros(3)}), "normalise.mean is ((3,)"),
+    "not a number": (lambda t: t["network.head.weight"][0].fill_(torch.nan), "not finite"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_weights_that_do_not_fit_are_refused(what: str, saved: Path):
+    change, words = CHANGED[what]
+    tensors = load((saved / "weights.safetensors").read_bytes())
+    change(tensors)
+    replace_weights(saved, save(tensors))
+    refused(saved, words)
+
+
+def test_network_is_not_built_before_its_weights_are_seen(saved: Path, monkeypatch: pytest.MonkeyPatch):
+    devices = []
+    build = FastNet.build
+
+    def watched(self: FastNet, problem: Problem) -> nn.Module:
+        network = build(self, problem)
+        devices.append(next(network.parameters()).device.type)
+        return network
+
+    monkeypatch.setattr(FastNet, "build", watched)
+    rewrite(saved, lambda c: c["network"]["fields"].update(width=8))
+    refused(saved, "is expected")
+    assert set(devices) == {"meta"}

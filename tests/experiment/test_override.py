@@ -1,0 +1,252 @@
+"""`--set`: what fits a field is taken, all else is explained, and a changed recipe says that it is one."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_args
+
+import pytest
+
+from meanteacher.core import InputError, Schedule
+from meanteacher.experiment import Recipe, override
+from meanteacher.experiment.describe import fingerprint
+from meanteacher.recipes import RECIPES, find
+from meanteacher.schedules import Constant, SigmoidRampUp
+
+ABOUT = {"name", "claim", "deviations", "seeds"}
+PAPER = "table1/svhn-500/mean-teacher"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A field of a recipe, an item of a mapping or of a tuple."""
+
+    recipe: str
+    path: str
+    value: Any
+    declared: Any
+
+    @property
+    def is_plain(self) -> bool:
+        values = self.value if isinstance(self.value, tuple) else (self.value,)
+        return all(value is None or isinstance(value, bool | int | float | str) for value in values)
+
+
+def _inside(recipe: str, path: str, value: Any, declared: Any) -> Iterator[Place]:
+    if is_dataclass(value):
+        inner = [(field.name, getattr(value, field.name), field.type) for field in fields(value)]
+    elif isinstance(value, Mapping):
+        inner = [(role, item, get_args(declared)[1]) for role, item in value.items()]
+    elif isinstance(value, tuple):
+        inner = [(str(i), item, get_args(declared)[0]) for i, item in enumerate(value)]
+    else:
+        return
+    for name, item, kind in inner:
+        if path or name not in ABOUT:
+            at = f"{path}.{name}" if path else name
+            yield Place(recipe, at, item, kind)
+            yield from _inside(recipe, at, item, kind)
+
+
+PLACES = [place for name, recipe in RECIPES.items() for place in _inside(name, "", recipe, Recipe)]
+
+
+def _at(recipe: Any, path: str) -> Any:
+    for name in path.split("."):
+        recipe = getattr(recipe, name, None) if is_dataclass(recipe) else recipe[int(name) if name.isdigit() else name]
+    return recipe
+
+
+def _refusal(recipe: str, setting: str) -> str:
+    with pytest.raises(InputError) as caught:
+        override(find(recipe), setting)
+    return str(caught.value)
+
+
+def test_there_is_enough_to_set():
+    assert len(PLACES) > 1000
+    assert {place.declared == Schedule for place in PLACES} == {True, False}
+
+
+def test_number_fits_numbers_and_schedules_and_nothing_else():
+    for place in PLACES:
+        setting = f"{place.path}=0.625"
+        if place.declared == Schedule:
+            assert _at(override(find(place.recipe), setting), place.path) == Constant(0.625), place
+        elif place.declared is float or float in get_args(place.declared):
+            changed = override(find(place.recipe), setting)
+            assert (_at(changed, place.path), type(_at(changed, place.path))) == (0.625, float), place
+        else:
+            sentence = _refusal(place.recipe, setting)
+            assert f"{place.path} is " in sentence or "is one of" in sentence, place
+            assert ": ." not in sentence, place
+
+
+def test_whole_number_stays_whole_where_the_field_is():
+    for place in PLACES:
+        if place.declared is int:
+            assert type(_at(override(find(place.recipe), f"{place.path}={place.value}.0"), place.path)) is int, place
+        if place.declared is float and not place.path.endswith("threshold"):  # which is less than 1
+            assert type(_at(override(find(place.recipe), f"{place.path}=1"), place.path)) is float, place
+
+
+def test_part_is_never_replaced_by_a_word_and_every_proposal_can_be_set():
+    proposed = 0
+    for place in PLACES:
+        if place.is_plain:
+            continue
+        sentence = _refusal(place.recipe, f"{place.path}=nonsense")
+        settings = re.findall(rf"{re.escape(place.path)}[\w.]*=(?!nonsense)(?:\([^)]*\)|[^\s,]*[^\s,.])", sentence)
+        assert settings or "meanteacher list" in sentence, place
+        for setting in settings:
+            assert override(find(place.recipe), setting) is find(place.recipe), setting
+        proposed += len(settings)
+    assert proposed > 1000
+
+
+def test_what_is_there_already_changes_nothing():
+    for place in PLACES:
+        if place.is_plain:
+            assert override(find(place.recipe), f"{place.path}={place.value!r}") is find(place.recipe), place
+
+
+def test_none_fits_only_where_it_is_declared():
+    for place in PLACES:
+        if type(None) in get_args(place.declared):
+            assert _at(override(find(place.recipe), f"{place.path}=none"), place.path) is None, place
+        else:
+            _refusal(place.recipe, f"{place.path}=none")
+
+
+def test_changed_recipe_has_a_name_of_its_own_and_no_claim():
+    changed = override(find(PAPER), "steps=2", "model.width=0.1")
+    assert (changed.steps, changed.model.width) == (2, 0.1)
+    assert changed.name == f"{PAPER}+model.width=0.1,steps=2"
+    assert changed.claim is None
+    assert changed.deviations[-1] == f"Changed with --set from {PAPER}: model.width=0.1, steps=2."
+    assert find(PAPER).claim is not None
+
+
+def test_setting_that_changes_nothing_keeps_name_and_claim():
+    same = override(find(PAPER), "steps=180000", "model.width=1", "method.buffers=own")
+    assert same is find(PAPER)
+    assert same.claim is not None
+    assert same.claim.error == 4.18
+
+
+def test_same_recipe_has_the_same_name_however_it_was_set():
+    one = override(find(PAPER), "optim.beta1=0.5", "steps=2")
+    other = override(find(PAPER), "steps=2", "optim.beta1.value=0.5")
+    assert one == other
+    assert fingerprint(one) == fingerprint(other)
+
+
+def test_names_differ_as_the_recipes_do_and_can_be_folders():
+    path = "views.student.augments.2.operations"
+    settings = [
+        ["method.weight=50"],
+        ["method.weight.value=50"],
+        [f"{path}=('hue',)"],
+        [f"{path}=('rotate',)"],
+        *([f"{path}=('hue',)", f"optim.weight_decay={n}", f"optim.matrix_decay={n}", "method.weight.steps=3"]
+          for n in ("1e-3", "1e-4")),
+    ]  # fmt: skip
+    names = [override(find("fast/cifar10-250"), *these).name for these in settings]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert name.startswith("fast/cifar10-250+")
+        assert re.fullmatch(r"[\w.=,()+-]{1,120}", name.split("/")[-1]), name
+
+
+def test_fields_that_depend_on_each_other_are_set_together_in_any_order():
+    digits = find("digits/mean-teacher")
+    with pytest.raises(InputError):
+        override(digits, "batch.size=10")
+    one, other = (
+        override(digits, *both)
+        for both in (["batch.size=10", "batch.labelled=5"], ["batch.labelled=5", "batch.size=10"])
+    )
+    assert one == other
+    assert (one.batch.size, one.batch.labelled) == (10, 5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "read"),
+    [
+        ("steps=300", lambda r: r.steps == 300),
+        ("steps=1e3", lambda r: r.steps == 1000),
+        ("method.weight.value=50", lambda r: r.method.weight == SigmoidRampUp(value=50.0, steps=240)),
+        ("method.weight=50", lambda r: r.method.weight == Constant(50.0)),
+        ("method.consistency_on=unlabelled", lambda r: r.method.consistency_on == "unlabelled"),
+        ("method.consistency_on='unlabelled'", lambda r: r.method.consistency_on == "unlabelled"),
+        ("method.teacher_dropout=false", lambda r: r.method.teacher_dropout is False),
+        ("method.logit_distance=1", lambda r: r.method.logit_distance == 1.0),
+        ("data.n_labelled=none", lambda r: r.data.n_labelled is None),
+        ("optim.epsilon=1", lambda r: r.optim.epsilon == 1.0),
+        ("optim.learning_rate.factors.1=0.5", lambda r: r.optim.learning_rate.factors[1] == Constant(0.5)),
+        ("model.hidden=(32,)", lambda r: r.model.hidden == (32,)),
+        ("model.hidden=[32, 16]", lambda r: r.model.hidden == (32, 16)),
+        ("views.teacher.augments.1.deviation=0.5", lambda r: r.views["teacher"].augments[1].deviation == 0.5),
+    ],
+)
+def test_one_field_however_deep_can_be_set(setting: str, read: Callable[[Any], bool]):
+    original = find("digits/mean-teacher")
+    changed = override(original, setting)
+    assert read(changed)
+    assert original == find("digits/mean-teacher")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["method=3"], "method is a method, here MeanTeacher"),
+        (["method.cost=0.5"], "method.cost is a consistency cost, here Mse"),
+        (["views.student=0"], "views.student is a view, here Chain"),
+        (["data.source=svhn"], "data.source is a source of images, here Digits"),
+        (["data.source=svhn"], "choose another recipe (meanteacher list)"),
+        (["method.weight=high"], "method.weight is a schedule. Give a number"),
+        (["steps.value=3"], "It is set as a whole"),
+        (["steps=true"], "steps is a whole number, such as 600; got 'true'"),
+        (["steps=none"], "steps is a whole number"),
+        (["steps=1.5"], "steps is a whole number"),
+        (["data.n_labelled=40.5"], "a whole number or none"),
+        (["model.outputs=true"], "one of 1, 2"),
+        (["model.dropout=1e999"], "a number"),
+        (["optim.beta1=1e999"], "a schedule"),
+        (["model.hidden=32"], "a list, (a whole number, …), such as (256,256)"),
+        (["model.hidden=(32, 0.5)"], "a list"),
+        (["views.teacher.augments.7.deviation=1"], "no field '7'"),
+        (["method.buffers=new"], "own, average, copy"),
+        (["method.consistency_on=labelled"], "all, unlabelled"),
+        (["=3"], "--set takes field=value"),
+        (["steps=0"], "steps is at least 1"),
+        (["steps=2", "steps=3"], "set twice, see --set steps=2"),
+        (["method.weight=2", "method.weight.value=3"], "lies within another field that is set, --set method.weight=2"),
+        (["method.weight.value=3", "method.weight=2"], "so is a field within it, see --set method.weight.value=3"),
+        (["name=best"], "--out"),
+        (["claim=none"], "what the paper reports"),
+        (["claim.error=1"], "what the paper reports"),
+        (["seeds=(3,)"], "--seed"),
+        (["deviations=()"], "changes no run"),
+    ],
+)
+def test_impossible_setting_is_explained(settings: list[str], words: str):
+    with pytest.raises(InputError, match=re.escape(words)):
+        override(find("digits/mean-teacher"), *settings)
+
+
+def test_types_written_as_text_are_understood_and_unknown_ones_go_by_the_value():
+    from support import recipe
+
+    @dataclass(frozen=True)
+    class Own:
+        rate: "float"
+        other: "Unknown"  # type: ignore[name-defined]  # noqa: F821
+        roles = ("student",)
+
+    made = recipe("supervised")
+    object.__setattr__(made, "method", Own(0.5, 3))
+    changed: Any = override(made, "method.rate=1", "method.other=4").method
+    assert (changed.rate, changed.other) == (1.0, 4)
+    with pytest.raises(InputError, match="such as 3; got 'x'"):
+        override(made, "method.other=x")

@@ -1,0 +1,453 @@
+"""The whole of `meanteacher fit`, on made-up photos and a plan of a few steps."""
+
+import csv
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from meanteacher.classifier.bundle import load_bundle
+from meanteacher.classifier.evaluate import evaluate
+from meanteacher.core import InputError
+from meanteacher.fitting import fit as fitting
+from meanteacher.fitting.fit import Wishes, fit
+from meanteacher.fitting.plan import Machine, Plan
+from meanteacher.photos.duplicates import digest
+from meanteacher.photos.findings import Finding
+from meanteacher.train import Alarm, Evaluation, LogEntry
+from pretend_gpu import NAME, pretend_gpu
+
+COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
+
+
+def short_plan(machine: Machine, **given: Any) -> Plan:
+    """Four steps, however much time there is."""
+    given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
+    (width,) = machine.seconds_per_step
+    cost = machine.seconds_per_step[width]
+    return Plan(**given, width=width, steps=4, gentle=False, threads=1, seconds_per_step=cost, seconds=1.0)
+
+
+def no_measuring(width: float | None, **given: Any) -> Machine:
+    return Machine(threads=1, seconds_per_step={width or 0.125: {"supervised": 0.1, "mean-teacher": 0.1}})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_plan() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(fitting, "measure_machine", no_measuring)
+        monkeypatch.setattr(fitting, "make_plan", short_plan)
+        monkeypatch.setattr(fitting, "FEWEST_STEPS", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three colours: 5 labelled images of each, 20 without a label, and one file that is no image."""
+    root = tmp_path_factory.mktemp("photos")
+    draws = np.random.default_rng(0)
+    for colour in COLOURS:
+        for number in range(5):
+            _paint(root / colour / f"{number}.png", colour, draws)
+    for number in range(20):
+        _paint(root / "unlabelled" / f"{number:02}.png", list(COLOURS)[number % 3], draws)
+    (root / "unlabelled" / "broken.jpg").write_bytes(b"not an image")
+    return root
+
+
+def _paint(path: Path, colour: str, draws: np.random.Generator) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pixels = np.array(COLOURS[colour]) + draws.normal(scale=25, size=(32, 32, 3))
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+
+
+class Quiet:
+    """Listens and remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.trained: list[str] = []
+        self.logged: set[str] = set()
+        self.judged: set[str] = set()
+
+    @contextmanager
+    def show(self, name: str, steps: int) -> Iterator["Quiet"]:
+        self.trained.append(name)
+        yield self
+
+    def say(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+    def found(self, findings: tuple[Finding, ...]) -> None: ...
+
+    def progress(self, doing: str, done: int, total: int) -> None: ...
+
+    def on_log(self, entry: LogEntry) -> None:
+        self.logged.add(self.trained[-1])
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.judged.add(self.trained[-1])
+
+    def on_alarm(self, alarm: Alarm) -> None: ...
+
+
+def wishes(photos: Path, out: Path, **changes: Any) -> Wishes:
+    given: dict[str, Any] = {
+        "labels": None,
+        "minutes": 600.0,
+        "flip": None,
+        "start": None,
+        "resume": False,
+        "overwrite": False,
+    }
+    return Wishes(photos=photos, out=out, **{**given, **changes})
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(scope="module")
+def fitted(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fits") / "fit"
+    assert fit(wishes(photos, out), Quiet(), should_stop=never) is not None
+    return out
+
+
+@pytest.mark.parametrize("minutes", [0.3, 0.999, 0.0, -5.0, float("nan"), float("inf")])
+def test_too_few_minutes_are_refused_before_anything_is_read(minutes: float, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 1, got"):
+        wishes(tmp_path / "not there", tmp_path / "out", minutes=minutes)
+    assert wishes(tmp_path, tmp_path / "out", minutes=1).minutes == 1
+
+
+def test_everything_that_is_promised_is_left_in_the_folder(fitted: Path, photos: Path) -> None:
+    names = {
+        "predictions.csv",
+        "label-next.csv",
+        "report.html",
+        "MODEL_CARD.md",
+        "fit.json",
+        "plan.json",
+        "model",
+        "runs",
+    }
+    assert names <= {path.name for path in fitted.iterdir()}
+    content = json.loads((fitted / "fit.json").read_text())
+    assert content["data"]["n_labelled"] == 15
+    assert content["data"]["labels_file"] is None
+    assert content["data"]["photos"] == str(photos.resolve())
+    assert content["folder"] == str(fitted.resolve())
+    page = unescape((fitted / "report.html").read_text())
+    assert shlex.join(["meanteacher", "label", str(photos.resolve()), "--run", str(fitted.resolve())]) in page
+    assert content["data"]["n_unlabelled"] == 20
+    assert content["data"]["n_unreadable"] == 1
+    assert content["estimate"]["how"] == "folds"
+    assert content["estimate"]["n"] == 15
+    assert sum(map(sum, content["confusion"])) == 15
+
+
+def test_predictions_have_a_row_an_image_in_the_order_of_the_names(fitted: Path, photos: Path) -> None:
+    rows = table(fitted / "predictions.csv")
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*"))
+    assert [row["path"] for row in rows] == names
+    broken = next(row for row in rows if row["path"].endswith("broken.jpg"))
+    assert broken["label"] == ""
+    assert broken["problem"]
+    assert all(row["label"] in COLOURS for row in rows if row is not broken)
+
+
+def test_what_to_label_next_is_unlabelled_and_readable(fitted: Path) -> None:
+    rows = table(fitted / "label-next.csv")
+    assert len(rows) == 20
+    assert all(row["path"].startswith("unlabelled/") and "broken" not in row["path"] for row in rows)
+    assert all(row["reason"] for row in rows)
+
+
+def test_the_shipped_model_gives_the_predictions(fitted: Path, photos: Path) -> None:
+    bundle = load_bundle(fitted)
+    assert bundle.class_names == tuple(COLOURS)
+    images = np.load(fitted / "cache" / "images-32.npy")
+    rows = table(fitted / "predictions.csv")
+    readable = [i for i, row in enumerate(rows) if not row["problem"]]
+    p = bundle.probabilities(torch.from_numpy(images[readable]))
+    said = p[range(len(readable)), [bundle.class_names.index(rows[i]["label"]) for i in readable]]
+    # Of two classes that are equally probable, rounding decides.
+    assert np.allclose(said, p.max(1).values, atol=1e-3)
+    assert np.allclose(said, [float(rows[i]["confidence"]) for i in readable], atol=1e-3)
+
+
+def digests(out: Path, photos: Path, pattern: str) -> set[bytes]:
+    """Of the images whose names match, from the pixels that the fit keeps."""
+    names = [row["path"] for row in table(out / "predictions.csv")]
+    images = np.load(out / "cache" / "images-32.npy")
+    return {digest(image) for name, image in zip(names, images, strict=True) if Path(name).match(pattern)}
+
+
+def split(content: bytes) -> set[bytes]:
+    return {content[at : at + 16] for at in range(0, len(content), 16)}
+
+
+def test_the_model_knows_the_images_that_taught_it(fitted: Path, photos: Path) -> None:
+    """With folds every label teaches the shipped model; supervised-only learns nothing from the others."""
+    seen = load_bundle(fitted).seen
+    assert seen is not None
+    assert seen.complete
+    assert split(seen.labelled) == set().union(*(digests(fitted, photos, f"{colour}/*") for colour in COLOURS))
+    shipped = json.loads((fitted / "fit.json").read_text())["answer"]["shipped"]
+    unlabelled = digests(fitted, photos, "unlabelled/[0-9]*.png")
+    assert len(unlabelled) == 20
+    assert split(seen.unlabelled) == (unlabelled if shipped == "mean-teacher" else set())
+
+
+@pytest.mark.parametrize("method", ["mean-teacher", "supervised"])
+def test_unlabelled_images_have_been_seen_where_the_shipped_model_learnt_from_them(
+    method: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = fitting._trained
+
+    def better(*given: Any) -> Any:
+        judged, _, shipped = trained(*given)
+        return judged, method, shipped
+
+    monkeypatch.setattr(fitting, "_trained", better)
+    assert fit(wishes(photos, tmp_path / "fit"), Quiet(), should_stop=never) is not None
+    seen = load_bundle(tmp_path / "fit").seen
+    assert seen is not None
+    assert seen.n_unlabelled == (20 if method == "mean-teacher" else 0)
+
+
+def test_judging_a_model_by_what_taught_it_gives_no_error(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    """Whatever the files are called: copies are known by their pixels. Others are judged."""
+    scores = evaluate(load_bundle(fitted), photos)
+    assert (scores["judged"], scores["error"], scores["seen"]["training"]["n_judged"]) == ("training", None, 15)
+    elsewhere, draws = tmp_path / "elsewhere", np.random.default_rng(7)
+    for colour in COLOURS:
+        (elsewhere / colour).mkdir(parents=True)
+        Image.open(photos / colour / "0.png").save(elsewhere / colour / "again.bmp")
+        _paint(elsewhere / colour / "new.png", colour, draws)
+    scores = evaluate(load_bundle(fitted), elsewhere)
+    assert (scores["judged"], scores["n_judged"], scores["seen"]["training"]["n_judged"]) == ("new", 3, 3)
+
+
+def _mirroring(out: Path) -> tuple[bool, bool, str]:
+    """Whether it was planned, whether it was done, and what is said about it."""
+    content = json.loads((out / "fit.json").read_text())
+    (run,) = (out / "runs").glob("mean-teacher-fold-1")
+    views = json.dumps(json.loads((run / "run.json").read_text())["recipe"]["views"])
+    (sentence,) = [finding["sentence"] for finding in content["findings"] if finding["kind"] == "flip"]
+    return content["plan"]["flip"], "Flip" in views, sentence
+
+
+def test_what_is_said_about_mirroring_is_what_is_done(fitted: Path) -> None:
+    planned, done, sentence = _mirroring(fitted)
+    assert planned
+    assert done
+    assert sentence.startswith("Images are also shown mirrored during training, since no name")
+
+
+def test_no_image_judges_a_model_that_it_taught(fitted: Path) -> None:
+    for run in (fitted / "runs").glob("*fold*"):
+        lines = (run / "split.txt").read_text().splitlines()
+        taught, judged = (set(line.split()[1:]) for line in lines[2:4])
+        assert taught
+        assert judged
+        assert not taught & judged
+
+
+def test_an_interrupted_fit_is_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    out, calls = tmp_path / "fit", iter(range(10_000))
+    assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 6) is None
+    onlooker = Quiet()
+    assert fit(wishes(photos, out, resume=True), onlooker, should_stop=never) is not None
+    for name in ("model/weights.safetensors", "model/seen.bin", "predictions.csv", "label-next.csv"):
+        assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
+
+
+def test_going_on_from_a_model_that_does_not_say_what_it_has_seen_is_remembered(
+    fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    old = shutil.copytree(fitted, tmp_path / "old")
+    (old / "model" / "seen.bin").unlink()
+    assert fit(wishes(photos, tmp_path / "more", start=old), Quiet(), should_stop=never) is not None
+    seen = load_bundle(tmp_path / "more").seen
+    assert seen is not None
+    assert not seen.complete
+    assert seen.n_labelled == 15
+
+
+def test_changed_photos_are_not_resumed(fitted: Path, tmp_path: Path, photos: Path) -> None:
+    copy = tmp_path / "photos"
+    for path in photos.rglob("*.*"):
+        target = copy / path.relative_to(photos)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    out, calls = tmp_path / "fit", iter(range(10_000))
+    assert fit(wishes(copy, out), Quiet(), should_stop=lambda: next(calls) >= 2) is None
+    (copy / "red" / "0.png").unlink()
+    with pytest.raises(InputError, match="The photos or their labels are not those"):
+        fit(wishes(copy, out, resume=True), Quiet(), should_stop=never)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({}, "holds a fit already"), ({"out": "empty", "resume": True}, "holds no fit to resume")],
+)
+def test_nothing_is_overwritten_unasked(
+    fitted: Path, photos: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    out = tmp_path if "out" in changes else fitted
+    with pytest.raises(InputError, match=message):
+        fit(wishes(photos, out, resume=changes.get("resume", False)), Quiet(), should_stop=never)
+
+
+def test_a_folder_with_other_files_is_left_alone(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="holds other files"):
+            fit(wishes(photos, tmp_path, overwrite=overwrite), Quiet(), should_stop=never)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\nunlabelled/00.png,navy\nunlabelled/03.png,navy\n")
+    onlooker = Quiet()
+    more = wishes(photos, tmp_path / "more", labels=labels, start=fitted, flip=False)
+    content = fit(more, onlooker, should_stop=never)
+    assert content is not None
+    assert content["data"]["class_names"] == ["blue", "green", "navy", "red"]
+    assert content["data"]["labels_file"] == str(labels)
+    assert _mirroring(tmp_path / "more") == (
+        False,
+        False,
+        "Images are not mirrored during training, as --no-flip asks.",
+    )
+    last = json.loads((tmp_path / "more" / "runs" / onlooker.trained[-1] / "run.json").read_text())
+    assert last["recipe"]["model"]["is"].endswith("Continued")
+    # What taught the first model has taught this one.
+    before, seen = load_bundle(fitted).seen, load_bundle(tmp_path / "more").seen
+    assert before is not None
+    assert seen is not None
+    assert split(seen.labelled) == split(before.labelled) | digests(fitted, photos, "unlabelled/0[03].png")
+    assert seen.complete
+    # No error is told of the last training, which every label taught.
+    assert onlooker.logged == set(onlooker.trained)
+    assert onlooker.judged == set(onlooker.trained[:-1])
+    # A model that every label has taught judges nothing: the folds start anew.
+    first = json.loads((tmp_path / "more" / "runs" / onlooker.trained[0] / "run.json").read_text())
+    assert first["recipe"]["model"]["is"].endswith("FastNet")
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_fit_is_not_resumed_on_another_kind_of_device(
+    device: str, fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    plan = json.loads((fitted / "plan.json").read_text())
+    assert plan["device"] == "cpu"
+    (tmp_path / "plan.json").write_text(json.dumps(plan | {"device": "mps"}))
+    with pytest.raises(InputError, match="was started on mps"):
+        fit(wishes(photos, tmp_path, resume=True, device=device), Quiet(), should_stop=never)
+
+
+def test_a_fit_on_a_gpu_leaves_the_same_model(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    with pretend_gpu():
+        content = fit(wishes(photos, tmp_path, device="auto"), Quiet(), should_stop=never)
+    assert content is not None
+    assert (content["environment"]["device"], content["environment"]["device_name"]) == ("cuda", NAME)
+    assert json.loads((tmp_path / "plan.json").read_text())["device"] == "cuda"
+    here, there = load_bundle(fitted).network.state_dict(), load_bundle(tmp_path).network.state_dict()
+    assert here.keys() == there.keys()
+    for name, tensor in there.items():
+        torch.testing.assert_close(tensor, here[name], rtol=1e-3, atol=1e-3)
+
+
+def test_a_wrong_device_replaces_nothing(fitted: Path, photos: Path) -> None:
+    before = sorted(fitted.rglob("*"))
+    with pytest.raises(InputError, match="A device is auto, cpu"):
+        fit(wishes(photos, fitted, overwrite=True, device="tpu"), Quiet(), should_stop=never)
+    assert sorted(fitted.rglob("*")) == before
+
+
+def test_a_fit_without_time_left_ends_with_a_model_and_says_what_it_left_out(photos: Path, tmp_path: Path) -> None:
+    """The plan is of 4 steps a run; the minutes are over before the first of them."""
+    onlooker = Quiet()
+    out = tmp_path / "fit"
+    content = fit(wishes(photos, out, minutes=1.0), onlooker, should_stop=never, began=time.perf_counter() - 70)
+    assert content is not None
+    for run in (out / "runs").iterdir():
+        record = json.loads((run / "record.json").read_text())
+        assert record["skipped_steps"] == 3
+        assert record["steps"] == 4
+    assert load_bundle(out).class_names == tuple(COLOURS)
+    assert "25.0 % of supervised-fold-1" in onlooker.said[-1]
+    assert onlooker.said[-1] in content["plan"]["sentence"]
+
+
+def test_a_fit_in_time_leaves_nothing_out(fitted: Path) -> None:
+    records = [json.loads(path.read_text()) for path in (fitted / "runs").glob("*/record.json")]
+    assert len(records) == 7
+    assert {record["skipped_steps"] for record in records} == {0}
+
+
+def test_time_spent_before_an_interruption_counts_when_the_fit_is_resumed(photos: Path, tmp_path: Path) -> None:
+    out, calls = tmp_path / "fit", iter(range(10_000))
+    assert fit(wishes(photos, out), Quiet(), should_stop=lambda: next(calls) >= 2) is None
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["spent"] > 0
+    plan["spent"] = 60 * plan["plan"]["minutes"]
+    (out / "plan.json").write_text(json.dumps(plan))
+    assert fit(wishes(photos, out, resume=True), Quiet(), should_stop=never) is not None
+    last = json.loads((out / "runs" / "mean-teacher-fold-1" / "record.json").read_text())
+    assert last["skipped_steps"] == 3
+
+
+def test_where_folds_would_be_too_short_a_part_is_held_out(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5 labels a class one or two judge, and each method is trained once; resuming keeps to that."""
+    monkeypatch.setattr(fitting, "FEWEST_STEPS", 5)
+    out, calls, onlooker = tmp_path / "fit", iter(range(10_000)), Quiet()
+    assert fit(wishes(photos, out), onlooker, should_stop=lambda: next(calls) >= 2) is None
+    content = fit(wishes(photos, out, resume=True), onlooker, should_stop=never)
+    assert content is not None
+    assert content["estimate"]["how"] == "held-out"
+    # The images that judge have not taught the model, and are new to it.
+    seen = load_bundle(out).seen
+    assert seen is not None
+    assert content["estimate"]["n"] > 0
+    assert seen.n_labelled == 15 - content["estimate"]["n"]
+    for name in content["held_out"]:
+        assert not digests(out, photos, name) & split(seen.labelled)
+    scores = evaluate(load_bundle(out), photos)
+    assert (scores["judged"], scores["n_judged"]) == ("new", content["estimate"]["n"])
+    assert scores["wrong"] == content["estimate"][content["answer"]["shipped"]]["wrong"]
+    assert onlooker.trained == ["supervised", "supervised", "mean-teacher"]
+
+
+def test_images_that_take_too_long_to_read_are_refused_at_once_and_later_no_more(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(fitting.Timing, "total", lambda self: float(next(clock)))
+    (tmp_path / "a" / "runs").mkdir(parents=True)
+    (tmp_path / "a" / "plan.json").write_text("of an earlier fit")
+    with pytest.raises(InputError, match=r"Reading the 36 images would take .* Give at least \d+ with --minutes"):
+        fit(wishes(photos, tmp_path / "a", minutes=1, overwrite=True), Quiet(), should_stop=never)
+    assert (tmp_path / "a" / "plan.json").read_text() == "of an earlier fit"  # nothing is lost by a refusal
+    clock = iter(range(20, 10_000))
+    assert fit(wishes(photos, tmp_path / "b", minutes=1), Quiet(), should_stop=never) is not None
