@@ -1,5 +1,9 @@
 """What every method must hold to, as functions: the tests apply them to our methods and to broken ones."""
 
+import dataclasses
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
@@ -106,3 +110,12 @@ def steps_are_reproducible(method: Method) -> None:
             costs = method.forward(student, memory, stream()[3], 3).costs
         seen.append({name: cost.value.item() for name, cost in costs.items()})
     assert seen[0] == seen[1]
+
+
+def is_a_frozen_value(value: Any) -> None:
+    """Methods, views and networks alike: a recipe compares its parts, and describes them in its record."""
+    assert dataclasses.replace(value) == value
+    assert hash(dataclasses.replace(value)) == hash(value)
+    assert " at 0x" not in repr(value)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.anything = 1

@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 import torch
+from instances import ALL_VIEWS, shown_shape
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
@@ -16,7 +17,7 @@ from meanteacher.costs import Confident, CTau
 from meanteacher.train import Declared, Vitals
 from meanteacher.train.loop import _Window
 from meanteacher.train.state import trained_parameters
-from meanteacher.views import Chain, Crop, Cutout, Flip, Jitter, Noise, Rotate, Translate
+from meanteacher.views import RandAugment
 from support import METHODS, PROBLEM, SHAPE, SmallNet
 
 MORE = {
@@ -24,16 +25,7 @@ MORE = {
     "c_tau": dataclasses.replace(METHODS["mean-teacher"], cost=CTau(0.5)),
     "unlabelled rows only": dataclasses.replace(METHODS["mean-teacher"], consistency_on="unlabelled"),
 }
-VIEWS: dict[str, Augment] = {
-    "chain": Chain((Flip(), Translate(2))),
-    "crop": Crop(),
-    "cutout": Cutout(4),
-    "flip": Flip(),
-    "jitter": Jitter(),
-    "noise": Noise(0.1),
-    "rotate": Rotate(10.0),
-    "translate": Translate(2),
-}
+VIEWS = {name: view for name, view in ALL_VIEWS.items() if not isinstance(view, RandAugment)}
 
 
 def a_step(method: Method, student: nn.Module, memory: nn.Module, device: str = "cpu") -> None:
@@ -71,4 +63,6 @@ def test_reading_a_value_would_be_noticed(read):
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_no_view_reads_a_value(view: Augment):
     with FakeTensorMode(allow_non_fake_inputs=True):
-        assert view(torch.randn(4, 3, 16, 16), torch.Generator().manual_seed(0)).shape == (4, 3, 16, 16)
+        assert view(torch.randn(4, 3, 16, 16), torch.Generator().manual_seed(0)).shape == shown_shape(
+            view, (4, 3, 16, 16)
+        )

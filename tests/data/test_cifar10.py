@@ -130,7 +130,7 @@ def test_cifar10_refuses_a_bad_archive_and_leaves_nothing(tmp_path: Path, damage
     else:
         with tarfile.open(archive, "w:gz") as tar:
             tar.addfile(tarfile.TarInfo("other/file"))
-    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz is not .*Delete it to download it again"):
+    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz .*Delete it"):
         Cifar10().load(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [archive.name]
 
@@ -141,7 +141,7 @@ def test_cifar10_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None
     archive = write_archive(folder)
     with tarfile.open(archive, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("../../escaped"))
-    with pytest.raises(InputError, match="is not CIFAR-10's official archive"):
+    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz .*Delete it"):
         Cifar10().load(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
@@ -181,7 +181,7 @@ def test_cifar10_unpacking_yields_to_a_process_that_was_faster(tmp_path: Path, m
 
 def test_cifar10_that_cannot_be_unpacked_says_which_file_and_why(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").mkdir()
-    with pytest.raises(InputError, match=r"Could not unpack .*cifar-10-python\.tar\.gz: .*directory"):
+    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz.*directory"):
         Cifar10().load(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_a_malicious_batch_is_refused_and_not_executed(tmp_path: Path, name: str
 
     batches = write_cifar(tmp_path)
     (batches / name).write_bytes(malicious)
-    with pytest.raises(InputError, match=rf"{name} is not .*it asks for posix.mkdir"):
+    with pytest.raises(InputError, match=rf"{name} .*posix\.mkdir"):
         Cifar10().load(tmp_path)
     assert not canary.exists()
 
@@ -227,27 +227,27 @@ def test_bytes_of_a_batch_are_never_taken_for_pointers(tmp_path: Path) -> None:
     batches = write_cifar(tmp_path)
     content = {**cifar_content("test_batch", n=1), b"data": Crafted()}
     (batches / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(InputError, match=r"test_batch is not .*array of bytes"):
+    with pytest.raises(InputError, match=r"test_batch .*bytes"):
         Cifar10().load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("data_batch_2", {b"data": None}, r"b'data' should be an array of bytes of shape \(N, 3072\)"),
-        ("data_batch_2", {b"data": random_bytes(3, 784)}, "b'data' should be an array of bytes"),
-        ("data_batch_2", {b"data": random_bytes(3 * 3072)}, "b'data' should be an array of bytes"),
-        ("data_batch_2", {b"data": random_bytes(0, 3072)}, "b'data' should be an array of bytes"),
-        ("data_batch_2", {b"data": np.zeros((3, 3072), np.int8)}, "b'data' should be an array of bytes"),
-        ("data_batch_2", {b"data": np.zeros((3, 3072))}, "b'data' should be an array of bytes"),
-        ("data_batch_2", {b"labels": None}, "b'labels' should list 3 labels"),
-        ("data_batch_2", {b"labels": [1, 2]}, "b'labels' should list 3 labels"),
-        ("test_batch", {b"labels": [0, 1, 10]}, "whole numbers from 0 to 9"),
-        ("test_batch", {b"labels": [0, 1, -1]}, "whole numbers from 0 to 9"),
-        ("test_batch", {b"labels": [0, 1, 0.5]}, "whole numbers from 0 to 9"),
-        ("batches.meta", {b"label_names": None}, "b'label_names' should list 10 names"),
-        ("batches.meta", {b"label_names": [b"cat"]}, "b'label_names' should list 10 names"),
-        ("batches.meta", {b"label_names": list(range(10))}, "b'label_names' should list 10 names"),
+        ("data_batch_2", {b"data": None}, r"b'data' .*bytes .*\(N, 3072\)"),
+        ("data_batch_2", {b"data": random_bytes(3, 784)}, "b'data' .*bytes"),
+        ("data_batch_2", {b"data": random_bytes(3 * 3072)}, "b'data' .*bytes"),
+        ("data_batch_2", {b"data": random_bytes(0, 3072)}, "b'data' .*bytes"),
+        ("data_batch_2", {b"data": np.zeros((3, 3072), np.int8)}, "b'data' .*bytes"),
+        ("data_batch_2", {b"data": np.zeros((3, 3072))}, "b'data' .*bytes"),
+        ("data_batch_2", {b"labels": None}, "b'labels' .*3 labels"),
+        ("data_batch_2", {b"labels": [1, 2]}, "b'labels' .*3 labels"),
+        ("test_batch", {b"labels": [0, 1, 10]}, "0 to 9"),
+        ("test_batch", {b"labels": [0, 1, -1]}, "0 to 9"),
+        ("test_batch", {b"labels": [0, 1, 0.5]}, "0 to 9"),
+        ("batches.meta", {b"label_names": None}, "b'label_names' .*10 names"),
+        ("batches.meta", {b"label_names": [b"cat"]}, "b'label_names' .*10 names"),
+        ("batches.meta", {b"label_names": list(range(10))}, "b'label_names' .*10 names"),
     ],
 )
 def test_cifar10_names_the_file_with_foreign_content(
@@ -255,22 +255,22 @@ def test_cifar10_names_the_file_with_foreign_content(
 ) -> None:
     batches = write_cifar(tmp_path)
     (batches / name).write_bytes(as_python_2({**cifar_content(name), **change}))
-    with pytest.raises(InputError, match=rf"/{name} is not .*{words}.*Delete the folder .*cifar-10-batches-py"):
+    with pytest.raises(InputError, match=rf"/{name} .*{words}.*Delete .*cifar-10-batches-py"):
         Cifar10().load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (Path.unlink, "it is missing"),
-        (cut_short, "it cannot be read"),
-        (emptied, "it cannot be read"),
-        (a_web_page, "it cannot be read"),
-        (lambda path: path.write_bytes(pickle.dumps([1, 2])), "it holds a list, expected a dict"),
+        (Path.unlink, "missing"),
+        (cut_short, "cannot be read"),
+        (emptied, "cannot be read"),
+        (a_web_page, "cannot be read"),
+        (lambda path: path.write_bytes(pickle.dumps([1, 2])), "list.* dict"),
     ],
 )
 def test_cifar10_names_the_damaged_file(tmp_path: Path, damage: Callable[[Path], None], words: str) -> None:
     batches = write_cifar(tmp_path)
     damage(batches / "data_batch_4")
-    with pytest.raises(InputError, match=rf"/data_batch_4 is not .*{words}.*Delete the folder"):
+    with pytest.raises(InputError, match=rf"/data_batch_4 .*{words}.*Delete .*cifar-10-batches-py"):
         Cifar10().load(tmp_path)

@@ -27,25 +27,25 @@ def test_images_and_labels_are_kept_as_they_are(dtype: torch.dtype) -> None:
 def test_values_that_are_not_finite_are_counted_and_located(value: float, dtype: torch.dtype) -> None:
     images = pixels(dtype)
     images[1, 2, 0, 1] = images[3, 0, 1, 1] = value
-    with pytest.raises(InputError, match=r"2 of 4 images hold NaN or infinite values, the first at index 1\."):
+    with pytest.raises(InputError, match=r"2 of 4 images .* index 1\b"):
         Dataset(images, LABELS, NAMES)
 
 
 def test_a_table_with_a_missing_value_is_refused() -> None:
     table = torch.ones(4, 5)
     table[2, 3] = torch.nan
-    with pytest.raises(InputError, match=r"1 of 4 images hold NaN .* index 2\. Remove or repair"):
+    with pytest.raises(InputError, match=r"1 of 4 images .* index 2\b"):
         Dataset(table, LABELS, NAMES)
 
 
 @pytest.mark.parametrize("n_labels", [0, 3, 5])
 def test_every_image_needs_a_label(n_labels: int) -> None:
-    with pytest.raises(InputError, match=f"4 images but {n_labels} labels: give one label per image, -1 where"):
+    with pytest.raises(InputError, match=rf"4 images .*{n_labels} labels.* -1 "):
         Dataset(pixels(), torch.zeros(n_labels, dtype=torch.int64), NAMES)
 
 
 def test_an_empty_set_is_refused() -> None:
-    with pytest.raises(InputError, match="The data set is empty: give at least one image"):
+    with pytest.raises(InputError, match="empty"):
         Dataset(pixels()[:0], LABELS[:0], NAMES)
 
 
@@ -53,8 +53,7 @@ def test_an_empty_set_is_refused() -> None:
 def test_a_label_outside_the_classes_is_refused(label: int, low: int, high: int) -> None:
     labels = LABELS.clone()
     labels[0 if label > 0 else 1] = label
-    words = f"Labels run from {low} to {high}, but there are 3 classes: expected 0 to 2, or -1 for unlabelled"
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=f" {low} to {high}.* 3 classes.* 0 to 2.* -1 "):
         Dataset(pixels(), labels, NAMES)
 
 

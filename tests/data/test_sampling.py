@@ -211,24 +211,23 @@ def test_a_fixed_batch_of_labelled_rows_only_needs_no_other_pool(pool: str) -> N
 
 @pytest.mark.parametrize("labelled", [-1, 0, 9])
 def test_a_labelled_share_that_does_not_fit_the_batch_is_refused(labelled: int) -> None:
-    words = rf"labelled={labelled} rows do not fit a batch of size=8. Take 1 to 8 labelled rows, or a larger batch\."
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=rf"labelled={labelled} .*size=8\b.* 1 to 8 "):
         Fixed(size=8, labelled=labelled, unlabelled_pool="all")
 
 
 @pytest.mark.parametrize("size", [0, -3])
 @pytest.mark.parametrize("kind", [Mixed, lambda size: Fixed(size=size, labelled=1, unlabelled_pool="all")])
 def test_a_batch_without_rows_is_refused(kind: type[Mixed], size: int) -> None:
-    with pytest.raises(InputError, match=f"A batch needs at least one row, got size={size}"):
+    with pytest.raises(InputError, match=rf"size={size}\b"):
         kind(size=size)
 
 
 def test_an_unknown_pool_is_refused() -> None:
-    with pytest.raises(InputError, match="unlabelled_pool is one of all, unlabelled; got 'labelled'"):
+    with pytest.raises(InputError, match=r"unlabelled_pool .*all, unlabelled.*'labelled'"):
         Fixed(size=8, labelled=1, unlabelled_pool="labelled")
 
 
 @every_spec
 def test_data_without_any_label_are_refused(spec: BatchSpec) -> None:
-    with pytest.raises(InputError, match=r"No image is labelled: .* Label a few first\."):
+    with pytest.raises(InputError, match="No image is labelled"):
         spec.sampler(split_of(0, 10), seed=0)

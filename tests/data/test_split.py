@@ -125,17 +125,14 @@ def test_the_fingerprint_tells_splits_apart() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"n_labelled": 210},
-            r"n_labelled=210 needs 21 labels in every class, but class 0 has 20. Take at most 200\.",
-        ),
-        ({"n_labelled": 45}, r"n_labelled=45 cannot be shared equally by 10 classes. .* for instance 40\."),
-        ({"n_labelled": 4}, r"n_labelled=4 cannot be shared equally by 10 classes. .* for instance 10\."),
-        ({"n_labelled": 0}, r"n_labelled=0 cannot be shared equally by 10 classes. .* for instance 10\."),
-        ({"n_labelled": -10}, r"n_labelled=-10 cannot be shared equally by 10 classes. .* for instance 10\."),
-        ({"validation": 1.0}, r"validation is a share .* from 0 to below 1, got 1\.0\."),
-        ({"validation": -0.1}, r"validation is a share .* got -0\.1\."),
-        ({"validation": float("nan")}, r"validation is a share .* got nan\."),
+        ({"n_labelled": 210}, r"n_labelled=210 .* 21 .*class 0 .* 20\b.* 200\b"),
+        ({"n_labelled": 45}, r"n_labelled=45 .* 10 classes.* 40\b"),
+        ({"n_labelled": 4}, r"n_labelled=4 .* 10 classes.* 10\b"),
+        ({"n_labelled": 0}, r"n_labelled=0 .* 10 classes.* 10\b"),
+        ({"n_labelled": -10}, r"n_labelled=-10 .* 10 classes.* 10\b"),
+        ({"validation": 1.0}, r"validation .* 0 .* 1\b.* 1\.0"),
+        ({"validation": -0.1}, r"validation .* -0\.1"),
+        ({"validation": float("nan")}, r"validation .* nan"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_way_out(changes: dict[str, float], words: str) -> None:
@@ -145,13 +142,13 @@ def test_what_cannot_be_drawn_is_refused_with_a_way_out(changes: dict[str, float
 
 def test_a_scarce_class_is_named() -> None:
     labels = torch.cat([LABELS[LABELS != 7], torch.tensor([7, 7, 7])])
-    with pytest.raises(InputError, match=r"class 7 has 3. Take at most 30\."):
+    with pytest.raises(InputError, match=r"class 7 .* 3\b.* 30\b"):
         split_of(labels)
 
 
 def test_labels_of_the_validation_part_are_not_counted_as_available() -> None:
     assert len(split_of(n_labelled=200).labelled) == 200
-    with pytest.raises(InputError, match=r"n_labelled=200 needs 20 labels in every class"):
+    with pytest.raises(InputError, match=r"n_labelled=200 .* 20\b"):
         split_of(n_labelled=200, validation=0.1)
 
 
@@ -165,32 +162,31 @@ GOOD = "meanteacher split 1\nexamples 6\nlabelled 0 3\nvalidation 5\n"
         ("label,index\n0,1\n", "not enough values"),
         (GOOD + "labelled 1\n", "too many values"),
         (GOOD.replace("split 1", "split 2"), "meanteacher split 2"),
-        (GOOD.replace("examples", "samples"), "expected the line 'examples', found 'samples'"),
-        (GOOD.replace("labelled 0 3\nvalidation 5", "validation 5\nlabelled 0 3"), "expected the line 'labelled'"),
+        (GOOD.replace("examples", "samples"), "'examples', found 'samples'"),
+        (GOOD.replace("labelled 0 3\nvalidation 5", "validation 5\nlabelled 0 3"), "'labelled'"),
         (GOOD.replace("examples 6", "examples"), "not enough values"),
         (GOOD.replace("examples 6", "examples 6 6"), "too many values"),
         (GOOD.replace("0 3", "0 three"), "invalid literal"),
-        (GOOD.replace("0 3", "3 3"), "a position is listed twice"),
-        (GOOD.replace("0 3", "0 5"), "a position is listed twice"),
-        (GOOD.replace("0 3", "0 6"), "a position lies outside the 6 examples"),
-        (GOOD.replace("validation 5", "validation -1"), "a position lies outside the 6 examples"),
-        ("meanteacher split 1\nexamples -6\nlabelled\nvalidation\n", "there cannot be -6 examples"),
+        (GOOD.replace("0 3", "3 3"), "twice"),
+        (GOOD.replace("0 3", "0 5"), "twice"),
+        (GOOD.replace("0 3", "0 6"), "outside the 6 examples"),
+        (GOOD.replace("validation 5", "validation -1"), "outside the 6 examples"),
+        ("meanteacher split 1\nexamples -6\nlabelled\nvalidation\n", "-6 examples"),
     ],
 )
 def test_a_foreign_or_damaged_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "split.txt"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match="is not a split written by meanteacher") as caught:
+    with pytest.raises(InputError, match="Delete it") as caught:
         Split.load(path)
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
-    assert str(caught.value).endswith("Delete it and draw the split again.")
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "split.txt"
     path.write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
-    with pytest.raises(InputError, match="is not a split written by meanteacher"):
+    with pytest.raises(InputError, match=r"split\.txt .*Delete it"):
         Split.load(path)
 
 

@@ -98,7 +98,7 @@ def test_svhn_extra_is_the_start_of_one_fixed_shuffle(svhn: Path, monkeypatch: p
 
 def test_svhn_refuses_more_extra_images_than_there_are(svhn: Path) -> None:
     write_svhn(svhn, "extra", 9)
-    with pytest.raises(InputError, match=r"extra=10, but .*extra_32x32\.mat holds 9 images"):
+    with pytest.raises(InputError, match=r"extra=10\b.*extra_32x32\.mat .*9 images"):
         Svhn(extra=10).load(svhn)
 
 
@@ -110,22 +110,22 @@ def test_svhn_refuses_a_negative_number_of_extra_images() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"X": None}, "the variable X is missing"),
-        ({"y": None}, "the variable y is missing"),
-        ({"X": random_bytes(32, 32, 12)}, r"X is uint8 \(32, 32, 12\), expected uint8 \(32, 32, 3, N\)"),
-        ({"X": random_bytes(32, 32, 3)}, r"X is uint8 \(32, 32, 3\), expected"),
-        ({"X": random_bytes(12, 32, 32, 3)}, r"X is uint8 \(12, 32, 32, 3\), expected"),
-        ({"X": random_bytes(32, 32, 3, 0)}, r"X is uint8 \(32, 32, 3, 0\), expected"),
-        ({"X": np.zeros((32, 32, 3, 12))}, r"X is float64 .*expected uint8"),
-        ({"y": np.ones((11, 1), np.uint8)}, r"y is uint8 \(11, 1\), expected whole numbers \(12, 1\)"),
-        ({"y": np.ones((12, 1)) / 2}, r"y is float64 .*expected whole numbers"),
-        ({"y": np.zeros((12, 1), np.uint8)}, "y runs from 0 to 0, expected 1 to 10"),
-        ({"y": np.full((12, 1), 11, np.uint8)}, "y runs from 11 to 11, expected 1 to 10"),
+        ({"X": None}, "X .*missing"),
+        ({"y": None}, "y .*missing"),
+        ({"X": random_bytes(32, 32, 12)}, r"X .*uint8 \(32, 32, 12\).*uint8 \(32, 32, 3, N\)"),
+        ({"X": random_bytes(32, 32, 3)}, r"X .*uint8 \(32, 32, 3\).*\(32, 32, 3, N\)"),
+        ({"X": random_bytes(12, 32, 32, 3)}, r"X .*uint8 \(12, 32, 32, 3\).*\(32, 32, 3, N\)"),
+        ({"X": random_bytes(32, 32, 3, 0)}, r"X .*uint8 \(32, 32, 3, 0\).*\(32, 32, 3, N\)"),
+        ({"X": np.zeros((32, 32, 3, 12))}, r"X .*float64 .*uint8"),
+        ({"y": np.ones((11, 1), np.uint8)}, r"y .*uint8 \(11, 1\).*whole numbers \(12, 1\)"),
+        ({"y": np.ones((12, 1)) / 2}, r"y .*float64 .*whole numbers"),
+        ({"y": np.zeros((12, 1), np.uint8)}, "y .*0 to 0.* 1 to 10"),
+        ({"y": np.full((12, 1), 11, np.uint8)}, "y .*11 to 11.* 1 to 10"),
     ],
 )
 def test_svhn_names_the_file_with_foreign_content(svhn: Path, change: dict[str, object], words: str) -> None:
     write_svhn(svhn, "train", 12, **change)
-    with pytest.raises(InputError, match=rf"/train_32x32\.mat is not .*{words}.*Delete it to download it again"):
+    with pytest.raises(InputError, match=rf"/train_32x32\.mat .*{words}.*Delete it"):
         Svhn().load(svhn)
 
 
@@ -134,5 +134,5 @@ def test_svhn_names_the_file_with_foreign_content(svhn: Path, change: dict[str, 
 def test_svhn_names_the_damaged_file(svhn: Path, part: str, damage: Callable[[Path], None]) -> None:
     write_svhn(svhn, "extra", 9)
     damage(svhn / f"{part}_32x32.mat")
-    with pytest.raises(InputError, match=rf"/{part}_32x32\.mat is not .*Delete it to download it again"):
+    with pytest.raises(InputError, match=rf"/{part}_32x32\.mat .*Delete it"):
         Svhn(extra=1).load(svhn)

@@ -87,11 +87,13 @@ def test_consistency_reaches_the_classifying_layer_only_through_the_logit_distan
     assert bool(coupled.any())
 
 
-@pytest.mark.parametrize(("network", "distance"), [(TwoOutputs, None), (SmallNet, 0.01)])
-def test_outputs_and_logit_distance_must_fit(network: type[nn.Module], distance: float | None):
+@pytest.mark.parametrize(
+    ("network", "distance", "outputs"), [(TwoOutputs, None, "two outputs"), (SmallNet, 0.01, "one output")]
+)
+def test_outputs_and_logit_distance_must_fit(network: type[nn.Module], distance: float | None, outputs: str):
     method = _method(logit_distance=distance)
     student = network()
-    with pytest.raises(InputError, match=r"does not fit a network with (two outputs|one output)"):
+    with pytest.raises(InputError, match=rf"logit_distance={distance} .*{outputs}\b"):
         method.forward(student, method.init(student, PROBLEM), stream()[0], 0)
 
 

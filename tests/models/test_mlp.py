@@ -59,3 +59,7 @@ def test_dropout_comes_before_each_layer_but_the_first() -> None:
     network(x)
     assert torch.equal(inputs[0], x)
     assert [bool(given.any()) for given in inputs] == [True, False, False]
+
+
+def test_with_one_output_the_last_layer_keeps_its_name() -> None:
+    assert "7.weight" in built(hidden=(20, 10)).state_dict()

@@ -1,4 +1,3 @@
-import copy
 import math
 from collections.abc import Iterator
 
@@ -6,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import InputError, Problem
+from meanteacher.core import Problem
 from meanteacher.models import Shake26
 from meanteacher.models.shake26 import Mixture, ShakeBlock
 
@@ -105,9 +104,8 @@ def test_images_of_any_size_fit(shape: tuple[int, int, int]) -> None:
     assert network(torch.randn(5, *shape)).shape == (5, 4)
 
 
-def test_tables_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Shake26 takes images .* got data of shape \(20,\). Use Mlp"):
-        Shake26().build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))
+def test_with_one_output_the_last_layer_keeps_its_name() -> None:
+    assert "head.weight" in small().state_dict()
 
 
 def test_the_features_are_the_mean_over_the_pixels_and_not_rectified() -> None:
@@ -258,50 +256,6 @@ def test_evaluation_takes_the_mean_of_the_branches() -> None:
             torch.testing.assert_close(block(x), block.shortcut(x) + mean)
 
 
-def test_evaluation_is_deterministic_and_draws_nothing() -> None:
-    network, x = small().eval(), torch.randn(4, 2, 16, 16)
-    state = torch.get_rng_state()
-    first = network(x)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(network(x), first)
-
-
 def test_training_shakes() -> None:
     network, x = small(), torch.randn(4, 2, 16, 16)
     assert not torch.allclose(network(x), network(x))
-
-
-def test_the_same_global_seed_gives_the_same_outputs_and_gradients() -> None:
-    network, x = small().double(), torch.randn(4, 2, 16, 16, dtype=torch.float64)
-
-    def step(seed: int, *, draws_in_between: int = 0) -> tuple[Tensor, ...]:
-        torch.manual_seed(seed)
-        y = network(x)
-        torch.rand(draws_in_between)
-        return y, *torch.autograd.grad(y.square().sum(), list(network.parameters()))
-
-    once = step(1)
-    assert all(torch.equal(a, b) for a, b in zip(once, step(1), strict=True))
-    assert not torch.allclose(once[0], step(2)[0])
-    # What draws between the forward and the backward pass changes nothing.
-    assert all(torch.equal(a, b) for a, b in zip(once, step(1, draws_in_between=3), strict=True))
-
-
-def test_a_deep_copy_is_a_network_of_its_own() -> None:
-    network, x = small(), torch.randn(4, 2, 16, 16)
-    network(x).sum().backward()
-    teacher = copy.deepcopy(network)
-    assert torch.equal(teacher.eval()(x), network.eval()(x))
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.zero_()
-    assert not torch.equal(teacher(x), network(x))
-
-
-def test_every_parameter_learns() -> None:
-    network = small()
-    network(torch.randn(8, 2, 16, 16)).square().sum().backward()
-    for name, parameter in network.named_parameters():
-        # The bias before a normalisation changes nothing, so its gradient is rounding at most.
-        if not name.endswith("shortcut.2.bias"):
-            assert parameter.grad.abs().max() > 1e-5, name

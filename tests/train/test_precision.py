@@ -61,8 +61,8 @@ def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 1 else (8, 0))
     said: list[str] = []
     assert choose_precision(wanted, torch.device(device), said.append) == chosen
-    expected = ["bfloat16 ends a child process with signal 4 here; using float32."] if fault == "signal 4" else []
-    assert said == expected
+    assert len(said) == (fault == "signal 4")
+    assert all("bfloat16" in line and "signal 4" in line and "float32" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,8 @@ def test_network_that_cannot_compute_in_bfloat16_costs_one_line(can: bool, monke
         announce=said.append,
     )
     assert chosen.precision == ("bfloat16" if can else "float32")
-    assert said == ([] if can else ["bfloat16 fails in this network (mixed dtypes); using float32."])
+    assert len(said) == (not can)
+    assert all("mixed dtypes" in line and "using float32" in line and "and more" not in line for line in said)
 
 
 def test_steps_are_timed_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyPatch):

@@ -90,7 +90,7 @@ def test_compiler_that_fails_costs_one_line_and_the_run_completes(
     _replace_compiler(monkeypatch, _no_compiler)
     outcome, said = _run(tmp_path / "a", compiled=compiled)
     (line,) = said
-    assert line.startswith("Not compiled, because compiling fails here: no C++ compiler is installed (")
+    assert "no C++ compiler" in line
     assert "\n" not in line
     assert outcome.record is not None
     assert outcome.record["environment"]["compiled"] == "no"
@@ -102,7 +102,7 @@ def test_run_too_short_for_it_is_not_compiled(tmp_path: Path, monkeypatch: pytes
     _, said = _run(tmp_path / "a", compiled="auto")
     assert (asked, said) == ([], [])
     stored = _stored(tmp_path / "a")["speed"]
-    assert stored["reason"].startswith("too short for compiling to pay: about ")
+    assert "too short" in stored["reason"]
     assert stored["eager_ms"] > 0
 
 
@@ -156,7 +156,7 @@ def test_compiled_run_is_not_resumed_where_it_would_round_differently(tmp_path: 
     _store(tmp_path / "a", {"compiled": True})
     before = _weights(tmp_path / "a")
     _replace_compiler(monkeypatch, _no_compiler)
-    with pytest.raises(InputError, match=r"compiling fails here: no C\+\+ compiler is installed\. Resume it on"):
+    with pytest.raises(InputError, match=r"no C\+\+ compiler .*Resume it on"):
         _run(tmp_path / "a", resume=True)
     assert _weights(tmp_path / "a") == before
 
@@ -165,7 +165,7 @@ def test_compiled_run_is_not_resumed_where_it_would_round_differently(tmp_path: 
 def test_damaged_choice_is_explained(damaged: object, tmp_path: Path):
     _run(tmp_path / "a", stop_after=3)
     _store(tmp_path / "a", damaged)
-    with pytest.raises(InputError, match=r"run\.json is damaged \(speed: "):
+    with pytest.raises(InputError, match=r"run\.json .*\bspeed\b"):
         _run(tmp_path / "a", resume=True)
 
 
@@ -279,7 +279,7 @@ def test_worth_trying_from_ten_minutes_of_training_that_are_left(steps: int, mon
 
 @pytest.mark.parametrize("option", ["compiled", "precision"])
 def test_unknown_wish_is_explained(option: str, tmp_path: Path):
-    with pytest.raises(InputError, match=f"{option} is one of auto, "):
+    with pytest.raises(InputError, match=rf"{option} .*\bauto\b.*'fast'"):
         _run(tmp_path / "a", **{option: "fast"})
 
 

@@ -2,16 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
+from meanteacher.views import PerChannel, PerImage
 from meanteacher.views.normalise import parts, to_float
-
-NORMALISERS = {
-    "per-image": PerImage(),
-    "per-channel": PerChannel(),
-    "zca": Zca(contrast=False, epsilon=1e-3),
-    "zca-contrast": Zca(contrast=True, epsilon=0.1),
-}
-every_normaliser = pytest.mark.parametrize("normaliser", NORMALISERS.values(), ids=NORMALISERS)
 
 
 def bytes_of(*shape: int, seed: int = 0) -> Tensor:
@@ -117,62 +109,7 @@ def test_a_feature_of_tiny_values_is_scaled_up_too() -> None:
     assert PerChannel().fit(table)(table).std(correction=0) == pytest.approx(1.0, rel=1e-4)
 
 
-# --- every normaliser -----------------------------------------------------------------------------------
-
-
-@every_normaliser
-@pytest.mark.parametrize("as_bytes", [True, False])
-def test_a_batch_is_normalised_as_its_images_one_by_one(normaliser: Normaliser, as_bytes: bool) -> None:
-    images = bytes_of(60, 3, 4, 4)
-    images = images if as_bytes else to_float(images)
-    module = normaliser.fit(images)
-    one_by_one = torch.cat([module(image) for image in images[:20].split(1)])
-    torch.testing.assert_close(module(images[:20]), one_by_one, atol=1e-4, rtol=1e-4)
-
-
-@every_normaliser
-def test_bytes_and_their_floats_are_normalised_alike(normaliser: Normaliser) -> None:
-    images = bytes_of(60, 3, 4, 4)
-    torch.testing.assert_close(
-        normaliser.fit(images)(images),
-        normaliser.fit(to_float(images))(to_float(images)),
-    )
-
-
-@every_normaliser
-def test_the_state_of_a_normaliser_survives_being_saved_and_loaded(normaliser: Normaliser) -> None:
-    train, others = bytes_of(60, 3, 4, 4), bytes_of(60, 3, 4, 4, seed=1).div(3, rounding_mode="floor")
-    fitted, restored = normaliser.fit(train), normaliser.fit(others)
-    assert not list(fitted.parameters())
-    if fitted.state_dict():
-        assert not torch.equal(restored(train), fitted(train))
-    restored.load_state_dict({name: value.clone() for name, value in fitted.state_dict().items()})
-    assert torch.equal(restored(train), fitted(train))
-
-
-@every_normaliser
-def test_neither_fitting_nor_normalising_writes_the_images(normaliser: Normaliser) -> None:
-    images = to_float(bytes_of(60, 3, 4, 4))
-    before = images.clone()
-    normaliser.fit(images)(images).add_(1)
-    assert torch.equal(images, before)
-
-
-@every_normaliser
-@pytest.mark.parametrize("level", [0, 25, 123, 255])
-def test_constant_images_stay_finite(normaliser: Normaliser, level: int) -> None:
-    module = normaliser.fit(bytes_of(60, 3, 4, 4))
-    blank = torch.full((2, 3, 4, 4), level, dtype=torch.uint8)
-    assert torch.isfinite(module(blank)).all()
-    assert torch.isfinite(normaliser.fit(blank)(blank)).all()
-
-
-@every_normaliser
-def test_fitting_to_some_images_is_fitting_to_a_copy_of_them(normaliser: Normaliser) -> None:
-    images, index = bytes_of(40, 3, 4, 4), torch.tensor([31, 2, 17, 5, 8, 39, 0, 22])
-    named, copied = normaliser.fit(images, index), normaliser.fit(images[index])
-    for name, tensor in copied.state_dict().items():
-        assert torch.equal(named.state_dict()[name], tensor), name
+# --- parts of a set -------------------------------------------------------------------------------------
 
 
 def test_some_images_are_never_copied_all_at_once() -> None:

@@ -6,7 +6,6 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from meanteacher.core import InputError
 from meanteacher.views import RandAugment
 from meanteacher.views.randaugment import MOVES, OPERATIONS, VALUES
 
@@ -206,17 +205,6 @@ def test_what_moves_in_is_zero_whatever_happens_to_the_values() -> None:
 # --- the whole --------------------------------------------------------------------------------------------
 
 
-@every_operation
-def test_an_operation_by_itself_gives_every_image_its_own_strength(name: str) -> None:
-    same = photographs(1, 3, 16, 16).expand(20, -1, -1, -1)
-    n_results = len(RandAugment(1, 1.0, (name,))(same, seeded()).flatten(1).unique(dim=0))
-    if name == "identity":
-        assert n_results == 1
-    else:
-        # The weakest of all may mirror the same few pixels.
-        assert n_results >= 18
-
-
 def test_every_image_draws_its_own_operations_in_every_round() -> None:
     same = photographs(1, 3, 8, 8).expand(20_000, -1, -1, -1)
     for n, chance in [(1, 1 / 2), (2, 1 / 4), (3, 1 / 8)]:
@@ -249,25 +237,6 @@ def test_strengths_are_uniform_up_to_the_magnitude_either_way(magnitude: float) 
     assert strength.std().item() == pytest.approx(magnitude / 3**0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_no_magnitude_and_no_rounds_leave_the_image_as_it_is(channels: int) -> None:
-    images = photographs(100, channels, 7, 10, dtype=torch.float32)
-    torch.testing.assert_close(RandAugment(2, 0.0)(images, seeded()), images, atol=1e-5, rtol=0)
-    assert torch.equal(RandAugment(0)(images, seeded()), images)
-
-
-def test_equal_generators_give_equal_bytes() -> None:
-    images = photographs(60, 3, 16, 16)
-    assert torch.equal(RandAugment()(images, seeded(3)), RandAugment()(images, seeded(3)))
-    assert not torch.equal(RandAugment()(images, seeded(3)), RandAugment()(images, seeded(4)))
-
-
-def test_the_order_of_the_values_in_memory_does_not_matter() -> None:
-    images = photographs(100, 3, 6, 4)
-    by_pixel = images.contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(RandAugment()(by_pixel, seeded()), RandAugment()(images, seeded()))
-
-
 @every_operation
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1, 1, 8, 8), (1, 3, 5, 9), (6, 3, 9, 5), (6, 1, 1, 1)])
@@ -283,27 +252,8 @@ def test_constant_images_stay_finite_and_keep_shape_and_dtype(
         torch.testing.assert_close(result, constant)
 
 
-@every_operation
-def test_the_original_is_not_written(name: str) -> None:
-    images = photographs(5, 3, 8, 8)
-    before = images.clone()
-    RandAugment(2, 1.0, (name,))(images, seeded()).fill_(1)
-    assert torch.equal(images, before)
-
-
 def test_a_view_can_be_given_fewer_operations() -> None:
     view = RandAugment(operations=("identity", "brightness"))
     images = photographs(50, 3, 8, 8)
     change = (view(images, seeded()) - images).flatten(1)
     torch.testing.assert_close(change, change[:, :1].expand_as(change), atol=1e-9, rtol=0)
-
-
-def test_what_cannot_be_done_is_refused() -> None:
-    with pytest.raises(InputError, match=r"one of identity, brightness, .*; got 'melt'"):
-        RandAugment(operations=("brightness", "melt"))
-    with pytest.raises(InputError, match=r"needs operations to draw from, of identity, .*; got none"):
-        RandAugment(operations=())
-    with pytest.raises(InputError, match=r"magnitude lies between 0 and 1; got 1\.5"):
-        RandAugment(magnitude=1.5)
-    with pytest.raises(InputError, match="n >= 0 operations to each image; got -1"):
-        RandAugment(-1)

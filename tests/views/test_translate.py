@@ -53,21 +53,7 @@ def test_all_channels_of_an_image_move_together() -> None:
     assert torch.equal(moved[:, 0], moved[:, 2])
 
 
-def test_no_shift_is_the_identity() -> None:
-    images = torch.rand(5, 3, 8, 6)
-    assert torch.equal(Translate(0)(images, torch.Generator().manual_seed(0)), images)
-
-
-def test_the_original_is_not_written() -> None:
-    images = torch.zeros(5, 3, 8, 8)
-    Translate(2)(images, torch.Generator().manual_seed(0)).fill_(1)
-    assert not images.any()
-
-
 @pytest.mark.parametrize(("pixels", "shape"), [(8, (8, 8)), (3, (3, 9)), (1, (9, 1))])
 def test_a_shift_as_large_as_the_image_is_refused(pixels: int, shape: tuple[int, int]) -> None:
-    words = (
-        rf"up to {pixels} pixels reflects beyond images of {shape[0]}x{shape[1]}\. Shift by at most {min(shape) - 1}\."
-    )
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=rf"{pixels} pixels .*{shape[0]}x{shape[1]}.* at most {min(shape) - 1}"):
         Translate(pixels)(torch.zeros(2, 3, *shape), torch.Generator())

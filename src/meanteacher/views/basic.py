@@ -51,6 +51,10 @@ class Translate:
 
     pixels: int
 
+    def __post_init__(self) -> None:
+        if self.pixels < 0:
+            raise InputError(f"Translate shifts by at least 0 pixels; got {self.pixels}.")
+
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         n, channels, height, width = images.shape
         if self.pixels >= min(height, width):
@@ -87,6 +91,10 @@ class Noise:
     """Add independent N(0, deviation²) to every value, after the images have been normalised (Table 5)."""
 
     deviation: float
+
+    def __post_init__(self) -> None:
+        if not self.deviation >= 0:
+            raise InputError(f"Noise needs a deviation of at least 0; got {self.deviation}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)

@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from meanteacher.core import InputError
+
 _VALUES = 1 << 24
 """Made float at a time while fitting, so that a large set is never float as a whole."""
 
@@ -111,6 +113,10 @@ class Zca:
     contrast: bool
     epsilon: float
     """Added to the covariance's diagonal: how far directions of little variance are left alone."""
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0:
+            raise InputError(f"Zca adds an epsilon of at least 0 to the covariance; got {self.epsilon}.")
 
     def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
         n_values = images[0].numel()

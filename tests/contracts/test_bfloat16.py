@@ -1,4 +1,4 @@
-"""Every network trains in bfloat16: nothing but its products is computed in it, and no two types clash.
+"""Every network and every method trains in bfloat16: only products are computed in it, and no two types clash.
 
 Shown with tensors without values. On some virtual machines a real bfloat16 convolution ends the process
 (docs/experiments/compile-and-precision.md).
@@ -10,40 +10,19 @@ from unittest import mock
 
 import pytest
 import torch
+from instances import NETWORKS, PROBLEM
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method, Problem
+from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method
 from meanteacher.methods import ImprovedGan
-from meanteacher.models import (
-    Conv13,
-    FastNet,
-    ImageGenerator,
-    Mirrored,
-    Mlp,
-    ModelSpec,
-    ResNeXt152,
-    Shake26,
-    WideResNet,
-)
-from meanteacher.models.layers import WeightNormLayer
+from meanteacher.models import Conv13, ImageGenerator
 from meanteacher.train.compile import autocast
 from meanteacher.train.state import trained_parameters
 from support import METHODS
 
-PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
-NETWORKS: dict[str, ModelSpec] = {
-    "conv13": Conv13(width=0.05),
-    "conv13-two-outputs": Conv13(width=0.05, outputs=2),
-    "fast": FastNet(width=0.25),
-    "mirrored": Mirrored(model=Conv13(width=0.05)),
-    "mlp": Mlp(),
-    "resnext152": ResNeXt152(width=0.05),
-    "shake26": Shake26(width=0.05, outputs=2),
-    "wrn": WideResNet(depth=10, widen=1),
-}
 CPU = torch.device("cpu")
 
 
@@ -95,31 +74,6 @@ def test_first_weights_are_found_in_bfloat16_too(name: str):
     assert isinstance(network, InitialisesFromData)
     with FakeTensorMode(allow_non_fake_inputs=True), autocast("bfloat16", CPU):
         network.initialise_from(torch.randn(4, 3, 32, 32))
-
-
-class Doubles(WeightNormLayer):
-    """A layer whose product rounds to bfloat16, but has no instruction that may be missing."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__(torch.ones(1, 1), 0.0)
-        self.dtype = dtype
-
-    def transform(self, x: Tensor, weight: Tensor) -> Tensor:
-        return (2 * x).to(self.dtype)
-
-
-def test_means_of_bfloat16_products_do_not_lose_what_they_sum():
-    """4,097 fits no bfloat16, whose neighbour is 4,096: neither a sum of ones nor the mean of the running means."""
-    x = torch.ones(1, 1, 4097, 1)
-    x[:, :, 0] = 129 / 2
-    layer = Doubles(torch.bfloat16)
-    layer(x)
-    mean = (4096 * 2 + 129) / 4097
-    torch.testing.assert_close(layer.running_mean, torch.tensor([mean]), rtol=1e-6, atol=0)
-    layer.initialising = True
-    layer(x)
-    deviation = float((2 * x).double().std(correction=0))
-    torch.testing.assert_close(layer.scale.detach(), torch.tensor([1 / deviation]), rtol=1e-4, atol=0)
 
 
 # --- a GPU's autocast, which has other lists than a CPU's -------------------------------------------------

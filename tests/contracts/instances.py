@@ -1,0 +1,113 @@
+"""At least one instance of every view, normaliser, network and generator of the package, for the contracts to hold."""
+
+import dataclasses
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+from torch import nn
+
+from meanteacher.core import Augment, Problem
+from meanteacher.models import (
+    Conv13,
+    External,
+    FastNet,
+    ImageGenerator,
+    Mirrored,
+    Mlp,
+    ModelSpec,
+    PointGenerator,
+    ResNeXt152,
+    Shake26,
+    WideResNet,
+)
+from meanteacher.views import (
+    Chain,
+    Crop,
+    Cutout,
+    Flip,
+    Jitter,
+    Noise,
+    Normaliser,
+    PerChannel,
+    PerImage,
+    RandAugment,
+    Rotate,
+    Translate,
+    Zca,
+)
+
+VIEWS: dict[str, Augment] = {
+    "chain": Chain((Flip(), Translate(2), Noise(0.15))),
+    "crop": Crop(),
+    "crop-resized": Crop(6),
+    "cutout": Cutout(3),
+    "flip": Flip(),
+    "jitter": Jitter(),
+    "noise": Noise(0.15),
+    "randaugment": RandAugment(),
+    **{f"randaugment-{name}": RandAugment(1, 1.0, (name,)) for name in RandAugment().operations if name != "identity"},
+    "rotate": Rotate(),
+    "translate": Translate(2),
+}
+
+IDENTITIES: dict[str, Augment] = {
+    "cutout-of-nothing": Cutout(0),
+    "jitter-of-nothing": Jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0),
+    "noise-of-nothing": Noise(0.0),
+    "randaugment-identity": RandAugment(1, 1.0, ("identity",)),
+    "randaugment-no-magnitude": RandAugment(2, 0.0),
+    "randaugment-no-operation": RandAugment(0),
+    "rotate-by-nothing": Rotate(0),
+    "translate-by-nothing": Translate(0),
+}
+"""Views whose fields say that they change nothing."""
+
+ALL_VIEWS = {**VIEWS, **IDENTITIES}
+
+
+def shown_shape(view: Augment, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what was given; only Crop may be asked for another size."""
+    return (*shape[:2], view.size, view.size) if isinstance(view, Crop) and view.size else shape
+
+
+NORMALISERS: dict[str, Normaliser] = {
+    "per-channel": PerChannel(),
+    "per-image": PerImage(),
+    "zca": Zca(contrast=False, epsilon=1e-3),
+    "zca-contrast": Zca(contrast=True, epsilon=0.1),
+}
+
+
+def _create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
+    features = (nn.Conv2d(in_chans, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
+    return nn.Sequential(*features, nn.Flatten(), nn.Linear(64, num_classes))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExternalStandIn(External):
+    """External without its library: timm need not be installed to hold External to the contract."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        timm = SimpleNamespace(list_models=lambda: [self.name], create_model=_create_model)
+        with mock.patch.dict(sys.modules, {"timm": timm}):
+            return super().build(problem)
+
+
+PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
+NETWORKS: dict[str, ModelSpec] = {
+    "conv13": Conv13(width=0.05),
+    "conv13-two-outputs": Conv13(width=0.05, outputs=2),
+    "external": ExternalStandIn(library="timm", name="any", outputs=2),
+    "fast": FastNet(width=0.25),
+    "mirrored": Mirrored(model=Conv13(width=0.05)),
+    "mirrored-two-outputs": Mirrored(model=WideResNet(depth=10, widen=1, outputs=2)),
+    "mlp": Mlp(hidden=(20, 10), dropout=0.1, outputs=2),
+    "resnext152": ResNeXt152(width=0.05, outputs=2),
+    "shake26": Shake26(width=0.05, outputs=2),
+    "wrn": WideResNet(depth=10, widen=1, outputs=2),
+}
+GENERATORS: dict[str, PointGenerator | ImageGenerator] = {
+    "generator-points": PointGenerator(),
+    "generator-images": ImageGenerator(width=0.05),
+}
