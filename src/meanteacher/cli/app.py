@@ -158,23 +158,6 @@ def list_recipes(
         print_recipes(pattern)
 
 
-@app.command()
-def bench(
-    out: Annotated[Path, typer.Option(help="JSON file for the results.")] = Path("bench.json"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: a minute or two instead of ten.")] = False,
-    only: Annotated[str | None, typer.Option(help="Only measurements with this in their name.")] = None,
-) -> None:
-    """Measure how fast it is here: the training step against the machine's limit and against plain code.
-
-    Contenders take turns and medians of rounds are compared, so that a noisy machine disturbs all alike. Look at the
-    load first, all the same.
-    """
-    with errors_explained():
-        from meanteacher.cli.bench import run_bench
-
-        run_bench(out, quick=quick, only=only)
-
-
 for _command in (photos.fit, photos.check, photos.predict, photos.evaluate, photos.export, photos.report, photos.label):
     app.command()(_command)
 

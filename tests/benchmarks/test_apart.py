@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.bench.apart import apart
+from benchmarks.apart import apart
 
 
 def _counting(path: Path) -> Callable[[], None]:

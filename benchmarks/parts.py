@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from PIL import Image
 
-from meanteacher.bench import pictures
-from meanteacher.bench.setup import BATCH, made_up, training
-from meanteacher.bench.timing import interleaved, ratio
+from benchmarks import pictures
+from benchmarks.setup import BATCH, made_up, training
+from benchmarks.timing import interleaved, ratio
 from meanteacher.core import Augment
 from meanteacher.evaluate import predict_logits
 from meanteacher.models import ModelSpec

@@ -1,26 +1,23 @@
 """The whole training step against its limit, against plain code, and against a data set a hundred times as large."""
 
-import importlib
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanteacher.bench.apart import apart
-from meanteacher.bench.setup import BATCH, METHOD, N_IMAGES, N_LABELLED, N_SHOWN, Training, made_up, training
-from meanteacher.bench.timing import interleaved, ratio
+from benchmarks.apart import apart
+from benchmarks.plain import make_step
+from benchmarks.setup import BATCH, METHOD, N_IMAGES, N_LABELLED, N_SHOWN, Training, made_up, training
+from benchmarks.timing import interleaved, ratio
 from meanteacher.core import UNLABELLED, Problem
 from meanteacher.models import ModelSpec
 from meanteacher.teacher import Teacher
 from meanteacher.train.state import trained_parameters
 
 Announce = Callable[[str], None]
-_PLAIN = Path(__file__).parents[3] / "benchmarks" / "plain.py"
 
 
 def against_the_limit(model: ModelSpec, *, n_steps: int, rounds: int, announce: Announce) -> dict[str, Any]:
@@ -37,13 +34,11 @@ def against_the_limit(model: ModelSpec, *, n_steps: int, rounds: int, announce: 
     }
 
 
-def against_plain(model: ModelSpec, *, n_steps: int, rounds: int, announce: Announce) -> dict[str, Any] | None:
-    """The same step as one would usually write it (benchmarks/plain.py); None outside a source tree.
+def against_plain(model: ModelSpec, *, n_steps: int, rounds: int, announce: Announce) -> dict[str, Any]:
+    """The same step as one would usually write it (plain.py).
 
     Plain code has processes of its own: in this one it would have its memory kept as ours is.
     """
-    if not _PLAIN.exists():
-        return None
     run = training(model)
     with ExitStack() as processes:
         contenders: dict[str, Callable[[], object]] = {"step": lambda: run.steps(n_steps)}
@@ -62,8 +57,6 @@ def against_plain(model: ModelSpec, *, n_steps: int, rounds: int, announce: Anno
 
 def plain(model: ModelSpec, workers: int, n_steps: int) -> Callable[[], None]:
     """n steps of plain code, for a process that has nothing else to do."""
-    sys.path.insert(0, str(_PLAIN.parent))  # and not run by its path, since workers have to find it too
-    make_step = importlib.import_module(_PLAIN.stem).make_step
     data = made_up(N_IMAGES)
     labels = data.labels.where(torch.arange(N_IMAGES) < N_SHOWN, UNLABELLED).tolist()
     student = model.build(Problem(n_classes=10, n_examples=N_IMAGES, input_shape=(3, 32, 32)))

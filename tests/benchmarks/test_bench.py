@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from meanteacher.bench import files, memory, parts, steps
-from meanteacher.bench.setup import training
-from meanteacher.cli import bench
+from benchmarks import __main__ as bench
+from benchmarks import files, memory, parts, steps
+from benchmarks.setup import training
 from meanteacher.core import InputError
 from meanteacher.models import Conv13
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from meanteacher.bench import timing
-from meanteacher.bench.timing import Timing, interleaved, ratio
+from benchmarks import timing
+from benchmarks.timing import Timing, interleaved, ratio
 
 
 class Clock:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from meanteacher.bench.setup import BATCH, made_up, stream
-from meanteacher.bench.timing import interleaved
+from benchmarks.setup import BATCH, made_up, stream
+from benchmarks.timing import interleaved
 from meanteacher.data import Dataset
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.decode import decode

@@ -9,14 +9,15 @@ from typing import Any
 
 from torch import nn
 
-from meanteacher.bench.setup import training
+from benchmarks.setup import training
 from meanteacher.core import Problem
 from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.models import ModelSpec
 
+_ROOT = Path(__file__).parents[1]
 _STATUS = Path("/proc/self/status")
 _CHILD = (
-    "from meanteacher.bench.memory import one_step, peak_of_this_process\n"
+    "from benchmarks.memory import one_step, peak_of_this_process\n"
     "from meanteacher.models import *\n"
     "one_step({model})\n"
     "print(peak_of_this_process())\n"
@@ -64,4 +65,4 @@ def peak_of_this_process() -> float:
 
 def _megabytes(model: str) -> float:
     command = [sys.executable, "-c", _CHILD.format(model=model)]
-    return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    return float(subprocess.run(command, cwd=_ROOT, capture_output=True, check=True, text=True).stdout)

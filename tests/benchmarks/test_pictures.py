@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from meanteacher.bench import pictures
+from benchmarks import pictures
 
 
 def picture(width: int = 9, height: int = 7) -> Image.Image:
