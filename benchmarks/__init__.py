@@ -1,1 +1,1 @@
-"""How fast it is on this machine, against the limit of the machine and against what one would usually write."""
+"""Benchmarks: time and memory on this machine, against its limit and against the usual implementation."""

@@ -1,5 +1,7 @@
-"""`make bench`, or `python -m benchmarks`."""
+"""`make bench`, or `python -m benchmarks`: measure, print and write the results."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,15 +13,17 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks import files, memory, parts, steps
+from benchmarks import images, training
+from benchmarks.timing import Compare, interleaved
 from meanteacher.cli.console import errors_explained, keep_freed_memory
 from meanteacher.core import InputError
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_json
 from meanteacher.models import Conv13, FastNet, WideResNet
 
-app = typer.Typer(pretty_exceptions_enable=False)
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
+MODELS = {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}
 
 
 @app.command()
@@ -28,41 +32,44 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: a minute or two instead of ten.")] = False,
     only: Annotated[str | None, typer.Option(help="Only measurements with this in their name.")] = None,
 ) -> None:
-    """Measure how fast it is here: the training step against the machine's limit and against plain code.
+    """Measure the training step against the limit of this machine and against plain code, and its parts.
 
-    Contenders take turns and medians of rounds are compared, so that a noisy machine disturbs all alike. Look at the
-    load first, all the same.
+    Contenders take turns and medians of rounds are compared, so that other load on the machine affects all of them.
+    The machine should be idle all the same.
     """
     keep_freed_memory()
     with errors_explained():
-        run_bench(out, quick=quick, only=only)
+        bench(out, quick=quick, only=only)
 
 
-def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
-    """Measure, print as it goes, and write as JSON what there is so far: an interruption loses one measurement."""
-    console = Console()
+def bench(out: Path, *, quick: bool, only: str | None) -> None:
+    """Print and write each result as soon as it is there: an interruption loses one measurement."""
+    console = Console(highlight=False)
     rounds = 3 if quick else 7
-    measurements = _measurements(rounds, quick=quick)
-    if only and not any(only in name for name in measurements):
+    measurements = _measurements(quick=quick)
+    chosen = [name for name in measurements if only is None or only in name]
+    if not chosen:
         raise InputError(f"No measurement has {only!r} in its name. There are: {', '.join(measurements)}.")
-    _check(out)
+    _check_writable(out)
     results: dict[str, Any] = {"environment": environment(), "rounds": rounds}
-    for name, measure in measurements.items():
-        if only and only not in name:
-            continue
+    for name in chosen:
         with console.status(name) as status:
-            result = measure(partial(_update, status, name))
+            result = measurements[name](partial(interleaved, rounds=rounds, announce=partial(_announce, status, name)))
         if result is None:
-            console.print(f"{name}: cannot be measured on this system", highlight=False)
+            console.print(f"{name}: cannot be measured on this system")
             continue
         results[name] = result
         write_json(out, results)
-        console.print(f"{name}:{_said(result)}", highlight=False, soft_wrap=True)
-    console.print(f"{torch.get_num_threads()} threads. Written: {out}", highlight=False, soft_wrap=True)
+        console.print(f"{name}:{_lines(result)}", soft_wrap=True)
+    console.print(f"{torch.get_num_threads()} threads. Written: {out}", soft_wrap=True)
 
 
-def _check(out: Path) -> None:
-    """Minutes before anything is written."""
+def _announce(status: Status, name: str, line: str) -> None:
+    status.update(f"{name}: {line}")
+
+
+def _check_writable(out: Path) -> None:
+    """Before minutes of measuring."""
     if out.is_dir():
         raise InputError(f"{out} is a folder: give the name of a file, for instance --out {out / 'bench.json'}.")
     try:
@@ -73,33 +80,39 @@ def _check(out: Path) -> None:
         raise InputError(f"Cannot write to {out.parent} ({error.strerror}): give another file with --out.") from error
 
 
-def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[str], None]], dict[str, Any] | None]]:
-    many = 2 if quick else 5
+def _measurements(*, quick: bool) -> dict[str, Callable[[Compare], dict[str, Any] | None]]:
+    n = 2 if quick else 5
     return {
-        "start": lambda a: parts.start(rounds=rounds, announce=a),
-        "views": lambda a: parts.views(rounds=rounds, announce=a),
-        "data": lambda a: files.rates(rounds=rounds, announce=a),
-        "ema/conv13": lambda a: parts.average(FULL, rounds=rounds, announce=a),
-        "predict/conv13-quarter": lambda a: parts.predict(QUARTER, rounds=rounds, announce=a),
-        "step/conv13-quarter": lambda a: steps.against_the_limit(QUARTER, n_steps=many, rounds=rounds, announce=a),
-        "predict/fast": lambda a: parts.predict(FAST, rounds=rounds, announce=a),
-        "step/fast": lambda a: steps.against_the_limit(FAST, n_steps=many, rounds=rounds, announce=a),
-        "step/conv13": lambda a: steps.against_the_limit(FULL, n_steps=1, rounds=rounds, announce=a),
-        "plain/conv13-quarter": lambda a: steps.against_plain(QUARTER, n_steps=4 * many, rounds=rounds, announce=a),
-        "vitals/conv13-quarter": lambda a: steps.vitals_share(QUARTER, n_steps=many, rounds=rounds, announce=a),
-        "growth": lambda a: steps.growth(Conv13(width=0.05), n_steps=10, rounds=rounds, announce=a),
-        "memory/peak-mb": lambda a: memory.peak(
-            {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}, announce=a
-        ),
-        "memory/temporal-ensembling-table": lambda a: memory.table(n_images=1_000_000, n_classes=10),
+        "start": start,
+        "views": images.views,
+        "data": images.file_rates,
+        "ema/conv13": lambda compare: training.average(compare, FULL),
+        "predict/conv13-quarter": lambda compare: training.predict(compare, QUARTER),
+        "step/conv13-quarter": lambda compare: training.against_limit(compare, QUARTER, n_steps=n),
+        "predict/fast": lambda compare: training.predict(compare, FAST),
+        "step/fast": lambda compare: training.against_limit(compare, FAST, n_steps=n),
+        "step/conv13": lambda compare: training.against_limit(compare, FULL, n_steps=1),
+        "plain/conv13-quarter": lambda compare: training.against_plain(compare, QUARTER, n_steps=4 * n),
+        "vitals/conv13-quarter": lambda compare: training.vitals_share(compare, QUARTER, n_steps=n),
+        "growth": lambda compare: training.growth(compare, Conv13(width=0.05), n_steps=10),
+        "memory/peak-mb": lambda compare: training.peak_memory(MODELS),
+        "memory/temporal-ensembling-table": lambda compare: training.table_memory(n_images=1_000_000, n_classes=10),
     }
 
 
-def _update(status: Status, name: str, line: str) -> None:
-    status.update(f"{name}: {line}")
+def start(compare: Compare) -> dict[str, Any]:
+    """Seconds until help is shown, and until everything that a run needs is imported."""
+    commands = {
+        "help": [sys.executable, "-c", "from meanteacher.cli import main; main()", "--help"],
+        "import": [sys.executable, "-c", "import meanteacher.recipes"],
+    }
+    timings = compare(
+        {name: partial(subprocess.run, words, capture_output=True, check=True) for name, words in commands.items()}
+    )
+    return {f"{name}_seconds": timing.median for name, timing in timings.items()}
 
 
-def _said(result: dict[str, Any]) -> str:
+def _lines(result: dict[str, Any]) -> str:
     """Numbers on one line, and a line for each group of them."""
     numbers = {name: value for name, value in result.items() if not isinstance(value, dict)}
     groups = {name: value for name, value in result.items() if isinstance(value, dict)}
