@@ -31,6 +31,7 @@ from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.fitting.results import Fitted
 from meanteacher.models import FastNet
 from meanteacher.schedules import Constant
+from meanteacher.train import Callback
 from meanteacher.views import Translate
 
 METHODS = ("mean-teacher", "supervised")
@@ -267,8 +268,8 @@ def forward(
     return logits
 
 
-class _Silent:
-    """An onlooker and a listener that hears nothing."""
+class _Silent(Callback):
+    """An onlooker and a callback that do nothing."""
 
     @contextmanager
     def show(self, name: str, steps: int) -> Iterator["_Silent"]:

@@ -24,7 +24,7 @@ from meanteacher.fitting.fit import Wishes, fit
 from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.photos.duplicates import digest
 from meanteacher.photos.findings import Finding
-from meanteacher.train import Alarm, Evaluation, LogEntry
+from meanteacher.train import Callback, Evaluation, LogEntry
 from pretend_gpu import NAME, pretend_gpu
 
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
@@ -71,7 +71,7 @@ def _paint(path: Path, colour: str, draws: np.random.Generator) -> None:
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
 
-class Quiet:
+class Quiet(Callback):
     """Listens and remembers."""
 
     def __init__(self) -> None:
@@ -97,8 +97,6 @@ class Quiet:
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self.judged.add(self.trained[-1])
-
-    def on_alarm(self, alarm: Alarm) -> None: ...
 
 
 def wishes(photos: Path, out: Path, **changes: Any) -> Wishes:

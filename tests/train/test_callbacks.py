@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from meanteacher.train import Alarm, Evaluation, LogEntry, MetricsFile
+from meanteacher.train import Alarm, Callback, Evaluation, LogEntry, MetricsFile
 
 
 def _entry(step: int) -> LogEntry:
@@ -12,7 +12,7 @@ def _entry(step: int) -> LogEntry:
     )
 
 
-def test_metrics_are_one_object_a_line(tmp_path: Path):
+def test_metrics_are_one_object_per_line(tmp_path: Path):
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
     metrics.on_log(_entry(10))
     metrics.on_evaluation(Evaluation(10, "test", 0.5, 0.4))
@@ -32,3 +32,18 @@ def test_resuming_forgets_what_was_written_beyond_the_checkpoint(tmp_path: Path)
         file.write('{"event": "log", "st')  # killed while writing
     MetricsFile(path, from_step=20).on_log(_entry(30))
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [10, 20, 30]
+
+
+def test_a_callback_overrides_only_what_it_needs():
+    class Alarms(Callback):
+        def __init__(self) -> None:
+            self.kinds: list[str] = []
+
+        def on_alarm(self, alarm: Alarm) -> None:
+            self.kinds.append(alarm.kind)
+
+    alarms = Alarms()
+    alarms.on_log(_entry(10))
+    alarms.on_evaluation(Evaluation(10, "test", 0.5, 0.4))
+    alarms.on_alarm(Alarm(12, "collapse", "All is one."))
+    assert alarms.kinds == ["collapse"]

@@ -20,7 +20,7 @@ from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
 from meanteacher.experiment import Recipe
 from meanteacher.formats import percent
-from meanteacher.train import Alarm, Evaluation, LogEntry
+from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
 _QUIET_SECONDS = 10.0
 """Between two plain lines."""
@@ -45,7 +45,7 @@ def load_data(console: Console, recipe: Recipe, folder: Path | None) -> TrainTes
         )
 
 
-class RunProgress:
+class RunProgress(Callback):
     """Shows cost parts, the ramped weights, both errors, images per second and the time left."""
 
     def __init__(self, console: Console, title: str, *, steps: int, n_images: int = 0) -> None:

@@ -56,7 +56,7 @@ def run_recipe(
             compiled=compiled,
             precision=precision,
             announce=lambda line: console.print(escape(line), soft_wrap=True, highlight=False),
-            listeners=(progress,),
+            callbacks=(progress,),
             should_stop=should_stop,
         )
     if outcome.record is None:

@@ -21,10 +21,10 @@ from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import METHODS
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train import (
+    Callback,
     Checkpoints,
     Declared,
     Evaluation,
-    Listener,
     MetricsFile,
     TrainState,
     Vitals,
@@ -60,7 +60,7 @@ def run(
     compiled: WantedCompile = "no",
     precision: WantedPrecision = "float32",
     announce: Callable[[str], None] = lambda line: None,
-    listeners: Sequence[Listener] = (),
+    callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     skip_to: Callable[[int], int] = lambda step: step,
 ) -> Outcome:
@@ -77,7 +77,7 @@ def run(
         compiled: whether the networks are compiled, "auto" where that is measured to pay; a resumed run stays as it is
         precision: what the networks compute in; a resumed run stays as it is
         announce: is told in one line what came of trying either
-        listeners: who is told how it goes
+        callbacks: told how it goes as it happens
         should_stop: asked after every step; True saves a checkpoint and ends the run
         skip_to: given the step that is due, the step to take; a later one leaves those between out, to save time
 
@@ -130,7 +130,7 @@ def run(
             evaluate=experiment.evaluate,
             evaluate_every=recipe.evaluate_every,
             precision=speed.precision,
-            listeners=(metrics, *listeners),
+            callbacks=(metrics, *callbacks),
             checkpoints=checkpoints,
             should_stop=should_stop,
             skip_to=skip_to,

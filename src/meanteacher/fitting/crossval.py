@@ -20,7 +20,7 @@ from meanteacher.fitting.plan import Continued, Plan, photo_recipe
 from meanteacher.formats import percent
 from meanteacher.models import ModelSpec
 from meanteacher.seeding import derive_seed
-from meanteacher.train import Alarm, Evaluation, Listener, LogEntry
+from meanteacher.train import Alarm, Callback, LogEntry
 
 _HOLD_OUT_FROM = 100
 """Labels in all from which a part of them can be spared; with fewer, each must both teach and judge."""
@@ -87,7 +87,7 @@ def _dealt(
 
 
 _SEED = 0
-Show = Callable[[str, int], AbstractContextManager[Listener]]
+Show = Callable[[str, int], AbstractContextManager[Callback]]
 """The name of a run and its steps -> who is told how it goes."""
 
 
@@ -176,7 +176,7 @@ class Rounds:
         pace = Pace(steps=recipe.steps, seconds_per_step=self.plan.seconds_per_step[method], ends=self._end_of_next())
         data, split = round_data(self.images, self.labels, self.groups, self.usable, self.class_names, part)
         folder = self.out / name
-        with self.show(name, recipe.steps) as listener:
+        with self.show(name, recipe.steps) as callback:
             outcome = run(
                 recipe,
                 seed=_SEED,
@@ -185,7 +185,7 @@ class Rounds:
                 split=split,
                 resume=(folder / "run.json").exists(),
                 device=self.device,
-                listeners=(listener if len(part) else _Unjudged(listener),),
+                callbacks=(callback if len(part) else _Unjudged(callback),),
                 should_stop=self.should_stop,
                 skip_to=pace,
             )
@@ -218,14 +218,17 @@ class Rounds:
         return now + max(0.0, self._ends - now) * costs[0] / sum(costs) - self._overhead
 
 
-class _Unjudged:
+class _Unjudged(Callback):
     """Tells how a training on every label goes, but no error: it would be on images that taught it."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.on_log: Callable[[LogEntry], None] = listener.on_log
-        self.on_alarm: Callable[[Alarm], None] = listener.on_alarm
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
 
-    def on_evaluation(self, evaluation: Evaluation) -> None: ...
+    def on_log(self, entry: LogEntry) -> None:
+        self._callback.on_log(entry)
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        self._callback.on_alarm(alarm)
 
 
 def learnt_from(

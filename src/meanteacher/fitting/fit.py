@@ -38,7 +38,7 @@ from meanteacher.photos.duplicates import duplicate_groups
 from meanteacher.photos.find import Photos, find_photos
 from meanteacher.photos.findings import Finding, shapes_of
 from meanteacher.photos.mirror import flip_is_safe
-from meanteacher.train import Listener
+from meanteacher.train import Callback
 
 FEWEST_MINUTES = 1
 _ALL = np.empty(0, dtype=np.int64)
@@ -48,7 +48,7 @@ _ALL = np.empty(0, dtype=np.int64)
 class Onlooker(Protocol):
     """Whom the fit tells what it is doing."""
 
-    def show(self, name: str, steps: int) -> AbstractContextManager[Listener]: ...
+    def show(self, name: str, steps: int) -> AbstractContextManager[Callback]: ...
 
     def say(self, sentence: str) -> None: ...
 

@@ -1,6 +1,6 @@
 """Training: knows the Method protocol and no concrete method."""
 
-from meanteacher.train.callbacks import Listener, LogEntry, MetricsFile
+from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints
 from meanteacher.train.loop import start, train
 from meanteacher.train.optim import Adam, Muon, OptimSpec, Sgd
@@ -10,10 +10,10 @@ from meanteacher.train.vitals import Alarm, Declared, Vitals
 __all__ = [
     "Adam",
     "Alarm",
+    "Callback",
     "Checkpoints",
     "Declared",
     "Evaluation",
-    "Listener",
     "LogEntry",
     "MetricsFile",
     "Muon",

@@ -1,9 +1,8 @@
-"""Who is told how a run goes. A listener can show or write it down; it cannot change the run."""
+"""Callbacks: told how a run goes as it happens. They can show it or write it down, not change it."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 from meanteacher.files import write_atomic
 from meanteacher.train.state import Evaluation
@@ -24,18 +23,21 @@ class LogEntry:
     """Of training alone; evaluations come on top."""
 
 
-class Listener(Protocol):
-    """Is told of everything as it happens."""
+class Callback:
+    """Follows a run. Every method does nothing: override those that you need."""
 
-    def on_log(self, entry: LogEntry) -> None: ...
+    def on_log(self, entry: LogEntry) -> None:
+        """Every few steps: mean costs, their weights, the learning rate and the speed."""
 
-    def on_evaluation(self, evaluation: Evaluation) -> None: ...
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """After each evaluation: the errors of student and teacher."""
 
-    def on_alarm(self, alarm: Alarm) -> None: ...
+    def on_alarm(self, alarm: Alarm) -> None:
+        """When the vitals find that something is wrong; once per kind and run."""
 
 
-class MetricsFile:
-    """Writes metrics.jsonl: one JSON object a line, each with its event and step."""
+class MetricsFile(Callback):
+    """Writes metrics.jsonl: one JSON object per line, each with its event and step."""
 
     def __init__(self, path: Path, *, from_step: int = 0) -> None:
         self.path = path

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
 from meanteacher.passes import in_fast_layout
 from meanteacher.seeding import isolated_global_randomness, seed_global
-from meanteacher.train.callbacks import Listener, LogEntry
+from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
 from meanteacher.train.compile import Precision, autocast
 from meanteacher.train.optim import OptimSpec
@@ -57,7 +57,7 @@ def train(
     precision: Precision = "float32",
     log_every: int = 10,
     save_seconds: float = 300,
-    listeners: Sequence[Listener] = (),
+    callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     skip_to: Callable[[int], int] = lambda step: step,
@@ -94,19 +94,19 @@ def train(
             )
             window.add(output)
             for alarm in alarms:
-                for listener in listeners:
-                    listener.on_alarm(alarm)
+                for callback in callbacks:
+                    callback.on_alarm(alarm)
             complete = state.step == steps
             evaluates = complete or _passes(due, state.step, evaluate_every)
             stops = not complete and should_stop()
             if logs or evaluates or stops:
                 entry = window.close(state.step, state.optimizer.param_groups[0]["lr"])
-                for listener in listeners:
-                    listener.on_log(entry)
+                for callback in callbacks:
+                    callback.on_log(entry)
             if evaluates:
                 state.curve.append(evaluate(state))
-                for listener in listeners:
-                    listener.on_evaluation(state.curve[-1])
+                for callback in callbacks:
+                    callback.on_evaluation(state.curve[-1])
             if evaluates or stops or time.perf_counter() - saved > save_seconds:
                 saved = time.perf_counter()
                 state.seconds = saved - began
