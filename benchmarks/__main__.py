@@ -15,7 +15,7 @@ from rich.status import Status
 
 from benchmarks import images, training
 from benchmarks.timing import Compare, interleaved
-from meanteacher.cli.console import errors_explained, keep_freed_memory
+from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.core import InputError
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_json
@@ -37,8 +37,8 @@ def main(
     Contenders take turns and medians of rounds are compared, so that other load on the machine affects all of them.
     The machine should be idle all the same.
     """
-    keep_freed_memory()
-    with errors_explained():
+    tune_malloc()
+    with exit_codes(sys.argv[1:], resume=False):
         bench(out, quick=quick, only=only)
 
 

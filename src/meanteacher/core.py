@@ -32,6 +32,10 @@ class DivergedError(RuntimeError):
     """Training produced a value that is not finite; the last good checkpoint is untouched."""
 
 
+class Interrupted(Exception):  # noqa: N818 - not an error: everything is saved
+    """The user stopped a run or a fit, which can be resumed."""
+
+
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value that is none of the choices.
 
