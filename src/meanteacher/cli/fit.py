@@ -149,10 +149,10 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
         say(console, "No problems found.")
 
 
-def report(run: Annotated[Path, typer.Argument(help="The folder of a fit.")]) -> None:
+def report(folder: Annotated[Path, typer.Argument(help="The folder of a fit.")]) -> None:
     """Write the report and the model card of a fit again, from its results."""
     from meanteacher.fitting.results import read_fit, write_pages
 
     # The folder may have been moved since.
-    write_pages(read_fit(run) | {"folder": str(run.resolve())}, run)
-    say(Console(), f"Written: {run / 'report.html'}, {run / 'MODEL_CARD.md'}")
+    write_pages(read_fit(folder) | {"folder": str(folder.resolve())}, folder)
+    say(Console(), f"Written: {folder / 'report.html'}, {folder / 'MODEL_CARD.md'}")

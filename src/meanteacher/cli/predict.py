@@ -120,7 +120,8 @@ def evaluate(
 def export(
     model: ModelArgument,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="As an ONNX file, the only format; needs the extra `onnx`.")
+        bool,
+        typer.Option("--onnx", help="The format; ONNX is the only one. Needs the extra `onnx`.", show_default=False),
     ] = True,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.onnx"),
     overwrite: OverwriteOption = False,
