@@ -19,11 +19,11 @@ from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.core import InputError
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_json
-from meanteacher.models import Conv13, FastNet, WideResNet
+from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
-MODELS = {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}
+MODELS: dict[str, ModelSpec] = {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}
 
 
 @app.command()

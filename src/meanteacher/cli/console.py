@@ -92,7 +92,7 @@ def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def make_bar(console: Console, *columns: ProgressColumn, transient: bool = False) -> Progress:
+def make_bar(console: Console, *columns: ProgressColumn, transient: bool = False, expand: bool = False) -> Progress:
     """The bar of all commands, with these columns behind it. Shows nothing where the output is no terminal."""
     return Progress(
         TextColumn("{task.description}", markup=False),
@@ -100,6 +100,7 @@ def make_bar(console: Console, *columns: ProgressColumn, transient: bool = False
         *columns,
         console=console,
         transient=transient,
+        expand=expand,
         disable=not console.is_terminal,
     )
 
@@ -112,7 +113,7 @@ def progress_bar(console: Console, *columns: ProgressColumn) -> Iterator[Callabl
 
     def show(description: str, done: int, total: int) -> None:
         if not bar.live.is_started:
-            bar.reset(task)
+            bar.reset(task, description=description, total=total)
             bar.start()
         bar.update(task, description=description, completed=done, total=total)
         if done >= total:

@@ -6,6 +6,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
+from rich.table import Column
 
 from meanteacher.cli.console import make_bar, say
 from meanteacher.formats import percent
@@ -27,7 +28,9 @@ class RunProgress(Callback):
         self._first: tuple[int, float] | None = None
         """Step and time of the first entry: a resumed run does not begin at zero."""
         self._last_line = time.monotonic()
-        self._bar = make_bar(console, MofNCompleteColumn(), TextColumn("{task.fields[details]}", markup=False))
+        # The details get the width that is left, and are cut off at the end.
+        details = TextColumn("{task.fields[details]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        self._bar = make_bar(console, MofNCompleteColumn(), details, expand=True)
         self._task = self._bar.add_task(title, total=steps, details="")
 
     def __enter__(self) -> Self:
@@ -44,7 +47,7 @@ class RunProgress(Callback):
         weights = [f"weight {value:.3g}" for value in entry.weights.values()]
         rate = f"{entry.images_per_second:.0f} img/s"
         left = f"{self._time_left(entry)} left"
-        details = "  ".join(part for part in (*costs, *weights, self._errors, rate, left) if part)
+        details = "  ".join(part for part in (left, self._errors, *costs, *weights, rate) if part)
         self._bar.update(self._task, completed=entry.step, details=details)
         if not self.console.is_terminal and time.monotonic() - self._last_line >= _SECONDS_PER_LINE:
             self._print(f"step {entry.step}/{self.steps}  {details}")
