@@ -17,7 +17,7 @@ NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models 
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 
-.PHONY: demo test test-numerics portable lint format check mutants golden clean
+.PHONY: demo test test-numerics portable bench lint format check mutants golden clean
 
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
@@ -34,6 +34,10 @@ portable: $(VENV)/dev $(VENV)/browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 	$(OLD_ATEN) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 	$(OLD_CPU) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# How fast it is on this machine; ARGS="--quick --only plain", ARGS=--help.
+bench: $(VENV)/core
+	$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff format --check .

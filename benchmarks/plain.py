@@ -1,4 +1,4 @@
-"""Mean Teacher as one would usually write it: what `meanteacher bench` compares with.
+"""Mean Teacher as one would usually write it: what `make bench` compares with.
 
 Images go through PIL one by one in a DataLoader, each twice; the network runs in the default memory layout; the average
 is a Python loop over the parameters. It is correct, and it is not ours to be proud of.

@@ -30,8 +30,7 @@ MAY_IMPORT = {
     "classifier": _TRAINING | {"photos"},
     "fitting": _TRAINING | {"experiment", "recipes", "photos", "classifier", "report"},
     "label": _FOUNDATION | {"photos", "classifier", "fitting"},
-    "bench": _TRAINING | {"photos", "classifier", "fitting"},
-    "cli": _TRAINING | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "bench"},
+    "cli": _TRAINING | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label"},
 }
 
 

@@ -11,7 +11,7 @@ import meanteacher
 from meanteacher.formats import certainty, count, percent, percent_range, percentage, points
 
 SRC = Path(meanteacher.__file__).parent
-FILES = sorted(path for path in SRC.rglob("*.py") if path.name != "formats.py" and "bench" not in path.parts)
+FILES = sorted(path for path in SRC.rglob("*.py") if path.name != "formats.py")
 
 
 def _percentages(path: Path) -> Iterator[str]:

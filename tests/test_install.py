@@ -71,6 +71,11 @@ def test_portable_runs_all_tests_under_three_instruction_sets(tmp_path: Path):
     assert _tests("test-numerics", tmp_path) == [old_cpu]
 
 
+def test_arguments_of_the_benchmarks_are_passed_on(tmp_path: Path):
+    shown = _make("-n", "bench", f"VENV={tmp_path}", "ARGS=--quick --only plain").stdout
+    assert f"{tmp_path}/bin/python -m benchmarks --quick --only plain" in shown.splitlines()
+
+
 def test_what_must_pass_before_a_change_lands_is_the_readmes_test_command_and_another_processor():
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert {"make lint", "make test", "make test-numerics"} <= set(commands)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meanteacher.cli.console import recipe_names
+from meanteacher.cli.run import recipe_names
 from meanteacher.recipes import RECIPES
 from support import child_environment
 

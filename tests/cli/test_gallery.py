@@ -16,13 +16,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from meanteacher.cli import gallery, run
+from meanteacher import experiment
+from meanteacher.cli import demo
 from meanteacher.cli.app import app
 from meanteacher.data import Split
 from meanteacher.experiment import restored
 from meanteacher.methods import METHODS
 from meanteacher.recipes import RECIPES, moons
-from meanteacher.report import load_record
+from meanteacher.report import boundary, load_record, methods_page
 from meanteacher.report.methods_page import load_gathered
 from support import PATIENCE
 
@@ -58,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two methods only, for tests that train."""
     names = ["supervised", "mean-teacher"]
-    monkeypatch.setattr(gallery, "_recipes", lambda: {name: RECIPES[f"moons/{name}"] for name in names})
+    monkeypatch.setattr(demo, "_recipes", lambda: {name: RECIPES[f"moons/{name}"] for name in names})
     return names
 
 
@@ -142,7 +143,7 @@ def test_a_picture_shows_the_shipped_network_and_labels_of_the_chosen_draw(
     made: Path, tmp_path: Path, few: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     drawn = _drawn(monkeypatch)
-    monkeypatch.setattr(gallery, "median_run", lambda runs: runs[seed])
+    monkeypatch.setattr(methods_page, "median_run", lambda runs: runs[seed])
     assert _gallery("--out", str(tmp_path), "--runs", str(made / "runs"), "--draws", "2").exit_code == 0
     assert len(drawn) == len(few)
     for method, (window, probability, points, labelled, description) in zip(few, drawn, strict=True):
@@ -151,12 +152,12 @@ def test_a_picture_shows_the_shipped_network_and_labels_of_the_chosen_draw(
         data = recipe.data.source.load(made)
         assert np.array_equal(points.places, data.test.images.numpy())
         state = restored(recipe, seed=seed, out=folder, data=data)
-        at_points = gallery.probability(recipe, state, points.places)
+        at_points = demo.probability(recipe, state, points.places)
         undecided = np.abs(at_points - 0.5) < 1e-4  # by how the machine rounds
         wrong = ((at_points > 0.5) != points.classes).mean()
         assert wrong == pytest.approx(load_record(folder / "record.json").error("test"), abs=undecided.mean() + 1e-9)
         assert undecided.mean() < 0.05
-        assert np.array_equal(probability, gallery.probability(recipe, state, window.grid()))
+        assert np.array_equal(probability, demo.probability(recipe, state, window.grid()))
         rows = Split.load(folder / "split.txt").labelled
         assert np.array_equal(labelled.places, data.train.images[rows].numpy())
         assert labelled.classes.tolist() == data.train.labels[rows].tolist()
@@ -166,13 +167,13 @@ def test_a_picture_shows_the_shipped_network_and_labels_of_the_chosen_draw(
 def _drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What is given to be drawn from now on."""
     given: list[tuple[Any, ...]] = []
-    draw = gallery.draw_boundary
+    draw = boundary.draw_boundary
 
     def remember(*arguments: Any) -> str:
         given.append(arguments)
         return draw(*arguments)
 
-    monkeypatch.setattr(gallery, "draw_boundary", remember)
+    monkeypatch.setattr(boundary, "draw_boundary", remember)
     return given
 
 
@@ -191,18 +192,18 @@ def test_probability_is_that_of_the_predictor_without_noise_behind_its_normalise
             return Network().train()
 
     places = np.array([[[-1.0, 5.0], [1.0, 5.0]], [[-1.0, -5.0], [1.0, -5.0]]])
-    probability = gallery.probability(RECIPES["moons/vat"], State(), places)
+    probability = demo.probability(RECIPES["moons/vat"], State(), places)
     assert probability.round().tolist() == [[0, 1], [0, 1]]
 
 
 def test_ctrl_c_in_training_saves_and_going_on_ends_the_same(
     tmp_path: Path, made: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    _signal_in(monkeypatch, run, "run", call=3)
+    _signal_in(monkeypatch, experiment, "run", call=3)
     stopped = _gallery(*_folders(tmp_path), "--draws", "2")
     assert stopped.exit_code == 75, stopped.output
     command = f"meanteacher gallery --out {tmp_path / 'docs'} --runs {tmp_path / 'runs'} --draws 2"
-    assert f"nothing is lost. Go on with: {command}" in stopped.output
+    assert f"nothing is lost. Resume with:\n  {command}" in stopped.output
     assert not _files(tmp_path / "docs")
     assert len(list((tmp_path / "runs").rglob("record.json"))) == 2
     assert len(list((tmp_path / "runs").rglob("step_*"))) == 3
@@ -219,7 +220,7 @@ def test_ctrl_c_in_training_saves_and_going_on_ends_the_same(
 
 
 def test_ctrl_c_while_drawing_writes_nothing(tmp_path: Path, few: list[str], monkeypatch: pytest.MonkeyPatch):
-    _signal_in(monkeypatch, gallery, "draw_boundary", call=1)
+    _signal_in(monkeypatch, boundary, "draw_boundary", call=1)
     stopped = _gallery(*_folders(tmp_path), "--draws", "2")
     assert stopped.exit_code == 75, stopped.output
     assert not _files(tmp_path / "docs")

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from meanteacher.cli import run as command
+from meanteacher import experiment
 from meanteacher.cli.app import app
 
 
 def test_interrupted_demo_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    run = command.run
+    run = experiment.run
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
         return run(*arguments, **options)
 
-    monkeypatch.setattr(command, "run", interrupted)
+    monkeypatch.setattr(experiment, "run", interrupted)
     out = tmp_path / "a demo"
     stopped = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["demo", "--out", str(out), "--draws", "3"])
     assert stopped.exit_code == 75, stopped.output
-    assert f"nothing is lost. Go on with: meanteacher demo --out '{out}' --draws 3" in stopped.output
+    assert f"nothing is lost. Resume with:\n  meanteacher demo --out '{out}' --draws 3" in stopped.output
     (saved,) = out.rglob("step_*")
     assert saved.parts[-5:] == ("digits", "supervised", "seed-0", "checkpoints", "step_00000001")

@@ -20,7 +20,7 @@ def faults():
 faults(), faults()
 print(faults())
 """
-_KEEP = "from meanteacher.cli.console import keep_freed_memory; keep_freed_memory()"
+_KEEP = "from meanteacher.cli.console import tune_malloc; tune_malloc()"
 
 
 def page_faults(before: str) -> int:
@@ -35,11 +35,11 @@ def test_freed_memory_is_used_again_without_asking_the_system() -> None:
 
 def test_the_command_asks_for_it_before_it_does_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
-    monkeypatch.setattr("meanteacher.cli.app.keep_freed_memory", lambda: done.append("keep"))
+    monkeypatch.setattr("meanteacher.cli.app.tune_malloc", lambda: done.append("malloc"))
     monkeypatch.setattr("meanteacher.cli.app.app", lambda **_: done.append("command") or 0)
     from meanteacher.cli import main
 
     with pytest.raises(SystemExit) as end:
         main()
-    assert done == ["keep", "command"]
+    assert done == ["malloc", "command"]
     assert end.value.code == 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from meanteacher.cli import gallery
+from meanteacher.cli.demo import write_methods_page
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES
 from meanteacher.report.methods_page import load_gathered
@@ -17,7 +17,7 @@ def test_committed_page_follows_from_its_records_and_todays_recipes(tmp_path: Pa
         name: fingerprint(recipe) for name, recipe in RECIPES.items() if name.startswith("moons/")
     }
     (tmp_path / "methods").symlink_to(DOCS / "methods", target_is_directory=True)
-    assert gallery.write_methods_page(tmp_path).read_text() == (DOCS / "methods.md").read_text()
+    assert write_methods_page(tmp_path).read_text() == (DOCS / "methods.md").read_text()
 
 
 def test_every_semi_supervised_method_beats_supervised_only_on_average_over_ten_draws():

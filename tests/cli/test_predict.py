@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 
 from meanteacher.classifier.bundle import Classifier, Seen, load
@@ -47,7 +48,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_predict_says_what_came_of_it(model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "predictions.csv"
-    assert commands.run_predict(model, photos, out=out, overwrite=False)
+    commands.predict(model, photos, out=out)
     shown = capsys.readouterr().out
     assert "10 images in" in shown
     assert "1 cannot be read and have no label" in shown
@@ -55,7 +56,7 @@ def test_predict_says_what_came_of_it(model: Path, photos: Path, tmp_path: Path,
     assert all(name in shown for name in ("[b]", "cat", "dog"))
     assert len(out.read_text().splitlines()) == 11
     with pytest.raises(InputError, match="exists already"):
-        commands.run_predict(model, photos, out=out, overwrite=False)
+        commands.predict(model, photos, out=out)
 
 
 def test_interrupted_predict_says_so(
@@ -66,7 +67,9 @@ def test_interrupted_predict_says_so(
 
     original = Classifier.predict
     monkeypatch.setattr(Classifier, "predict", stopped)
-    assert not commands.run_predict(model, photos, out=tmp_path / "p.csv", overwrite=False)
+    with pytest.raises(typer.Exit) as end:
+        commands.predict(model, photos, out=tmp_path / "p.csv")
+    assert end.value.exit_code == 75
     assert "nothing was written" in capsys.readouterr().out
     assert not (tmp_path / "p.csv").exists()
 
@@ -75,7 +78,7 @@ def test_evaluate_shows_errors_and_confusions_and_writes_them(
     model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "new" / "scores.json"
-    commands.run_evaluate(model, photos, labels=None, out=out)
+    commands.evaluate(model, photos, out=out)
     shown = capsys.readouterr().out
     scores = json.loads(out.read_text())
     assert scores["n_judged"] == 9
@@ -101,7 +104,7 @@ def seeing(model: Path, photos: Path, *, taught: str = "", without: str = "", co
 
 def evaluated(model: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
     out = model / "scores.json"
-    commands.run_evaluate(model, photos, labels=None, out=out)
+    commands.evaluate(model, photos, out=out)
     return json.loads(out.read_text()), capsys.readouterr().out
 
 
@@ -112,8 +115,8 @@ def test_images_that_taught_the_model_are_left_out_and_that_is_said(
     scores, shown = evaluated(model, photos, capsys)
     assert (scores["judged"], scores["n_judged"], scores["seen"]["training"]["n_judged"]) == ("new", 5, 4)
     assert f"Wrong on {scores['wrong']} of 5 images that are new to the model: an error of" in shown
-    assert "Left out: 4 images that taught the model." in shown
-    assert f"wrong on {100 * scores['seen']['training']['error']:.1f} % of those" in shown
+    assert "Left out: 4 images that the model was trained on." in shown
+    assert f"wrong on {100 * scores['seen']['training']['error']:.1f} % of them" in shown
 
 
 @pytest.mark.parametrize("from_inside", [False, True])
@@ -127,9 +130,9 @@ def test_where_all_images_taught_the_model_no_error_is_told_but_where_the_estima
     assert scores["seen"]["training"]["n_judged"] == 9
     assert "Wrong on" not in shown
     assert "True \\ predicted" not in shown
-    assert "All 9 images taught this model." in shown
-    assert "does not say how good it is on others" in shown
-    assert "The estimate of the fit is an error of 19.2 % (15.0 to 24.1 %), on 312 images that were kept apart" in shown
+    assert "The model was trained on all 9 images." in shown
+    assert "says nothing about new images" in shown
+    assert "The estimate of the fit is an error of 19.2 % (15.0 to 24.1 %), on 312 images that were held out" in shown
     assert f"(see {model / 'report.html'})" in shown
 
 
@@ -140,22 +143,24 @@ def test_images_that_were_seen_without_their_labels_are_told_apart(
     scores, shown = evaluated(model, photos, capsys)
     assert [scores["seen"][kind]["n_judged"] for kind in ("new", "unlabelled", "training")] == [2, 3, 4]
     assert "of 2 images that are new to the model" in shown
-    assert "Left out: 3 images that the model has learnt from without their labels" in shown
+    assert "Left out: 3 images that the model was trained on without their labels" in shown
     seeing(model, photos, without="*")
     scores, shown = evaluated(model, photos, capsys)
     assert (scores["judged"], scores["n_judged"]) == ("unlabelled", 9)
     assert "of 9 images whose labels are new to the model" in shown
-    assert "has learnt from these images without their labels, so on images that it has never seen" in shown
+    assert "was trained on these images without their labels, so the error on new images" in shown
 
 
 def test_what_a_model_does_not_say_is_said(model: Path, photos: Path, capsys: pytest.CaptureFixture[str]):
     scores, shown = evaluated(model, photos, capsys)
     assert (scores["judged"], scores["seen"]) == ("unknown", None)
-    assert "Whether some of these images taught the model cannot be told" in shown
+    assert "does not say which images it was trained on" in shown
     seeing(model, photos)
     assert "The model has seen none of these images before." in evaluated(model, photos, capsys)[1]
     seeing(model, photos, complete=False)
-    assert "went on from one that does not say which images taught it" in evaluated(model, photos, capsys)[1]
+    assert (
+        "started from a model that does not say which images it was trained on" in evaluated(model, photos, capsys)[1]
+    )
 
 
 def test_export_says_what_the_file_takes(
@@ -163,6 +168,6 @@ def test_export_says_what_the_file_takes(
 ):
     asked = []
     monkeypatch.setattr(Classifier, "export", lambda model, out, overwrite: asked.append((out, overwrite)))
-    commands.run_export(model, out=tmp_path / "model.onnx", overwrite=True)
+    commands.export(model, out=tmp_path / "model.onnx", overwrite=True)
     assert asked == [(tmp_path / "model.onnx", True)]
-    assert "bytes [N, 3, 16, 16], and gives `probabilities` [N, 3]" in capsys.readouterr().out
+    assert "bytes [N, 3, 16, 16] and its output `probabilities` [N, 3]" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
+from meanteacher.cli.console import progress_bar
 from meanteacher.cli.progress import RunProgress
 from meanteacher.train import Alarm, Evaluation, LogEntry
 
@@ -57,3 +58,23 @@ def test_time_left_of_a_resumed_run_counts_from_where_it_resumed(monkeypatch: py
     assert "step 110/120" in lines[2]
     minutes = int(lines[2].split("0:0")[1][0])
     assert minutes >= 2  # ten steps took minutes, ten are left
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "plain"])
+def test_a_bar_shows_each_task_until_it_is_done_and_nothing_without_a_terminal(terminal: bool):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+    with progress_bar(console) as show:
+        show("Reading [x]", 1, 4)
+        show("Reading [x]", 4, 4)
+        console.print("a line")
+        show("Predicting", 2, 7)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    if not terminal:
+        assert shown == "a line\n"
+        return
+    before, after = shown.split("a line")
+    assert all(words in before for words in ("Reading [x]", "4/4"))
+    assert all(words in after for words in ("Predicting", "2/7"))
+    assert "Reading" not in after
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 2, "the cursor is shown again"

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from label_example import ASKED, KNOWN, Example, make_example, serving
-from meanteacher.cli.label import run_label
+from meanteacher.cli.label import label
 from meanteacher.core import InputError
 from meanteacher.label.server import LabelServer
 from support import PATIENCE
@@ -271,7 +271,7 @@ def test_the_command_opens_the_browser_and_ends_politely(
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("webbrowser.open", browser)
-    run_label(example.photos, example.run, labels=None, port=0, open_browser=True)
+    label(example.photos, example.run)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "3 images to label, in the browser at"
     assert [lines[1].strip()] == opened
@@ -285,7 +285,7 @@ def test_the_command_opens_no_browser_when_told_so(
 ):
     monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail(f"opened {address}"))
     monkeypatch.setattr(LabelServer, "serve_until", lambda self, should_stop: None)
-    run_label(example.photos, example.run, labels=None, port=0, open_browser=False)
+    label(example.photos, example.run, no_open=True)
     out = capsys.readouterr().out
     assert "http://127.0.0.1:" in out
     assert f"Nothing new was written to {example.file}; 3 images left to label." in out
@@ -299,7 +299,7 @@ def test_the_command_asks_nothing_when_all_is_answered(
     for position in range(3):
         session.answer(position, "cat")
     monkeypatch.setattr(LabelServer, "serve_until", lambda self, should_stop: pytest.fail("served"))
-    run_label(example.photos, example.run, labels=None, port=0, open_browser=True)
+    label(example.photos, example.run)
     out = capsys.readouterr().out
     assert f"Nothing new was written to {example.file}; every image is labelled." in out
     assert session.command in out

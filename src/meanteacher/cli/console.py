@@ -1,26 +1,62 @@
-"""What the commands share: options, errors, interruption and memory."""
+"""What the commands share: options, messages, exit codes, progress bars and interruption."""
 
 import ctypes
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from meanteacher.core import DivergedError, InputError, Interrupted
 
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3
 EXIT_INTERRUPTED = 75
 
+PhotosArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="A folder with one folder per class and one named `unlabelled`; or any folder, with --labels; or an "
+        ".npz file of arrays."
+    ),
+]
+LabelsOption = Annotated[
+    Path | None, typer.Option("--labels", help="CSV file of path,label; an empty label means unlabelled.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="auto|cpu|cuda|cuda:N|mps",
+        help="Where to compute. auto: $MEANTEACHER_DEVICE, or a GPU if there is one; to resume, the same kind of "
+        "device as before.",
+        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
+    ),
+]
+
+
+def say(console: Console, *parts: str | tuple[str, str]) -> None:
+    """Print one line without wrapping it; a part is plain text, or text and its style."""
+    console.print(Text.assemble(*parts), soft_wrap=True)
+
 
 @contextmanager
-def errors_explained() -> Iterator[None]:
-    """A sentence for what a person can mend; a traceback only for what we must."""
-    from meanteacher.core import DivergedError, InputError
+def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
+    """Turn the errors that a user can fix into a message and an exit code. Others keep their traceback.
 
+    Args:
+        command: the words after `meanteacher`, for the command that resumes
+        resume: whether the command takes --resume
+    """
     try:
         yield
     except InputError as error:
@@ -29,64 +65,81 @@ def errors_explained() -> Iterator[None]:
     except DivergedError as error:
         typer.secho(f"Diverged: {error}", fg="red", err=True)
         raise typer.Exit(EXIT_DIVERGED) from error
+    except Interrupted as error:
+        words = [word for word in command if word not in {"--resume", "--overwrite"}]
+        console = Console()
+        say(console, "Interrupted; nothing is lost. Resume with:")
+        say(console, "  " + shlex.join(["meanteacher", *words, *(["--resume"] if resume else [])]))
+        raise typer.Exit(EXIT_INTERRUPTED) from error
 
 
 @contextmanager
-def graceful_stop(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Yields whether a stop was asked for. A second signal ends the process at once."""
-    asked = False
+def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
+    """Yields whether SIGINT or SIGTERM has arrived. A second one ends the process at once."""
+    stopped = False
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
         signal.signal(number, before[signal.Signals(number)])
-        announce()
+        say(console, "Stopping; press Ctrl-C again to stop at once.")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def make_bar(console: Console, *columns: ProgressColumn, transient: bool = False, expand: bool = False) -> Progress:
+    """The bar of all commands, with these columns behind it. Shows nothing where the output is no terminal."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        *columns,
+        console=console,
+        transient=transient,
+        expand=expand,
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def progress_bar(console: Console, *columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function of (description, done, total), which shows a bar from its first call until all is done."""
+    bar = make_bar(console, *(columns or (MofNCompleteColumn(), TimeRemainingColumn())), transient=True)
+    task = bar.add_task("")
+
+    def show(description: str, done: int, total: int) -> None:
+        if not bar.live.is_started:
+            bar.reset(task, description=description, total=total)
+            bar.start()
+        bar.update(task, description=description, completed=done, total=total)
+        if done >= total:
+            bar.stop()
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def keep_freed_memory() -> None:
-    """Ask the C library not to return freed memory to the system; a twelfth of a CPU step goes into asking for it back.
+def tune_malloc() -> None:
+    """Let the C library keep freed memory for the next step: a CPU step takes 8 % less time, at the same peak memory.
 
-    A step frees every activation it made. As the library comes, large ones go back to the system at once, and the next
-    step gets them anew page by page, each one cleared: 10,000 page faults per step (docs/experiments/freed-memory.md).
-    The peak stays the same. Only glibc, which most of Linux uses, can be asked. Commands do this, an import never does.
+    By default glibc returns the large activations to the system at the end of a step, and the next step gets them back
+    page by page, each one cleared: 10,000 page faults per step (docs/experiments/freed-memory.md). Other C libraries
+    have no such setting. Commands do this; an import never does.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
-            # What is larger is a mapping of its own, which goes back when it is freed.
+            # Larger blocks are mappings of their own, which are returned when they are freed.
             if not mallopt(_M_MMAP_THRESHOLD, 2**30):
-                mallopt(_M_MMAP_THRESHOLD, 2**25)  # the most that glibc takes before 2.35
+                mallopt(_M_MMAP_THRESHOLD, 2**25)  # the maximum of glibc before 2.35
             mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def recipe_names() -> list[str]:
-    """Every recipe's name, for the shell: from a list, because the recipes themselves import torch."""
-    return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
-
-
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="auto|cpu|cuda|cuda:N|mps",
-        help="Where to compute; auto: a GPU if there is one (or what MEANTEACHER_DEVICE says), to resume the kind it "
-        "was started on.",
-        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
-    ),
-]
-
-
-def said_device(device: str) -> list[str]:
-    """The words of a command that resumes: auto takes the same kind of device by itself."""
-    return [] if device == "auto" else ["--device", device]

@@ -1,95 +1,86 @@
-"""`meanteacher fit` and `meanteacher check`."""
+"""`meanteacher fit`, `meanteacher check` and `meanteacher report`."""
 
-import shlex
 import tempfile
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from meanteacher.cli.console import graceful_stop, said_device
-from meanteacher.cli.progress import RunProgress
-from meanteacher.fitting import fit as fitting
-from meanteacher.fitting.config import FitCallback, FitConfig, FitInterrupted
-from meanteacher.fitting.plan import image_size
-from meanteacher.fitting.results import read_fit, write_pages
-from meanteacher.formats import count, percent, percent_range
-from meanteacher.photos.cache import decode_all
-from meanteacher.photos.check import check
-from meanteacher.photos.find import find_photos
-from meanteacher.photos.findings import Finding, shapes_of
+from meanteacher.cli.console import (
+    DeviceOption,
+    LabelsOption,
+    OverwriteOption,
+    PhotosArgument,
+    graceful_stop,
+    progress_bar,
+    say,
+)
 
-_COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
+if TYPE_CHECKING:
+    from meanteacher.fitting.config import FitCallback
+    from meanteacher.photos.findings import Finding
 
-
-class _Terminal(FitCallback):
-    """Shows a fit on a terminal."""
-
-    def __init__(self, console: Console, should_stop: Callable[[], bool] = lambda: False) -> None:
-        self.console, self._should_stop = console, should_stop
-        self._bar: Progress | None = None
-        self._doing = ""
-
-    def should_stop(self) -> bool:
-        return self._should_stop()
-
-    def on_run(self, name: str, steps: int) -> RunProgress:
-        return RunProgress(self.console, name, steps=steps)
-
-    def on_message(self, sentence: str) -> None:
-        self.console.print(escape(sentence), soft_wrap=True, highlight=False)
-
-    def on_findings(self, findings: tuple[Finding, ...]) -> None:
-        for finding in findings:
-            colour = _COLOURS[finding.severity]
-            line = f"[{colour}]{finding.severity.capitalize()}:[/] {escape(finding.sentence)}"
-            self.console.print(line, soft_wrap=True, highlight=False)
-
-    def on_progress(self, task: str, done: int, total: int) -> None:
-        if self._bar is None or self._doing != task:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self.console,
-                disable=not self.console.is_terminal,
-                transient=True,
-            )
-            self._doing = task
-            self._bar.add_task(task, total=total)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done)
-        if done >= total:
-            self._bar.stop()
-            self._bar = None
+_STYLES = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
-def run_fit(config: FitConfig, began: float) -> bool:
-    """Fit, in minutes that count from `began`, and say what came of it. Returns whether it is complete."""
+def fit(
+    photos: PhotosArgument,
+    labels: LabelsOption = None,
+    minutes: Annotated[float, typer.Option(help="Time limit, at least 1. More time gives a better model.")] = 30,
+    out: Annotated[Path, typer.Option(help="Folder for the model, the predictions and the report.")] = Path("fit"),
+    flip: Annotated[
+        bool | None,
+        typer.Option(
+            "--flip/--no-flip",
+            help="Whether a mirrored image still belongs to its class.",
+            show_default="by the class names: off for digits, text, left and right",
+        ),
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option("--start", "--from", help="Folder of an earlier fit, whose model is trained further.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted fit in the folder.")] = False,
+    overwrite: OverwriteOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train a classifier on a folder of photos, few of them labelled, within a time limit.
+
+    Checks the images, measures this machine and trains twice: with the unlabelled images (Mean Teacher) and without.
+    Labels that are held out estimate the error of both models and whether the unlabelled images helped; the better
+    model is kept. Writes the model, a prediction for every image, the 20 images whose labels would help most, and
+    report.html. Ctrl-C saves, and the exit code is 75.
+    """
+    began = time.perf_counter()  # importing torch is part of the minutes
+    from meanteacher.fitting import fit as fitting
+    from meanteacher.fitting.config import FitConfig
+    from meanteacher.formats import count, percent, percent_range
+
+    config = FitConfig(
+        photos=photos,
+        labels=labels,
+        minutes=minutes,
+        out=out,
+        flip=flip,
+        start=start,
+        resume=resume,
+        overwrite=overwrite,
+        device=device,
+    )
     console = Console()
-
-    def announce() -> None:
-        console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
-
-    try:
-        with graceful_stop(announce) as should_stop:
-            fitted = fitting.run_fit(config, _Terminal(console, should_stop), began=began)
-    except FitInterrupted:
-        console.print("Interrupted; nothing is lost. Resume with:", highlight=False)
-        console.print(f"  {escape(_again(config))}", soft_wrap=True, highlight=False)
-        return False
-    console.print()
-    console.print(f"[bold]{escape(fitted['answer']['sentence'])}[/]", soft_wrap=True, highlight=False)
+    with progress_bar(console) as show, graceful_stop(console) as should_stop:
+        fitted = fitting.run_fit(config, _terminal(console, show, should_stop), began=began)
     estimate = fitted["estimate"][fitted["answer"]["shipped"]]
-    tested = count(fitted["estimate"]["n"], "labelled image")
-    console.print(
-        f"The model is wrong on {percent(estimate['error'])} of new images (95 % interval "
-        f"{percent_range(estimate['low'], estimate['high'])}), measured on {tested} that it had not learned from.",
-        soft_wrap=True,
-        highlight=False,
+    console.print()
+    say(console, (fitted["answer"]["sentence"], "bold"))
+    say(
+        console,
+        f"The model is wrong on about {percent(estimate['error'])} of new images (95 % interval "
+        f"{percent_range(estimate['low'], estimate['high'])}), measured on "
+        f"{count(fitted['estimate']['n'], 'labelled image')} that it had not learned from.",
     )
     for name, what in (
         ("report.html", "the report, to be opened in a browser"),
@@ -97,46 +88,74 @@ def run_fit(config: FitConfig, began: float) -> bool:
         ("label-next.csv", "the images whose labels would help most"),
         ("model", "the model, for meanteacher predict"),
     ):
-        console.print(f"  {escape(str(config.out / name))}: {what}", soft_wrap=True, highlight=False)
-    return True
+        say(console, f"  {out / name}: {what}")
 
 
-def run_check(photos: Path, labels: Path | None) -> None:
-    """Say what there is and what is wrong with it; writes nothing that stays."""
+def _terminal(
+    console: Console, show: Callable[[str, int, int], None], should_stop: Callable[[], bool]
+) -> "FitCallback":
+    """Shows what the fit is doing."""
+    from meanteacher.cli.progress import RunProgress
+    from meanteacher.fitting.config import FitCallback
+
+    class Terminal(FitCallback):
+        def on_message(self, sentence: str) -> None:
+            say(console, sentence)
+
+        def on_findings(self, findings: "tuple[Finding, ...]") -> None:
+            _print_findings(console, findings)
+
+        def on_progress(self, task: str, done: int, total: int) -> None:
+            show(task, done, total)
+
+        def on_run(self, name: str, steps: int) -> RunProgress:
+            return RunProgress(console, name, steps=steps)
+
+        def should_stop(self) -> bool:
+            return should_stop()
+
+    return Terminal()
+
+
+def _print_findings(console: Console, findings: "tuple[Finding, ...]") -> None:
+    for finding in findings:
+        say(console, (f"{finding.severity.capitalize()}:", _STYLES[finding.severity]), f" {finding.sentence}")
+
+
+def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
+    """Check a folder of photos: files that cannot be read, duplicates, classes with few labels.
+
+    Writes nothing. `fit` checks the photos too before it trains.
+    """
+    from meanteacher.fitting.plan import image_size
+    from meanteacher.formats import count
+    from meanteacher.photos import check as checking
+    from meanteacher.photos.cache import decode_all
+    from meanteacher.photos.find import find_photos
+    from meanteacher.photos.findings import shapes_of
+
     console = Console()
-    terminal = _Terminal(console)
     found = find_photos(photos, labels)
     shapes = None if found.arrays is not None else shapes_of(found)
     size = image_size(shapes) if found.arrays is None else image_size(None, min(found.arrays.shape[1:3]))
-    with tempfile.TemporaryDirectory() as folder:
-        decoded = decode_all(
-            found, size, Path(folder), progress=lambda done, n: terminal.on_progress("Reading images", done, n)
-        )
-        findings = check(found, decoded, shapes)
+    with tempfile.TemporaryDirectory() as folder, progress_bar(console) as show:
+        decoded = decode_all(found, size, Path(folder), progress=partial(show, "Reading images"))
+        findings = checking.check(found, decoded, shapes)
     n_labelled, n_classes = int((found.labels >= 0).sum()), len(found.class_names)
-    terminal.on_message(
+    say(
+        console,
         f"{count(len(found))}, {n_labelled:,} of them labelled, in {count(n_classes, 'class', 'classes')}: "
-        f"{', '.join(found.class_names[:20])}{' …' if n_classes > 20 else ''}."
+        f"{', '.join(found.class_names[:20])}{' …' if n_classes > 20 else ''}.",
     )
-    terminal.on_findings(findings)
+    _print_findings(console, findings)
     if not findings:
-        terminal.on_message("Nothing to complain about.")
+        say(console, "No problems found.")
 
 
-def run_report(folder: Path) -> None:
-    """Write the pages of a fit again."""
-    console = Console()
+def report(folder: Annotated[Path, typer.Argument(help="The folder of a fit.")]) -> None:
+    """Write the report and the model card of a fit again, from its results."""
+    from meanteacher.fitting.results import read_fit, write_pages
+
     # The folder may have been moved since.
     write_pages(read_fit(folder) | {"folder": str(folder.resolve())}, folder)
-    console.print(
-        f"Written: {escape(str(folder / 'report.html'))}, {escape(str(folder / 'MODEL_CARD.md'))}", highlight=False
-    )
-
-
-def _again(config: FitConfig) -> str:
-    words = ["meanteacher", "fit", str(config.photos), "--minutes", f"{config.minutes:g}", "--out", str(config.out)]
-    words += ["--labels", str(config.labels)] if config.labels else []
-    words += ["--from", str(config.start)] if config.start else []
-    words += said_device(config.device)
-    words += [] if config.flip is None else ["--flip" if config.flip else "--no-flip"]
-    return shlex.join([*words, "--resume"])
+    say(Console(), f"Written: {folder / 'report.html'}, {folder / 'MODEL_CARD.md'}")

@@ -3,46 +3,52 @@
 import webbrowser
 from pathlib import Path
 from threading import Thread
+from typing import Annotated
 
+import typer
 from rich.console import Console
-from rich.markup import escape
 
-from meanteacher.cli.console import graceful_stop
-from meanteacher.formats import count
-from meanteacher.label.server import LabelServer
-from meanteacher.label.session import Session, open_session
-from meanteacher.photos.find import printable
+from meanteacher.cli.console import graceful_stop, say
 
 
-def run_label(photos: Path, run: Path, labels: Path | None, port: int, open_browser: bool) -> None:
-    """Ask in a browser until Ctrl-C, then say what was written and how to train with it."""
+def label(
+    photos: Annotated[Path, typer.Argument(help="The photos that the fit was given.")],
+    run: Annotated[Path, typer.Option(help="The folder of the fit.")] = Path("fit"),
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file for the labels. Rows are added to it; a new file starts with the labels of the fit.",
+            show_default="RUN/labels.csv",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Print the address and open no browser.")] = False,
+) -> None:
+    """Label the images that would help most, with one key per class, on a page in your browser.
+
+    Only this computer can open the page. Every answer is written to the labels file at once.
+    """
+    from meanteacher.formats import count
+    from meanteacher.label.server import LabelServer
+    from meanteacher.label.session import open_session
+    from meanteacher.photos.find import printable
+
     console = Console()
     session = open_session(photos, run, labels)
     if session.n_left:
-        _serve(console, session, port, open_browser)
-    _say_how_to_go_on(console, session)
-
-
-def _serve(console: Console, session: Session, port: int, open_browser: bool) -> None:
-    with (
-        LabelServer(session, port) as server,
-        graceful_stop(lambda: console.print("Stopping.")) as should_stop,
-    ):
-        console.print(f"{count(session.n_left, 'image')} to label, in the browser at", highlight=False)
-        console.print(f"  {server.address}", soft_wrap=True, highlight=False)
-        console.print("Every answer is saved at once; Ctrl-C here ends it.", highlight=False)
-        if open_browser:
-            # In a thread: a browser without a window holds its caller until it is closed.
-            Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
-        server.serve_until(should_stop)
-
-
-def _say_how_to_go_on(console: Console, session: Session) -> None:
-    file = escape(printable(str(session.file)))
+        with LabelServer(session, port) as server, graceful_stop(console) as should_stop:
+            say(console, f"{count(session.n_left, 'image')} to label, in the browser at")
+            say(console, f"  {server.address}")
+            say(console, "Every answer is saved at once. Ctrl-C here ends the labelling.")
+            if not no_open:
+                # In a thread: a text browser returns only when it is closed.
+                Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
+            server.serve_until(should_stop)
+    file = printable(str(session.file))
     n_new, n_left = session.n_answered, session.n_left
     written = f"{count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"
     left = f"{count(n_left, 'image')} left to label" if n_left else "every image is labelled"
-    console.print(f"{written}; {left}.", highlight=False, soft_wrap=True)
+    say(console, f"{written}; {left}.")
     if session.file.exists():
-        console.print("Train with all labels so far:", highlight=False)
-        console.print(f"  {escape(printable(session.command))}", soft_wrap=True, highlight=False)
+        say(console, "Train with all labels so far:")
+        say(console, f"  {printable(session.command)}")

@@ -1,76 +1,108 @@
-"""`meanteacher predict`, `meanteacher evaluate` and `meanteacher export`: what a shipped model is for."""
+"""`meanteacher predict`, `meanteacher evaluate` and `meanteacher export`: the uses of a trained model."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from meanteacher.classifier.bundle import load
-from meanteacher.cli.console import graceful_stop
+from meanteacher.cli.console import (
+    EXIT_INTERRUPTED,
+    DeviceOption,
+    LabelsOption,
+    OverwriteOption,
+    PhotosArgument,
+    graceful_stop,
+    progress_bar,
+    say,
+)
 from meanteacher.core import InputError
 from meanteacher.files import write_json
 from meanteacher.formats import count, percent, percent_range, points
 
+ModelArgument = Annotated[Path, typer.Argument(help="The folder of a fit, or the folder `model` in it.")]
+
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
-_MOST_CLASSES = 12
-"""Whose confusions fit a terminal side by side."""
+_MAX_CLASSES = 12
+"""Of a confusion matrix that fits in a terminal."""
 
 
-def run_predict(model: Path, photos: Path, *, out: Path, overwrite: bool, device: str = "auto") -> bool:
-    """Write a label for every image. Returns whether it is complete."""
+def predict(
+    model: ModelArgument,
+    images: Annotated[Path, typer.Argument(help="A folder of images, with or without folders in it.")],
+    out: Annotated[Path, typer.Option(help="CSV file for the predictions.")] = Path("predictions.csv"),
+    overwrite: OverwriteOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Predict the class of every image in a folder, with constant memory."""
+    from meanteacher.classifier.bundle import load
+
     console = Console()
     classifier = load(model)
     began = time.monotonic()
-    with _bar(console, "Predicting") as progress, graceful_stop(lambda: console.print("Stopping.")) as should_stop:
+    with progress_bar(console) as show, graceful_stop(console) as should_stop:
         predictions = classifier.predict(
-            photos, out=out, overwrite=overwrite, device=device, progress=progress, should_stop=should_stop
+            images,
+            out=out,
+            overwrite=overwrite,
+            device=device,
+            progress=partial(show, "Predicting"),
+            should_stop=should_stop,
         )
-    n_images, n_unreadable = len(predictions), len(predictions.problems)
     if not predictions.complete:
-        _say(console, f"Interrupted after {n_images:,} images; nothing was written. Run it again to start over.")
-        return False
+        say(console, f"Interrupted after {count(len(predictions))}; nothing was written. Run it again to start over.")
+        raise typer.Exit(EXIT_INTERRUPTED)
     seconds = time.monotonic() - began
     table = Table("Class", "Images", box=None)
     table.columns[1].justify = "right"
     for name, n in sorted(predictions.counts.items(), key=lambda item: -item[1]):
-        table.add_row(escape(name), f"{n:,}")
+        table.add_row(Text(name), f"{n:,}")
     console.print(table)
-    _say(console, f"{n_images:,} images in {seconds:.1f} s ({n_images / seconds:,.0f} per second).")
-    if n_unreadable:
-        _say(console, f"{n_unreadable:,} cannot be read and have no label: the column `problem` says why.")
-    _say(console, f"Written: {out}")
-    return True
+    rate = len(predictions) / seconds
+    say(console, f"{count(len(predictions))} in {seconds:.1f} s ({rate:,.0f} images per second).")
+    if predictions.problems:
+        say(console, f"{len(predictions.problems):,} cannot be read and have no label: the column `problem` says why.")
+    say(console, f"Written: {out}")
 
 
-def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | None, device: str = "auto") -> None:
-    """Judge the model by images with labels, say how good it is, and write it as JSON if asked."""
+def evaluate(
+    model: ModelArgument,
+    photos: PhotosArgument,
+    labels: LabelsOption = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Compare the predictions of a model with the labels of images that it was not trained on.
+
+    Images of the training set are recognised by their pixels and left out: their error says nothing about new images.
+    """
+    from meanteacher.classifier.bundle import load
+
     console = Console()
     classifier = load(model)
-    with _bar(console, "Evaluating") as progress:
-        scores = classifier.evaluate(photos, labels, device=device, progress=progress)
+    with progress_bar(console) as show:
+        scores = classifier.evaluate(photos, labels, device=device, progress=partial(show, "Evaluating"))
     if scores["judged"] != "training":
         console.print(_per_class(scores))
-        if len(classifier.class_names) <= _MOST_CLASSES:
-            console.print(_confusions(scores))
-        _say(
+        if len(classifier.class_names) <= _MAX_CLASSES:
+            console.print(_confusion_matrix(scores))
+        say(
             console,
-            f"Wrong on {scores['wrong']:,} of {scores['n_judged']:,} images{_WHICH[scores['judged']]}: "
+            f"Wrong on {scores['wrong']:,} of {count(scores['n_judged'])}{_WHICH[scores['judged']]}: "
             f"an error of {_with_interval(scores)}. "
             f"Its confidence is off by {points(100 * scores['calibration']['error'])} points on average.",
         )
-    for sentence in _about_seen(scores, classifier.about, model):
-        _say(console, sentence)
+    for sentence in _seen_sentences(scores, classifier.about, model):
+        say(console, sentence)
     if scores["unreadable"]:
         first = scores["unreadable"][0]
-        _say(
+        say(
             console,
-            f"{len(scores['unreadable']):,} labelled images cannot be read and were left out, "
+            f"{count(len(scores['unreadable']), 'labelled image')} cannot be read and were left out, "
             f"such as {first['name']} ({first['reason']}).",
         )
     if out is not None:
@@ -79,72 +111,82 @@ def run_evaluate(model: Path, photos: Path, *, labels: Path | None, out: Path | 
             write_json(out, scores)
         except OSError as error:
             raise InputError(f"Cannot write {out} ({error}). Give another file with --out.") from error
-        _say(console, f"Written: {out}")
+        say(console, f"Written: {out}")
 
 
-def _about_seen(scores: dict[str, Any], about: dict[str, Any], model: Path) -> list[str]:
-    """How far the error can be believed, by what the model has seen of these images."""
+def export(
+    model: ModelArgument,
+    onnx: Annotated[
+        bool,
+        typer.Option("--onnx", help="The format; ONNX is the only one. Needs the extra `onnx`.", show_default=False),
+    ] = True,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.onnx"),
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Export a model to ONNX, and check that the file computes the same."""
+    from meanteacher.classifier.bundle import load
+
+    console = Console()
+    classifier = load(model)
+    with console.status("Exporting, and comparing with onnxruntime …"):
+        classifier.export(out, overwrite=overwrite)
+    say(
+        console,
+        f"Written: {out}. Its input `images` is bytes [N, 3, {classifier.size}, {classifier.size}] and its output "
+        f"`probabilities` [N, {len(classifier.class_names)}], the same as here on test images. Its metadata hold "
+        "the class names and how an image becomes these bytes; examples/predict_with_onnx.py reads them.",
+    )
+
+
+def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) -> list[str]:
+    """What the error is worth, given which of these images the model has seen."""
     seen = scores["seen"]
     if seen is None:
         return [
-            "Whether some of these images taught the model cannot be told, because it does not say which did (it was "
-            "made by an earlier version, or its file seen.bin is missing). If some did, the error on others is higher."
+            "The model does not say which images it was trained on: it was made by an earlier version, or its file "
+            "seen.bin is missing. If some of these are among them, the error on new images is higher."
         ]
     sentences = []
-    taught, unlabelled = seen["training"], seen["unlabelled"]
+    trained, unlabelled = seen["training"], seen["unlabelled"]
     if scores["judged"] == "training":
         sentences.append(
-            f"All {taught['n_judged']:,} images taught this model. It is wrong on {percent(taught['error'])} of them, "
-            f"which does not say how good it is on others. {_estimate(about, model)}"
+            f"The model was trained on all {count(trained['n_judged'])}. It is wrong on {percent(trained['error'])} of "
+            f"them, which says nothing about new images. {_estimate(about, model)}"
         )
-    elif taught["n_judged"]:
+    elif trained["n_judged"]:
         sentences.append(
-            f"Left out: {count(taught['n_judged'])} that taught the model. It is wrong on "
-            f"{percent(taught['error'])} of those, which does not say how good it is on others."
+            f"Left out: {count(trained['n_judged'])} that the model was trained on. It is wrong on "
+            f"{percent(trained['error'])} of them, which says nothing about new images."
         )
     if scores["judged"] == "unlabelled":
         sentences.append(
-            "The model has learnt from these images without their labels, so on images that it has never seen the "
-            "error may be a little higher."
+            "The model was trained on these images without their labels, so the error on new images may be slightly "
+            "higher."
         )
     elif unlabelled["n_judged"]:
         sentences.append(
-            f"Left out: {count(unlabelled['n_judged'])} that the model has learnt from without their labels. It is "
-            f"wrong on {percent(unlabelled['error'])} of those."
+            f"Left out: {count(unlabelled['n_judged'])} that the model was trained on without their labels. It is "
+            f"wrong on {percent(unlabelled['error'])} of them."
         )
-    if not taught["n_judged"] + unlabelled["n_judged"]:
+    if not trained["n_judged"] + unlabelled["n_judged"]:
         sentences.append("The model has seen none of these images before.")
     if not seen["complete"]:
         sentences.append(
-            "The model went on from one that does not say which images taught it. If some of these did, the error on "
-            "others is higher."
+            "The training started from a model that does not say which images it was trained on. If some of these are "
+            "among them, the error on new images is higher."
         )
     return sentences
 
 
 def _estimate(about: dict[str, Any], model: Path) -> str:
-    """Where to find an error that means something."""
+    """Where to find an estimate for new images."""
     folder = model if (model / "model").is_dir() else model.resolve().parent
     report = f" (see {folder / 'report.html'})" if (folder / "report.html").exists() else ""
     try:
-        found = f"{_with_interval(about['estimate'])}, on {count(about['estimate']['n'])} that were kept apart"
+        found = f"{_with_interval(about['estimate'])}, on {count(about['estimate']['n'])} that were held out"
     except (KeyError, TypeError, ValueError):
-        return f"Give images that it has not been trained on; the report of the fit has an estimate{report}."
+        return f"Give images that it was not trained on; the report of the fit has an estimate{report}."
     return f"The estimate of the fit is an error of {found}{report}."
-
-
-def run_export(model: Path, *, out: Path, overwrite: bool) -> None:
-    """Write the model as ONNX, once it is shown to compute the same."""
-    console = Console()
-    classifier = load(model)
-    with console.status("Exporting, and comparing what onnxruntime computes …"):
-        classifier.export(out, overwrite=overwrite)
-    _say(
-        console,
-        f"Written: {out}. It takes `images`, bytes [N, 3, {classifier.size}, {classifier.size}], and gives "
-        f"`probabilities` [N, {len(classifier.class_names)}], the same as here on trial images. Its metadata "
-        "name the classes and how an image is made into those bytes; examples/predict_with_onnx.py goes by them.",
-    )
 
 
 def _per_class(scores: dict[str, Any]) -> Table:
@@ -153,24 +195,23 @@ def _per_class(scores: dict[str, Any]) -> Table:
         column.justify = "right"
     names = [entry["name"] for entry in scores["per_class"]]
     for k, entry in enumerate(scores["per_class"]):
-        others = [(n, j) for j, n in enumerate(scores["confusion"][k]) if j != k]
-        most, other = max(others)
+        most, other = max((n, j) for j, n in enumerate(scores["confusion"][k]) if j != k)
         table.add_row(
-            escape(entry["name"]),
+            Text(entry["name"]),
             f"{entry['n_judged']:,}",
             f"{entry['wrong']:,}",
             _with_interval(entry),
-            f"{escape(names[other])} ({most:,})" if most else "",
+            Text(f"{names[other]} ({most:,})" if most else ""),
         )
     return table
 
 
-def _confusions(scores: dict[str, Any]) -> Table:
+def _confusion_matrix(scores: dict[str, Any]) -> Table:
     """Rows are the true class, columns the predicted one."""
-    names = [escape(entry["name"]) for entry in scores["per_class"]]
-    table = Table("True \\ predicted", *names, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    names = [Text(entry["name"]) for entry in scores["per_class"]]
+    table = Table("True \\ predicted", box=None)
+    for name in names:
+        table.add_column(name, justify="right")
     for name, row in zip(names, scores["confusion"], strict=True):
         table.add_row(name, *(f"{n:,}" if n else "·" for n in row))
     return table
@@ -180,23 +221,3 @@ def _with_interval(entry: dict[str, Any]) -> str:
     if entry["error"] is None:
         return "–"
     return f"{percent(entry['error'])} ({percent_range(entry['low'], entry['high'])})"
-
-
-@contextmanager
-def _bar(console: Console, doing: str) -> Iterator[Callable[[int, int], None]]:
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task(doing, total=None)
-    with bar:
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(escape(sentence), soft_wrap=True, highlight=False)

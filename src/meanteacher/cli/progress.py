@@ -1,48 +1,19 @@
-"""A run as it goes: a live bar on a terminal, plain lines anywhere else."""
+"""The progress of a training run: a live bar on a terminal, plain lines elsewhere."""
 
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import MofNCompleteColumn, TextColumn
+from rich.table import Column
 
-from meanteacher.data import TrainTest
-from meanteacher.data.download import data_folder
-from meanteacher.experiment import Recipe
+from meanteacher.cli.console import make_bar, say
 from meanteacher.formats import percent
 from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
-_QUIET_SECONDS = 10.0
-"""Between two plain lines."""
-
-
-def load_data(console: Console, recipe: Recipe, folder: Path | None) -> TrainTest:
-    """The recipe's data, with a bar for what has to be downloaded."""
-    bar = Progress(
-        TextColumn("downloading"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("", total=None, visible=False)
-    with bar:
-        return recipe.data.source.load(
-            data_folder(folder),
-            lambda done, total: bar.update(task, completed=done, total=total, visible=True),
-        )
+_SECONDS_PER_LINE = 10.0
+"""At least, between two plain lines of costs."""
 
 
 class RunProgress(Callback):
@@ -57,15 +28,10 @@ class RunProgress(Callback):
         self._first: tuple[int, float] | None = None
         """Step and time of the first entry: a resumed run does not begin at zero."""
         self._last_line = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[details]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(escape(title), total=steps, details="")
+        # The details get the width that is left, and are cut off at the end.
+        details = TextColumn("{task.fields[details]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        self._bar = make_bar(console, MofNCompleteColumn(), details, expand=True)
+        self._task = self._bar.add_task(title, total=steps, details="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -81,9 +47,9 @@ class RunProgress(Callback):
         weights = [f"weight {value:.3g}" for value in entry.weights.values()]
         rate = f"{entry.images_per_second:.0f} img/s"
         left = f"{self._time_left(entry)} left"
-        details = "  ".join(part for part in (*costs, *weights, self._errors, rate, left) if part)
-        self._bar.update(self._task, completed=entry.step, details=escape(details))
-        if not self.console.is_terminal and time.monotonic() - self._last_line >= _QUIET_SECONDS:
+        details = "  ".join(part for part in (left, self._errors, *costs, *weights, rate) if part)
+        self._bar.update(self._task, completed=entry.step, details=details)
+        if not self.console.is_terminal and time.monotonic() - self._last_line >= _SECONDS_PER_LINE:
             self._print(f"step {entry.step}/{self.steps}  {details}")
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
@@ -93,9 +59,7 @@ class RunProgress(Callback):
             self._print(f"step {evaluation.step}/{self.steps}  {self._errors}")
 
     def on_alarm(self, alarm: Alarm) -> None:
-        self.console.print(
-            f"[bold red]Alarm[/] at step {alarm.step}: {escape(alarm.sentence)}", soft_wrap=True, highlight=False
-        )
+        say(self.console, *alarm_parts(alarm.step, alarm.sentence))
 
     def _time_left(self, entry: LogEntry) -> str:
         """By the pace since the first entry, which includes the evaluations."""
@@ -108,4 +72,9 @@ class RunProgress(Callback):
 
     def _print(self, line: str) -> None:
         self._last_line = time.monotonic()
-        self.console.print(escape(f"{self.title}  {line}"), soft_wrap=True, highlight=False)
+        say(self.console, f"{self.title}  {line}")
+
+
+def alarm_parts(step: int, sentence: str) -> tuple[tuple[str, str], str]:
+    """An alarm for `say`."""
+    return ("Alarm", "bold red"), f" at step {step}: {sentence}"

@@ -1,91 +1,114 @@
-"""`meanteacher run` and `meanteacher list`, and many runs into one folder."""
+"""`meanteacher run` and `meanteacher list`."""
 
-import shlex
-from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import torch
+import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from meanteacher import api
-from meanteacher.cli.console import graceful_stop, said_device
-from meanteacher.cli.progress import RunProgress, load_data
-from meanteacher.core import InputError, Interrupted
-from meanteacher.data import TrainTest
-from meanteacher.experiment import Recipe, override, run
-from meanteacher.formats import percent
-from meanteacher.recipes import RECIPES
+from meanteacher.cli.console import DeviceOption, graceful_stop, progress_bar, say
+from meanteacher.core import InputError
 
 
-def run_recipe(
-    name: str,
-    *,
-    seed: int,
-    out: Path | None,
-    resume: bool,
-    device: str,
-    compiled: Literal["auto", "yes", "no"],
-    precision: Literal["auto", "float32", "bfloat16"],
-    settings: list[str],
-    data: Path | None,
-) -> bool:
-    """Run it to the end, or to an interruption. Returns whether it is complete."""
+def recipe_names() -> list[str]:
+    """The names of all recipes, for the shell: from a list, because the recipes themselves import torch."""
+    return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
+
+
+def run(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a recipe, for instance small/svhn-500/mean-teacher, or FILE.py:NAME for one of your own.",
+            autocompletion=recipe_names,
+        ),
+    ],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Determines the labelled set, the batches, the noise and the initial weights.")
+    ] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in the folder.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Change a field of the recipe, e.g. steps=300 or method.weight.value=50. Repeatable.",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    compiled: Annotated[
+        Literal["auto", "yes", "no"],
+        typer.Option("--compile", help="Compile the networks. auto: if a measurement shows that it saves time."),
+    ] = "auto",
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="Number format of the networks. auto: bfloat16 on CUDA GPUs that support it, else float32."),
+    ] = "auto",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MEANTEACHER_DATA",
+            help="Folder of the data files; missing files are downloaded.",
+            show_default="~/.cache/meanteacher",
+        ),
+    ] = None,
+) -> None:
+    """Train one recipe and write its record.
+
+    Ctrl-C finishes the step, saves, and prints the command that resumes. A resumed run ends with the same weights, to
+    the byte, as an uninterrupted one. Exit codes: 0 complete, 2 invalid input, 3 diverged, 75 interrupted.
+    """
+    from meanteacher import api, experiment
+    from meanteacher.cli.progress import RunProgress, alarm_parts
+    from meanteacher.data.download import data_folder
+    from meanteacher.formats import percent
+
     console = Console()
-    recipe = override(api.load_recipe(name), *settings)
-    out = out or api.default_folder(recipe, seed)
-    loaded = load_data(console, recipe, data)
-
-    def announce() -> None:
-        console.print("Finishing this step and saving; press Ctrl-C again to stop at once.")
-
+    chosen = experiment.override(api.load_recipe(recipe), *(settings or []))
+    out = out or api.default_folder(chosen, seed)
+    with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:
+        loaded = chosen.data.source.load(data_folder(data), partial(show, "Downloading"))
+    n_images = len(loaded.test)
     with (
-        RunProgress(console, recipe.name, steps=recipe.steps, n_images=len(loaded.test)) as progress,
-        graceful_stop(announce) as should_stop,
+        RunProgress(console, chosen.name, steps=chosen.steps, n_images=n_images) as progress,
+        graceful_stop(console) as should_stop,
     ):
-        try:
-            record = api.run(
-                recipe,
-                seed=seed,
-                out=out,
-                data=loaded,
-                resume=resume,
-                device=device,
-                compiled=compiled,
-                precision=precision,
-                announce=lambda line: console.print(escape(line), soft_wrap=True, highlight=False),
-                callbacks=(progress,),
-                should_stop=should_stop,
-            )
-        except Interrupted as stopped:
-            options = ["--seed", str(seed), "--out", str(out), "--resume"]
-            options += [word for setting in settings for word in ("--set", setting)]
-            options += ["--data", str(data)] if data else []
-            options += said_device(device)
-            command = shlex.join(["meanteacher", "run", name, *options])
-            console.print(f"{stopped} Resume with:", highlight=False)
-            console.print(f"  {escape(command)}", soft_wrap=True, highlight=False)
-            return False
-    last, n_images = record["errors"]["last"], len(loaded.test)
-    console.print(
-        f"Complete. Test error after {last['step']:,} steps: student {percent(last['student']['test'], n_images)}, "
-        f"teacher {percent(last['teacher']['test'], n_images)}.",
-        highlight=False,
-    )
+        record = api.run(
+            chosen,
+            seed=seed,
+            out=out,
+            data=loaded,
+            resume=resume,
+            device=device,
+            compiled=compiled,
+            precision=precision,
+            announce=partial(say, console),
+            callbacks=(progress,),
+            should_stop=should_stop,
+        )
+    last = record["errors"]["last"]
+    student, teacher = (percent(last[model]["test"], n_images) for model in ("student", "teacher"))
+    say(console, f"Complete. Test error after {last['step']:,} steps: student {student}, teacher {teacher}.")
     for alarm in record["alarms"]:
-        console.print(f"[bold red]Alarm[/] at step {alarm['step']}: {escape(alarm['sentence'])}", soft_wrap=True)
-    console.print(f"Record: {escape(str(out / 'record.json'))}", soft_wrap=True, highlight=False)
-    return True
+        say(console, *alarm_parts(alarm["step"], alarm["sentence"]))
+    say(console, f"Record: {out / 'record.json'}")
 
 
-def print_recipes(pattern: str) -> None:
-    """One line a recipe."""
+def list_recipes(
+    pattern: Annotated[str, typer.Argument(help="Only recipes with this in their name.")] = "",
+) -> None:
+    """List the recipes, with the paper's error where it reports one."""
+    from rich.table import Table
+
+    from meanteacher.recipes import RECIPES
+
     chosen = [recipe for name, recipe in RECIPES.items() if pattern in name]
     if not chosen:
-        raise InputError(f"No recipe has {pattern!r} in its name. See all with: meanteacher list")
+        raise InputError(f"No recipe has {pattern!r} in its name. List all with: meanteacher list")
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     for heading in ("labels", "steps", "paper's error %"):
@@ -96,70 +119,3 @@ def print_recipes(pattern: str) -> None:
         labels = "all" if recipe.data.n_labelled is None else str(recipe.data.n_labelled)
         table.add_row(recipe.name, labels, str(recipe.steps), error)
     Console().print(table)
-
-
-def run_folder(out: Path, recipe: Recipe, seed: int) -> Path:
-    """Where one of the runs is."""
-    return out / recipe.name / f"seed-{seed}"
-
-
-def train_all(
-    console: Console,
-    recipes: Mapping[str, Recipe],
-    *,
-    draws: int,
-    out: Path,
-    data: TrainTest,
-    device: str,
-    should_stop: Callable[[], bool],
-) -> bool:
-    """Train what is missing in `out`, draw by draw, so that what is there can always be compared.
-
-    Args:
-        console: where the errors of each draw are printed
-        recipes: what a reader calls it -> the recipe; all of the same data
-        draws: of the labelled set, with the seeds 0, 1, …
-        out: a folder for all of the runs
-        data: what the recipes' source loads
-        device: where to compute
-        should_stop: asked after every step; True saves and ends
-
-    Returns:
-        Whether everything is there. If not, the same call goes on exactly where this one ended.
-    """
-    # These networks are too small for two threads to share a layer: they would only wait for each other.
-    torch.set_num_threads(1)
-    with _bar(console) as bar:
-        task = bar.add_task("", total=len(recipes) * draws)
-        for seed in range(draws):
-            errors = []
-            for name, recipe in recipes.items():
-                bar.update(task, description=escape(f"draw {seed + 1}: {name}"))
-                folder = run_folder(out, recipe, seed)
-                resume = (folder / "run.json").exists()
-                outcome = run(
-                    recipe, seed=seed, out=folder, data=data, resume=resume, device=device, should_stop=should_stop
-                )
-                if outcome.record is None:
-                    return False
-                errors.append(f"{name} {percent(outcome.record['errors']['last']['teacher']['test'])}")
-                bar.advance(task)
-            console.print(escape(f"draw {seed + 1}: {', '.join(errors)}"), highlight=False, soft_wrap=True)
-    return True
-
-
-def say_how_to_go_on(console: Console, device: str, *command: str) -> None:
-    """After an interruption: the command that goes on, to be copied."""
-    words = escape(shlex.join(["meanteacher", *command, *said_device(device)]))
-    console.print(f"Interrupted; nothing is lost. Go on with: {words}", highlight=False, soft_wrap=True)
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=console,
-        disable=not console.is_terminal,
-    )

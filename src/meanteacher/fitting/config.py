@@ -36,10 +36,6 @@ class FitConfig:
             )
 
 
-class FitInterrupted(Exception):  # noqa: N818 - not an error: everything is saved
-    """`FitCallback.should_stop` ended the fit; the folder can be resumed."""
-
-
 class FitCallback:
     """Follows a fit. Every method does nothing: override those that you need."""
 
@@ -57,7 +53,7 @@ class FitCallback:
         return nullcontext(Callback())
 
     def should_stop(self) -> bool:
-        """Asked after every step. True saves the fit and raises `FitInterrupted`."""
+        """Asked after every step. True saves the fit and raises `Interrupted`."""
         return False
 
 

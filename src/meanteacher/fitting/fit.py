@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from meanteacher.classifier.bundle import Classifier, Seen, load
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.fitting.budget import REFUSAL_SECONDS, ReadingBudget, Timing, limited_threads, measure_machine
-from meanteacher.fitting.config import FitCallback, FitConfig, FitInterrupted, PrintedProgress
+from meanteacher.fitting.config import FitCallback, FitConfig, PrintedProgress
 from meanteacher.fitting.crossval import CrossValidation
 from meanteacher.fitting.plan import (
     FEWEST_STEPS,
@@ -74,7 +74,7 @@ def fit(
 
     Raises:
         InputError: an argument is wrong; nothing that was there is lost.
-        FitInterrupted: `callback.should_stop` ended it; it can be resumed.
+        Interrupted: `callback.should_stop` ended it; it can be resumed.
     """
     config = FitConfig(
         photos=Path(photos),
@@ -165,7 +165,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     try:
         with limited_threads(plan.threads):
             comparison = validation.compare(earlier.continued(photos.class_names) if earlier else None)
-    except (FitInterrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         spent += time.perf_counter() - training_began
         plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
         raise

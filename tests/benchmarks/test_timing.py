@@ -1,9 +1,14 @@
 """Times that can be compared: contenders in turn, medians of rounds."""
 
-import pytest
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from meanteacher.bench import timing
-from meanteacher.bench.timing import Timing, interleaved, ratio
+import pytest
+import torch
+
+from benchmarks import timing
+from benchmarks.timing import Timing, in_subprocess, interleaved, ratio
 
 
 class Clock:
@@ -26,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_contenders_take_turns_and_each_has_one_time_a_round():
+def test_contenders_take_turns_and_each_has_one_time_per_round():
     calls: list[str] = []
     timings = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=4, at_least=0.0)
     assert [len(timing.seconds) for timing in timings.values()] == [4, 4]
@@ -56,3 +61,49 @@ def test_ratio_is_the_median_of_the_rounds_ratios():
     """A round in which the machine was slow for both does not count for either."""
     timings = {"step": Timing((2.0, 20.0, 2.2)), "limit": Timing((1.0, 10.0, 1.0))}
     assert ratio(timings, "step", "limit") == pytest.approx(2.0)
+
+
+def _counting(path: Path) -> Callable[[], None]:
+    """Each call adds a line: which process it is, which call, and with how many threads."""
+    calls: list[None] = []
+
+    def call() -> None:
+        calls.append(None)
+        with path.open("a") as lines:
+            lines.write(f"{os.getpid()} {len(calls)} {torch.get_num_threads()}\n")
+
+    return call
+
+
+def _failing() -> Callable[[], None]:
+    def call() -> None:
+        os._exit(7)
+
+    return call
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_calls_are_made_in_another_process_and_waited_for(tmp_path: Path):
+    path = tmp_path / "calls"
+    with in_subprocess(_counting, path) as call:
+        assert not path.exists()
+        for n in (1, 2, 3):
+            call()
+            process, number, threads = path.read_text().splitlines()[-1].split()
+            assert (int(number), int(threads)) == (n, 3)
+    assert int(process) != os.getpid()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(process), 0)
+
+
+def test_a_process_that_dies_is_reported_and_not_waited_for():
+    with in_subprocess(_failing) as call, pytest.raises(RuntimeError, match="exit code 7"):
+        call()
