@@ -23,7 +23,7 @@ from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.models import ModelSpec
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
-from meanteacher.train import Adam, Declared, Evaluation, TrainState, Vitals, start, train
+from meanteacher.train import Adam, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
 from meanteacher.train.state import trained_parameters
 from meanteacher.views import Chain, Noise, PerImage, Translate
 
@@ -84,7 +84,7 @@ class Training:
             seed=0,
             vitals=self.vitals,
             evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
-            evaluate_every=1_000_000_000,
+            every=Intervals(evaluate=1_000_000_000),
         )
 
 
@@ -248,6 +248,6 @@ def peak_of_this_process() -> float:
 def table_memory(*, n_images: int, n_classes: int) -> dict[str, Any]:
     """Temporal Ensembling's table of targets: the only state besides the images that grows with their number."""
     problem = Problem(n_classes=n_classes, n_examples=n_images, input_shape=(3, 32, 32))
-    memory = EnsembleTable(nn.Identity(), problem, buffers="average")
+    memory = EnsembleTable(problem)
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in memory.state_dict().values())
     return {"images": n_images, "megabytes": n_bytes / 1e6, "bytes_per_image": n_bytes / n_images}

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from meanteacher.classifier.bundle import load
 from meanteacher.cli import photos as commands
 from meanteacher.cli.app import app
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Interrupted
 from meanteacher.fitting import crossval
 from meanteacher.fitting import fit as fitting
-from meanteacher.fitting.config import FitCallback, FitConfig, FitInterrupted
+from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.fit import fit, run_fit
 from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.photos.duplicates import digest
@@ -112,7 +112,7 @@ def config(photos: Path, out: Path, **changes: Any) -> FitConfig:
 
 def interrupt(given: FitConfig, *, after: int, callback: Recorder | None = None) -> None:
     """Stop a fit after so many steps."""
-    with pytest.raises(FitInterrupted, match=r"resume=True \(--resume\)"):
+    with pytest.raises(Interrupted, match=r"resume=True \(--resume\)"):
         run_fit(given, callback or Recorder(stop_after=after))
 
 

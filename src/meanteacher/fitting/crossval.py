@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import run
 from meanteacher.fitting.budget import Pace, Timing
-from meanteacher.fitting.config import FitCallback, FitInterrupted
+from meanteacher.fitting.config import FitCallback
 from meanteacher.fitting.plan import METHODS, Plan, photo_recipe
 from meanteacher.fitting.split import EvaluationSplit, FitData
 from meanteacher.formats import percent
@@ -116,7 +117,7 @@ class CrossValidation:
         """Train without the held-out photos.
 
         Raises:
-            FitInterrupted: the callback stopped it; a checkpoint is saved.
+            Interrupted: the callback stopped it; a checkpoint is saved.
         """
         recipe = photo_recipe(self.plan, method, fingerprint=self.fingerprint, model=start)
         if not len(held_out):
@@ -139,7 +140,7 @@ class CrossValidation:
                 skip_to=pace,
             )
         if outcome.record is None:
-            raise FitInterrupted(f"The fit in {self.out.parent} was stopped. Continue it with resume=True (--resume).")
+            raise Interrupted(f"The fit in {self.out.parent} was stopped. Continue it with resume=True (--resume).")
         state = outcome.restored(device=self.device)
         if skipped := outcome.record["skipped_steps"]:
             self.completed[name] = 1 - skipped / recipe.steps
