@@ -128,9 +128,10 @@ def classify(
     """
     index = range(len(images)) if index is None else index
     size = model.size
-    classifier = ClassifierModule(model.normalise, folded(model.network), model.temperature).eval()
-    # A copy, because a module is moved in place, and the folded network shares layers with the model's.
-    classifier = copy.deepcopy(classifier).to(device)
+    # A copy, because a module is moved in place, and a folded network shares layers with the given one.
+    classifier = copy.deepcopy(model.module())
+    classifier.network = folded(classifier.network)
+    classifier.to(device)
 
     def work(chunk: Sequence[int]) -> Chunk:
         # Channels last, as files are decoded: the network is fastest in this layout.
