@@ -11,7 +11,7 @@ from meanteacher.cli.console import graceful_stop
 from meanteacher.formats import count
 from meanteacher.label.server import LabelServer
 from meanteacher.label.session import Session, open_session
-from meanteacher.photos.find import printable
+from meanteacher.photos.find import escape_name
 
 
 def run_label(photos: Path, run: Path, labels: Path | None, port: int, open_browser: bool) -> None:
@@ -38,11 +38,11 @@ def _serve(console: Console, session: Session, port: int, open_browser: bool) ->
 
 
 def _say_how_to_go_on(console: Console, session: Session) -> None:
-    file = escape(printable(str(session.file)))
+    file = escape(escape_name(str(session.file)))
     n_new, n_left = session.n_answered, session.n_left
     written = f"{count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"
     left = f"{count(n_left, 'image')} left to label" if n_left else "every image is labelled"
     console.print(f"{written}; {left}.", highlight=False, soft_wrap=True)
     if session.file.exists():
         console.print("Train with all labels so far:", highlight=False)
-        console.print(f"  {escape(printable(session.command))}", soft_wrap=True, highlight=False)
+        console.print(f"  {escape(escape_name(session.command))}", soft_wrap=True, highlight=False)
