@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.plain import make_step
 from benchmarks.timing import Compare, in_subprocess, ratio
-from meanteacher.core import UNLABELLED, Problem
+from meanteacher.core import UNLABELLED, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, make_split
 from meanteacher.evaluate import predict_logits
 from meanteacher.methods import MeanTeacher
@@ -30,7 +30,7 @@ from meanteacher.views import Chain, Noise, PerImage, Translate
 BATCH, N_LABELLED_ROWS = 100, 25
 N_IMAGES, N_LABELLED = 10_000, 500
 VIEW = Chain((Translate(2), Noise(0.15)))
-METHOD = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
+METHOD: Method = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
 OPTIM = Adam(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
 _FIRST_STEP = 1001
 """The vitals read the gradients of the first thousand steps often, and of every thousandth step afterwards."""

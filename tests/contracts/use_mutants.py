@@ -34,7 +34,7 @@ def transparent_pixels_keep_their_hidden_colour(patch: Patch) -> None:
 
 @of_photos
 def images_are_resized_with_another_filter(patch: Patch) -> None:
-    rewrite(patch, decode.squeeze, "FILTER", "Image.Resampling.BICUBIC")
+    rewrite(patch, decode.resize_to_square, "FILTER", "Image.Resampling.BICUBIC")
 
 
 @of_photos

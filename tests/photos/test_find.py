@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meanteacher.core import InputError
-from meanteacher.photos.find import EXTENSIONS, Photos, find_photos, printable
+from meanteacher.photos.find import EXTENSIONS, Photos, escape_name, find_photos
 from photo_support import folder_of, save
 
 
@@ -247,7 +247,7 @@ def test_names_that_are_not_utf8_open_and_can_be_printed(two: Path) -> None:
     name = "caf\udce9/1\udcff.png"
     assert name in photos.names
     assert photos.path(photos.names.index(name)).stat().st_size > 0
-    assert printable(name) == "caf\\xe9/1\\xff.png"
+    assert escape_name(name) == "caf\\xe9/1\\xff.png"
     assert photos.class_names == ("caf\\xe9", "cat", "dog")
     "".join(photos.class_names).encode()
     file = csv(two, "unlabeled/1.png,cat", f"{name},caf\\xe9")
@@ -256,11 +256,11 @@ def test_names_that_are_not_utf8_open_and_can_be_printed(two: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.jpg", "ä b'\".jpg", "日本\u202f.png"])
 def test_a_name_that_can_be_printed_stays(name: str) -> None:
-    assert printable(name) == name
+    assert escape_name(name) == name
 
 
 def test_nothing_in_a_name_can_command_a_terminal() -> None:
-    assert printable("\x1b[2J\r\n\x9b\ud800") == "\\x1b[2J\\x0d\\x0a\\x9b\\ud800"
+    assert escape_name("\x1b[2J\r\n\x9b\ud800") == "\\x1b[2J\\x0d\\x0a\\x9b\\ud800"
 
 
 def npz(root: Path, **arrays: object) -> Path:

@@ -9,7 +9,7 @@ from meanteacher.classifier.images import Images
 from meanteacher.classifier.predict import Progress, classify
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device
-from meanteacher.photos.find import Photos, find_photos, printable
+from meanteacher.photos.find import Photos, escape_name, find_photos
 from meanteacher.stats import CONFIDENCE, calibration_error, error_interval, reliability
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def evaluate(
     result = {
         "schema": SCHEMA,
         "n_unlabelled": len(found) - len(labelled),
-        "unreadable": [{"name": printable(found.names[k]), "reason": why} for k, why in unreadable.items()],
+        "unreadable": [{"name": escape_name(found.names[k]), "reason": why} for k, why in unreadable.items()],
     }
     if model.seen is None:
         return result | {"judged": "unknown", "seen": None, **_scores(model, probabilities, known)}

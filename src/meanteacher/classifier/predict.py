@@ -25,7 +25,7 @@ from meanteacher.files import atomic_file
 from meanteacher.passes import class_output, in_fast_layout
 from meanteacher.photos.decode import UnreadableError
 from meanteacher.photos.duplicates import digest
-from meanteacher.photos.find import printable
+from meanteacher.photos.find import escape_name
 
 if TYPE_CHECKING:
     from meanteacher.classifier.bundle import Classifier
@@ -290,7 +290,7 @@ def cell(text: str) -> str:
     >>> cell("=1+1.jpg"), cell("a=b.jpg")
     ("'=1+1.jpg", 'a=b.jpg')
     """
-    text = printable(text)
+    text = escape_name(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

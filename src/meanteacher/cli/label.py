@@ -31,7 +31,7 @@ def label(
     from meanteacher.formats import count
     from meanteacher.label.server import LabelServer
     from meanteacher.label.session import open_session
-    from meanteacher.photos.find import printable
+    from meanteacher.photos.find import escape_name
 
     console = Console()
     session = open_session(photos, run, labels)
@@ -44,11 +44,11 @@ def label(
                 # In a thread: a text browser returns only when it is closed.
                 Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
             server.serve_until(should_stop)
-    file = printable(str(session.file))
+    file = escape_name(str(session.file))
     n_new, n_left = session.n_answered, session.n_left
     written = f"{count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"
     left = f"{count(n_left, 'image')} left to label" if n_left else "every image is labelled"
     say(console, f"{written}; {left}.")
     if session.file.exists():
         say(console, "Train with all labels so far:")
-        say(console, f"  {printable(session.command)}")
+        say(console, f"  {escape_name(session.command)}")

@@ -25,8 +25,8 @@ from meanteacher.fitting.label_next import Suggestion, label_next
 from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit, FitData
 from meanteacher.models import FastNet
-from meanteacher.photos.decode import UnreadableError, decode, squeeze
-from meanteacher.photos.find import Photos, printable
+from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
+from meanteacher.photos.find import Photos, escape_name
 from meanteacher.photos.findings import Finding
 from meanteacher.report.fit_page import fit_page
 from meanteacher.report.model_card import model_card
@@ -96,7 +96,7 @@ def write_results(
     write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
     content: dict[str, Any] = {
         "schema": SCHEMA,
-        "title": printable(config.photos.resolve().name),
+        "title": escape_name(config.photos.resolve().name),
         "folder": str(out.resolve()),
         "created": created,
         "version": version("meanteacher"),
@@ -222,7 +222,7 @@ def _gallery(
     def shown(index: int, reason: str | None = None) -> dict[str, Any]:
         p = probabilities[index]
         entry = {
-            "name": printable(photos.names[index]),
+            "name": escape_name(photos.names[index]),
             "label": photos.class_names[int(p.argmax())],
             "confidence": float(p.max()),
             "thumb": _thumbnail(photos, index),
@@ -243,7 +243,7 @@ def _thumbnail(photos: Photos, index: int) -> str:
         if photos.arrays is None:
             image = Image.fromarray(decode(photos.path(index), _THUMBNAIL_SIDE))
         else:
-            image = squeeze(Image.fromarray(photos.arrays[index]), _THUMBNAIL_SIDE)
+            image = resize_to_square(Image.fromarray(photos.arrays[index]), _THUMBNAIL_SIDE)
     except UnreadableError:
         return ""
     file = io.BytesIO()

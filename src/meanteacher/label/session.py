@@ -16,7 +16,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files import HeldError, locked
 from meanteacher.formats import certainty
 from meanteacher.label.page import class_keys
-from meanteacher.photos.find import Photos, find_photos, printable
+from meanteacher.photos.find import Photos, escape_name, find_photos
 from meanteacher.photos.tables import read_labels, read_table, write_labels
 
 LABEL_NEXT = "label-next.csv"
@@ -69,16 +69,16 @@ def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> 
         raise InputError(f"{error} Fit again to write {file.name} again.") from error
     if not rows:
         raise InputError(f"{file} lists no image: there is nothing to label.")
-    by_name = {printable(name): index for index, name in enumerate(photos.names)}
+    by_name = {escape_name(name): index for index, name in enumerate(photos.names)}
     questions = {}
     for path, guess, confidence, reason in rows:
-        index = by_name.get(_unescape(printable(path), by_name))
+        index = by_name.get(_unescape(escape_name(path), by_name))
         if index is not None:
             questions[index] = Question(index, _unescape(guess, class_names), _fraction(confidence), reason)
     if not questions:
         raise InputError(
             f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
-            f"{printable(rows[0][0])!r}: give the folder of images that the fit was given."
+            f"{escape_name(rows[0][0])!r}: give the folder of images that the fit was given."
         )
     return tuple(questions.values())
 
@@ -198,9 +198,9 @@ class Session:
                 "skipped": len(self._skipped),
                 "last": {"label": self._label_of(self._done[-1])} if self._done else None,
                 "classes": [{"name": name, "keys": keys} for name, keys in self._keys.items()],
-                "labels_file": printable(str(self.file)),
+                "labels_file": escape_name(str(self.file)),
                 "written": self.file.exists(),
-                "command": printable(self.command),
+                "command": escape_name(self.command),
             }
 
     def _question(self, position: int) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Session:
         return {
             "position": position,
             "number": position + 1,
-            "name": printable(self._name(position)),
+            "name": escape_name(self._name(position)),
             "guess": question.guess,
             "confidence": None if question.confidence is None else certainty(question.confidence),
             "reason": question.reason,
@@ -285,7 +285,7 @@ def next_folder(run: Path) -> Path:
 
 def _checked(label: str) -> str:
     label = label.strip()
-    if not label or len(label) > MAX_NAME or printable(label) != label:
+    if not label or len(label) > MAX_NAME or escape_name(label) != label:
         raise InputError(f"A class name is one line of at most {MAX_NAME} characters; got {label!r}.")
     return label
 

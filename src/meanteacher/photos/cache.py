@@ -14,7 +14,7 @@ from PIL import Image
 
 from meanteacher.core import InputError
 from meanteacher.files import HeldError, locked, write_atomic
-from meanteacher.photos.decode import UnreadableError, decode, squeeze
+from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.find import Photos
 
 Progress = Callable[[int, int], None]
@@ -157,7 +157,7 @@ def _fill(
         elif photos.arrays is None:
             image[:] = decode(photos.path(k), size).transpose(2, 0, 1)
         else:
-            image[:] = np.asarray(squeeze(Image.fromarray(photos.arrays[k]), size)).transpose(2, 0, 1)
+            image[:] = np.asarray(resize_to_square(Image.fromarray(photos.arrays[k]), size)).transpose(2, 0, 1)
 
     def work(chunk: range) -> dict[int, tuple[str, bool]]:
         failed = {}

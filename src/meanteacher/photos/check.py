@@ -10,7 +10,7 @@ from meanteacher.core import UNLABELLED
 from meanteacher.formats import count
 from meanteacher.photos.cache import Decoded
 from meanteacher.photos.duplicates import Duplicates, find_duplicates
-from meanteacher.photos.find import Photos, printable
+from meanteacher.photos.find import Photos, escape_name
 from meanteacher.photos.findings import (
     SEVERITIES,
     Finding,
@@ -65,7 +65,7 @@ def check(
 def _unreadable(photos: Photos, decoded: Decoded) -> list[Finding]:
     by_reason = defaultdict(list)
     for k, reason in sorted(decoded.unreadable.items()):
-        by_reason[reason.split(":")[0]].append(printable(photos.names[k]))
+        by_reason[reason.split(":")[0]].append(escape_name(photos.names[k]))
     findings = []
     side = decoded.images.shape[-1]
     for reason, names in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
@@ -87,7 +87,7 @@ def _classes(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
     findings = []
 
     def add(kind: str, severity: Severity, is_found: NDArray[np.bool_], fact: str, advice: str) -> None:
-        if names := tuple(printable(photos.class_names[k]) for k in np.flatnonzero(is_found)):
+        if names := tuple(escape_name(photos.class_names[k]) for k in np.flatnonzero(is_found)):
             classes = "the class" if len(names) == 1 else "each of the classes"
             sentence = f"{fact} {classes} {_quoted(names)}: {advice}"
             findings.append(Finding(kind, severity, sentence, names, "class"))
@@ -178,7 +178,7 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
 def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
     """The decision about mirroring, its reason, and how to change it."""
     evidence = flip_evidence(class_names)
-    names = tuple(map(printable, evidence.oriented))
+    names = tuple(map(escape_name, evidence.oriented))
     suggest = "suggests" if len(names) == 1 else "suggest"
     oriented = f"{len(names):,} of {evidence.n_classes:,} class names {suggest} writing or sides: {_quoted(names)}"
     is_flipped = evidence.is_safe if flip is None else flip
@@ -191,7 +191,7 @@ def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
         reason = f"as requested by --{'' if flip else 'no-'}flip"
         advice = f" Note that {oriented}." if flip and not evidence.is_safe else ""
     elif evidence.pairs:
-        one, other = (_quoted([printable(name)]) for name in evidence.pairs[0])
+        one, other = (_quoted([escape_name(name)]) for name in evidence.pairs[0])
         more = f", and likewise for {count(len(evidence.pairs) - 1, 'more pair')}" if len(evidence.pairs) > 1 else ""
         reason = f"because a mirror turns {one} into {other}{more}"
     elif not is_flipped:

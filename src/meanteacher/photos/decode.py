@@ -121,7 +121,7 @@ def header(path: Path) -> tuple[int, int, str]:
     return width, height, mode
 
 
-def squeeze(image: Image.Image, size: int, box: Box | None = None) -> Image.Image:
+def resize_to_square(image: Image.Image, size: int, box: Box | None = None) -> Image.Image:
     """The whole image (or the box of it) in a square, each pixel an average of what it covers."""
     if image.size == (size, size):
         return image
@@ -150,14 +150,14 @@ def _decode_jpeg(data: bytes, size: int) -> tuple[Image.Image, int]:
     head = read_head(data)
     _check_pixels(head.width, head.height)
     image, box = read_pixels(data, head, least=int(REDUCING_GAP * size))
-    return squeeze(image, size, box), head.orientation
+    return resize_to_square(image, size, box), head.orientation
 
 
 def _decode_other(image: Image.Image, size: int) -> tuple[Image.Image, int]:
     _check_pixels(*image.size)
     image.load()
     # Some files have their EXIF data after the pixels.
-    return squeeze(_plain(image), size), _orientation(image)
+    return resize_to_square(_plain(image), size), _orientation(image)
 
 
 def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:

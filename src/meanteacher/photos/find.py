@@ -137,10 +137,10 @@ def find_photos(photos: Path, labels: Path | None = None) -> Photos:
     return _photos(photos, names, known, n_ignored=n_ignored)
 
 
-def printable(name: str) -> str:
+def escape_name(name: str) -> str:
     r"""The name with a backslash escape for what cannot be printed: control characters, bytes that are not UTF-8.
 
-    >>> printable("caf\udce9\n.jpg")
+    >>> escape_name("caf\udce9\n.jpg")
     'caf\\xe9\\x0a.jpg'
     """
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", _escape, name)
@@ -157,7 +157,7 @@ def _escape(match: re.Match[str]) -> str:
 def _class_of(name: str) -> str:
     """The class that the top-level folder names, empty for none."""
     folder, slash, _ = name.partition("/")
-    return printable(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
+    return escape_name(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
 
 
 def _in_unlabelled_folder(name: str) -> bool:
@@ -175,13 +175,13 @@ def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
         before = labelled.setdefault(name, row)
         if before.label != row.label:
             raise InputError(
-                f"{file} has '{printable(name)}' twice: {before.label!r} in row {before.number} and {row.label!r} in "
+                f"{file} has '{escape_name(name)}' twice: {before.label!r} in row {before.number} and {row.label!r} in "
                 f"row {row.number}. Delete one of them."
             )
         if known[name] not in ("", row.label):
             raise InputError(
-                f"{file}, row {row.number} labels '{printable(name)}' as {row.label!r}, but it is in the folder of the "
-                f"class {known[name]!r}: delete the row, or move the image."
+                f"{file}, row {row.number} labels '{escape_name(name)}' as {row.label!r}, but it is in the folder of "
+                f"the class {known[name]!r}: delete the row, or move the image."
             )
     return {name: row.label for name, row in labelled.items()}
 
@@ -208,9 +208,9 @@ def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> s
     if not is_text(row.path):
         raise InputError(f'{where} has a path that is not UTF-8 and names no image: save the file as "CSV UTF-8".')
     if not inside:
-        raise InputError(f"{where}: '{printable(row.path)}' is outside {root}. List only images of that folder.")
+        raise InputError(f"{where}: '{escape_name(row.path)}' is outside {root}. List only images of that folder.")
     raise InputError(
-        f"{where}: there is no image '{printable(row.path)}' in {root}. Correct the path, or delete the row."
+        f"{where}: there is no image '{escape_name(row.path)}' in {root}. Correct the path, or delete the row."
     )
 
 

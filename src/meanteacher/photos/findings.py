@@ -11,7 +11,7 @@ from meanteacher.core import UNLABELLED
 from meanteacher.formats import count
 from meanteacher.photos.decode import UnreadableError, header
 from meanteacher.photos.duplicates import Duplicates, same_picture
-from meanteacher.photos.find import Photos, printable
+from meanteacher.photos.find import Photos, escape_name
 
 Severity = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
@@ -43,7 +43,7 @@ class Finding:
 
 def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
     """The printable names of the images in `rows`."""
-    return tuple(printable(photos.names[k]) for k in rows)
+    return tuple(escape_name(photos.names[k]) for k in rows)
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -218,7 +218,9 @@ def _with_labels(photos: Photos, part: NDArray[np.int64]) -> list[str]:
     """Names with their labels. One image of each label comes first, to be among those that are shown."""
     _, first = np.unique(photos.labels[part], return_index=True)
     order = [*np.sort(first), *np.setdiff1d(np.arange(len(part)), first)]
-    return [f'{printable(photos.names[k])} ("{printable(photos.class_names[photos.labels[k]])}")' for k in part[order]]
+    return [
+        f'{escape_name(photos.names[k])} ("{escape_name(photos.class_names[photos.labels[k]])}")' for k in part[order]
+    ]
 
 
 def _copies(
