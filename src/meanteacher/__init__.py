@@ -1,57 +1,76 @@
-"""Mean Teacher (Tarvainen & Valpola 2017): learning from few labels and many unlabelled images.
+"""Mean Teacher (Tarvainen & Valpola 2017): learn from few labels and many unlabelled images.
 
-The data flow is the architecture, and the order of the sub-packages:
+    import meanteacher as mt
 
-    data ──> split ──> stream ──> views ──> student / teacher ──> costs ──> step ──> evaluation ──> record ──> report
-    images   who is    batch of   what each   the networks        named,    optimiser,  error of     one JSON   tables,
-    + labels labelled  step t     role sees                       weighted  then EMA    both models  per run    pages
+    model = mt.fit("photos/", minutes=10)                    # a folder of photos to a classifier
+    model = mt.load("fit/")                                  # the classifier that a fit left
+    model.predict("more_photos/")
+    record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
+    teacher = mt.Teacher(student, buffers="own")             # in your own loop, for any nn.Module
+    teacher.update(student, decay=0.999)
 
-The names below are the public ones of the core; each is imported on first use, so that the command line's
-help does not wait for torch.
+`mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is imported
+on first use, so that the command line's help does not wait for torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from meanteacher import costs as costs
+    from meanteacher import methods as methods
+    from meanteacher import models as models
+    from meanteacher import schedules as schedules
+    from meanteacher import views as views
+    from meanteacher.api import run as run
+    from meanteacher.classifier.bundle import Classifier as Classifier
+    from meanteacher.classifier.bundle import load as load
     from meanteacher.core import UNLABELLED as UNLABELLED
     from meanteacher.core import Batch as Batch
     from meanteacher.core import Cost as Cost
     from meanteacher.core import DivergedError as DivergedError
     from meanteacher.core import InputError as InputError
+    from meanteacher.core import Interrupted as Interrupted
     from meanteacher.core import Method as Method
     from meanteacher.core import Problem as Problem
     from meanteacher.core import StepOutput as StepOutput
     from meanteacher.experiment import Recipe as Recipe
-    from meanteacher.experiment import run as run
+    from meanteacher.fitting.config import FitCallback as FitCallback
+    from meanteacher.fitting.fit import fit as fit
     from meanteacher.methods import MeanTeacher as MeanTeacher
-    from meanteacher.methods import PiModel as PiModel
-    from meanteacher.methods import Supervised as Supervised
     from meanteacher.teacher import Teacher as Teacher
+    from meanteacher.train import Callback as Callback
 
 _HOME = {
     "UNLABELLED": "core",
     "Batch": "core",
+    "Callback": "train",
+    "Classifier": "classifier.bundle",
     "Cost": "core",
     "DivergedError": "core",
+    "FitCallback": "fitting.config",
     "InputError": "core",
+    "Interrupted": "core",
     "MeanTeacher": "methods",
     "Method": "core",
-    "PiModel": "methods",
     "Problem": "core",
     "Recipe": "experiment",
     "StepOutput": "core",
-    "Supervised": "methods",
     "Teacher": "teacher",
-    "run": "experiment",
+    "fit": "fitting.fit",
+    "load": "classifier.bundle",
+    "run": "api",
 }
-__all__ = list(_HOME)
+_MODULES = ("costs", "methods", "models", "schedules", "views")
+__all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'meanteacher' has no attribute {name!r}")
-    return getattr(import_module(f"meanteacher.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"meanteacher.{name}")
+    if name in _HOME:
+        return getattr(import_module(f"meanteacher.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'meanteacher' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
