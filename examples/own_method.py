@@ -25,5 +25,5 @@ if __name__ == "__main__":
     method = Interpolation(decay=Constant(0.97), buffers="own", weight=SigmoidRampUp(value=50.0, steps=500))
     recipe = replace(find("moons/mean-teacher"), name="moons/interpolation", method=method)
     with TemporaryDirectory() as folder:
-        record = run(recipe, seed=0, out=Path(folder) / "run", data=recipe.data.source.load(Path(folder))).record
-        print(record and record["errors"]["last"], record and record["alarms"])
+        record = run(recipe, seed=0, out=Path(folder) / "run")
+        print(record["errors"]["last"], record["alarms"])

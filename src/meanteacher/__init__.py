@@ -9,8 +9,8 @@
     teacher = mt.Teacher(student, buffers="own")             # in your own loop, for any nn.Module
     teacher.update(student, decay=0.999)
 
-`mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is imported
-on first use, so that the command line's help does not wait for torch.
+`mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is
+imported on first use, so that the command line's help does not wait for torch.
 """
 
 from importlib import import_module
@@ -61,8 +61,8 @@ _HOME = {
     "load": "classifier.bundle",
     "run": "api",
 }
-_MODULES = ("costs", "methods", "models", "schedules", "views")
-__all__ = [*_HOME, *_MODULES]
+_MODULES = ["costs", "methods", "models", "schedules", "views"]
+__all__ = list(_HOME) + _MODULES  # noqa: PLE0605 - both are lists of strings
 
 
 def __getattr__(name: str) -> object:
