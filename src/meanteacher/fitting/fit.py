@@ -191,10 +191,9 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
         if not holds_fit:
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
     elif not (holds_fit and config.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
-        holds = (
-            "a fit already. Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
-        )
-        raise InputError(f"{out} holds {holds if holds_fit else 'other files:'} give another folder as out (--out).")
+        or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
+        holds = f"a fit already. {or_else}" if holds_fit else "other files:"
+        raise InputError(f"{out} holds {holds} give another folder as out (--out).")
 
 
 def _plan(

@@ -107,10 +107,7 @@ def choose_split(
 ) -> EvaluationSplit:
     """Draw the split; or, to continue an earlier model, take photos that it was not trained on.
 
-    Args:
-        data: the photos
-        earlier_held_out: names that evaluated the earlier model and were not trained on; None without such a model
-        prefer: as in `draw_split`
+    `earlier_held_out` are the names that evaluated that model and were not trained on; None without such a model.
     """
     if earlier_held_out:
         is_labelled = data.labels != UNLABELLED
