@@ -97,18 +97,7 @@ def test_steps_are_timed_one_by_one_and_as_many_as_there_is_time_for() -> None:
     labels = torch.where(torch.arange(40) < 10, torch.arange(40) % 2, -1)
     data = TrainTest(Dataset(images, labels, ("a", "b")), Dataset(images[:10], labels[:10], ("a", "b")))
     split = Split(torch.arange(10), torch.arange(10, 40), torch.empty(0, dtype=torch.int64))
-    plan = Plan(
-        minutes=1,
-        size=32,
-        width=0.125,
-        steps=5000,
-        flip=True,
-        weak_labelled_view=False,
-        threads=1,
-        seconds_per_step={},
-        seconds=0.0,
-        n_rounds=1,
-    )
+    plan = Plan(minutes=1, size=32, width=0.125, steps=5000, flip=True)
     recipe = photo_recipe(plan, "supervised", fingerprint="trial")
     assert len(step_seconds(recipe, data=data, split=split, seconds=1e9, most=3)) == 3
     seconds = step_seconds(recipe, data=data, split=split, seconds=0.0, most=3)

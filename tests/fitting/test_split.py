@@ -39,6 +39,17 @@ def test_with_few_labels_each_image_evaluates_once(counts: tuple[int, ...], n_pa
     assert sorted(chosen.positions) == list(range(sum(counts)))
 
 
+@pytest.mark.parametrize(
+    ("counts", "groups"), [((1, 1), [0, 1]), ((3, 3), [0, 0, 1, 2, 2, 3]), ((3, 3, 3), [0, 0, 1, 2, 2, 3, 4, 4, 5])]
+)
+def test_no_fold_is_empty_where_there_are_enough_different_pictures(counts: tuple[int, ...], groups: list[int]) -> None:
+    labels = labels_of(*counts, unlabelled=0)
+    for seed in range(20):
+        chosen = drawn(labels, np.array(groups), seed)
+        assert all(len(part) for part in chosen.parts)
+        assert sorted(chosen.positions) == list(range(len(labels)))
+
+
 def test_an_unlabelled_image_never_evaluates() -> None:
     labels = labels_of(30, 30, 60)
     assert (labels[drawn(labels).positions] >= 0).all()

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
@@ -96,22 +96,12 @@ def measure_machine(
     ends = clock() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
 
     def recipe_of(method: str, width: float) -> Recipe:
-        trial = Plan(
-            minutes=minutes,
-            size=size,
-            width=width,
-            steps=100_000,
-            flip=True,
-            weak_labelled_view=False,
-            threads=1,
-            seconds_per_step={},
-            seconds=0.0,
-            n_rounds=1,
-        )
+        trial = Plan(minutes=minutes, size=size, width=width, steps=100_000, flip=True)
         return photo_recipe(trial, method, fingerprint="trial")
 
     def seconds_of(method: str, width: float, threads: int, share: float) -> float:
-        return _typical(timed(recipe_of(method, width), threads, max(0.0, ends - clock()) * share))
+        seconds = timed(recipe_of(method, width), threads, max(0.0, ends - clock()) * share)
+        return fmean(seconds[1:] or seconds)  # without the first step, which allocates
 
     by_threads: dict[int, float] = {}
     for threads in _thread_counts(torch.get_num_threads()):
@@ -141,11 +131,6 @@ def _thread_counts(most: int) -> list[int]:
     ([1], [1, 2], [4, 7, 8])
     """
     return sorted({max(1, most // 2), max(1, most - 1), most})
-
-
-def _typical(seconds: Sequence[float]) -> float:
-    """Without the first step, which allocates."""
-    return fmean(seconds[1:] or seconds)
 
 
 def _step_timer(size: int, n_classes: int, device: str) -> StepSeconds:

@@ -7,8 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.devices import choose_device, same_kind
@@ -101,8 +99,8 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     photos = find_photos(config.photos, config.labels)
     earlier = read_earlier_fit(config.start) if config.start else None
     plan_file = PlanFile(config.out)
-    device = _device(config, plan_file)
     _check_folder(config, holds_fit=plan_file.exists())
+    device = same_kind(config.device, plan_file.device(), config.out) if config.resume else choose_device(config.device)
 
     # Measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
@@ -184,13 +182,6 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         )
 
 
-def _device(config: FitConfig, plan_file: PlanFile) -> torch.device:
-    """A resumed fit stays on the kind of device that its plan was made for."""
-    if config.resume and plan_file.exists():
-        return same_kind(config.device, plan_file.device(), config.out)
-    return choose_device(config.device)
-
-
 def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
     """See that the folder is free, or is to be resumed or overwritten."""
     out = config.out
@@ -200,10 +191,9 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
         if not holds_fit:
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
     elif not (holds_fit and config.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
-        holds = (
-            "a fit already. Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
-        )
-        raise InputError(f"{out} holds {holds if holds_fit else 'other files:'} give another folder as out (--out).")
+        or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
+        holds = f"a fit already. {or_else}" if holds_fit else "other files:"
+        raise InputError(f"{out} holds {holds} give another folder as out (--out).")
 
 
 def _plan(
@@ -214,23 +204,24 @@ def _plan(
     *,
     spent: float,
     overhead: float,
-    prefer: How | None = None,
 ) -> tuple[Plan, EvaluationSplit]:
     """The plan and the split. Folds take many runs: where each would be too short, a part is held out instead."""
-    split = choose_split(data, earlier_held_out, prefer=prefer)
-    plan = make_plan(
-        machine,
-        minutes=config.minutes,
-        spent=spent,
-        overhead=overhead,
-        size=data.decoded.images.shape[-1],
-        flip=flip_is_safe(data.photos.class_names) if config.flip is None else config.flip,
-        n_rounds=1 if split.how == "held-out" else len(split.parts) + 1,
-        n_images=len(data.usable),
-        n_labelled=int((data.labels != UNLABELLED).sum()),
-    )
-    if plan.steps < FEWEST_STEPS and prefer is None:
-        return _plan(config, machine, data, earlier_held_out, spent=spent, overhead=overhead, prefer="held-out")
+    prefer: How | None
+    for prefer in (None, "held-out"):
+        split = choose_split(data, earlier_held_out, prefer=prefer)
+        plan = make_plan(
+            machine,
+            minutes=config.minutes,
+            spent=spent,
+            overhead=overhead,
+            size=data.decoded.images.shape[-1],
+            flip=flip_is_safe(data.photos.class_names) if config.flip is None else config.flip,
+            n_rounds=1 if split.how == "held-out" else len(split.parts) + 1,
+            n_images=len(data.usable),
+            n_labelled=int((data.labels != UNLABELLED).sum()),
+        )
+        if plan.steps >= FEWEST_STEPS:
+            break
     return plan, split
 
 

@@ -28,12 +28,8 @@ def label_next(
     smallest margins are often all of one kind, so each pair of classes gets one image before any gets a second. Of
     images that show the same picture only one is suggested.
 
-    Args:
-        probabilities: [N, C], calibrated
-        candidates: positions that have no label
-        groups: [N], equal for images that show the same picture
-        class_names: for the reasons
-        n: how many to suggest
+    `probabilities` are calibrated, [N, C]; `candidates` are positions without a label; `groups` are equal for images
+    that show the same picture.
     """
     by_pair: dict[tuple[int, int], list[int]] = defaultdict(list)
     top = np.argsort(-probabilities[candidates], axis=1, kind="stable")[:, :2]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,14 @@ class Plan:
     width: float
     steps: int
     flip: bool
-    weak_labelled_view: bool
+    weak_labelled_view: bool = False
     """Whether labelled rows get no RandAugment; "gentle" in plan.json and fit.json."""
-    threads: int
-    seconds_per_step: dict[str, float]
+    threads: int = 1
+    seconds_per_step: dict[str, float] = field(default_factory=dict)
     """By method."""
-    seconds: float
+    seconds: float = 0.0
     """Expected, for all runs."""
-    n_rounds: int
+    n_rounds: int = 1
     """1 with a held-out part; with folds, one per fold and a last one on all labels."""
 
     @property
@@ -85,11 +85,9 @@ class Plan:
 
 
 def image_size(shapes: np.ndarray | None, native: int | None = None) -> int:
-    """The side that images are brought to: the largest of 32, 64 and 96 that most of them fill.
+    """The side that images are resized to: the largest of 32, 64 and 96 that most of them fill.
 
-    Args:
-        shapes: [N, 2], width and height of files; zeros where unknown
-        native: the shorter side of an array's images
+    `shapes` are the widths and heights of files, [N, 2], zeros where unknown; `native` the shorter side of arrays.
     """
     if shapes is not None:
         known = shapes[shapes.min(1) > 0]
@@ -113,6 +111,7 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
 
     `fingerprint` is that of the photos and labels; `model` is an earlier one to continue, instead of a new network.
     """
+    rows = _LABELLED_ROWS if method == "supervised" else ROWS
     return Recipe(
         name=f"fit/{method}",
         data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
@@ -121,11 +120,7 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
         normalise=PerChannel(),
         views=fast_views(plan.size, flip=plan.flip),
         labelled_view=weak_labelled_view(plan.size, flip=plan.flip) if plan.weak_labelled_view else None,
-        batch=Fixed(
-            size=_LABELLED_ROWS if method == "supervised" else ROWS,
-            labelled=_LABELLED_ROWS,
-            unlabelled_pool="all",
-        ),
+        batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
         optim=fast_optim(plan.steps),
         steps=plan.steps,
         evaluate_every=max(1, plan.steps // 5),
@@ -179,7 +174,6 @@ def make_plan(
             weak_labelled_view=n_labelled >= _MANY_LABELS,
             threads=machine.threads,
             seconds_per_step=cost,
-            seconds=0.0,
             n_rounds=n_rounds,
         )
         runs = plan.runs()
@@ -192,11 +186,7 @@ def make_plan(
 
 
 def check_enough(machine: Machine, *, minutes: float, spent: float, n_images: int) -> None:
-    """Refuse minutes in which even the narrowest network learns next to nothing.
-
-    Raises:
-        InputError: says how many minutes are enough.
-    """
+    """Refuse minutes in which even the narrowest network learns next to nothing, and say how many are enough."""
     cost = next(iter(machine.seconds_per_step.values()))
     needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent
     if needed > 60 * minutes:

@@ -107,10 +107,7 @@ def choose_split(
 ) -> EvaluationSplit:
     """Draw the split; or, to continue an earlier model, take photos that it was not trained on.
 
-    Args:
-        data: the photos
-        earlier_held_out: names that evaluated the earlier model and were not trained on; None without such a model
-        prefer: as in `draw_split`
+    `earlier_held_out` are the names that evaluated that model and were not trained on; None without such a model.
     """
     if earlier_held_out:
         is_labelled = data.labels != UNLABELLED
@@ -148,11 +145,19 @@ def draw_split(labels: np.ndarray, groups: np.ndarray, *, seed: int, prefer: How
     if holds_out:
         n_parts = max(round(1 / _HELD_OUT_SHARE), -(-len(labelled) // MAX_HELD_OUT))
         return EvaluationSplit("held-out", _stratified_parts(labels, groups, n_parts, seed)[:1])
-    return EvaluationSplit("folds", _stratified_parts(labels, groups, 3 if smallest_class >= 3 else 2, seed))
+    n_folds = 3 if smallest_class >= 3 else 2
+    folds = _stratified_parts(labels, groups, n_folds, seed)
+    if not all(map(len, folds)):  # every class has fewer different pictures than there are folds
+        folds = _stratified_parts(labels, groups, n_folds, seed, fill=True)
+    return EvaluationSplit("folds", folds)
 
 
-def _stratified_parts(labels: np.ndarray, groups: np.ndarray, n_parts: int, seed: int) -> tuple[np.ndarray, ...]:
+def _stratified_parts(
+    labels: np.ndarray, groups: np.ndarray, n_parts: int, seed: int, *, fill: bool = False
+) -> tuple[np.ndarray, ...]:
     """Deal the labelled photos of each class to the parts in turn, all copies of one picture to the same part.
+
+    Each class begins with the first part, which then has a photo of every class; or, to `fill`, with the smallest part.
 
     scikit-learn's `StratifiedGroupKFold` gives as good folds, but takes minutes for 20,000 labels (decision 6).
     """
@@ -162,7 +167,8 @@ def _stratified_parts(labels: np.ndarray, groups: np.ndarray, n_parts: int, seed
     for label in np.unique(labels[labels != UNLABELLED]):
         counts = [0] * n_parts
         for index in draws.permutation(np.flatnonzero(labels == label)):
-            part = part_of_group.setdefault(int(groups[index]), int(np.argmin(counts)))
+            smallest = min(range(n_parts), key=lambda k: (counts[k], len(parts[k]) if fill else k))
+            part = part_of_group.setdefault(int(groups[index]), smallest)
             counts[part] += 1
             parts[part].append(int(index))
     return tuple(np.array(sorted(part), dtype=np.int64) for part in parts)
