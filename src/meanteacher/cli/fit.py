@@ -10,14 +10,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from meanteacher.cli.console import graceful_stop, said_device
 from meanteacher.cli.progress import RunProgress
+from meanteacher.core import InputError
 from meanteacher.fitting.fit import Wishes, fit
 from meanteacher.fitting.plan import image_size
-from meanteacher.fitting.results import read_fit, write_pages
 from meanteacher.formats import count, percent, percent_range
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
 from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import Finding, shapes_of
+from meanteacher.report import RecordError, write_report
 
 _COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
@@ -117,14 +118,14 @@ def run_check(photos: Path, labels: Path | None) -> None:
         terminal.say("Nothing to complain about.")
 
 
-def run_report(folder: Path) -> None:
-    """Write the pages of a fit again."""
+def run_report(folders: list[Path], out: Path | None) -> None:
+    """Write the pages of fits and of runs."""
     console = Console()
-    # The folder may have been moved since.
-    write_pages(read_fit(folder) | {"folder": str(folder.resolve())}, folder)
-    console.print(
-        f"Written: {escape(str(folder / 'report.html'))}, {escape(str(folder / 'MODEL_CARD.md'))}", highlight=False
-    )
+    try:
+        written = write_report(folders, out)
+    except RecordError as error:
+        raise InputError(str(error)) from error
+    console.print(f"Written: {escape(', '.join(map(str, written)))}", highlight=False, soft_wrap=True)
 
 
 def _again(wishes: Wishes) -> str:

@@ -131,13 +131,24 @@ def export(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a fit.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER", help="The folder of a fit, or one with runs below it, at any depth."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for the page of the runs.", show_default="report.html in the folder of the runs"),
+    ] = None,
 ) -> None:
-    """Write the report and the model card of a fit again, from its figures."""
+    """Write the report of a fit again, or one page about all runs.
+
+    A fit gets report.html and MODEL_CARD.md in its folder. All runs together get one page: mean and spread per recipe
+    beside the error that the paper reports, differences to supervised-only paired by label draw, and curves.
+    """
     with errors_explained():
         from meanteacher.cli.fit import run_report
 
-        run_report(run)
+        run_report(folders, out)
 
 
 def label(
