@@ -3,6 +3,7 @@
 import ast
 import csv
 import dataclasses
+import html
 import importlib.util
 import json
 import re
@@ -257,3 +258,27 @@ def test_numbers_in_the_readme_come_from_committed_records():
     said = f"errs on {points:.1f} points less than supervised-only,\npaired by draw, standard error {error:.1f}"
     assert said in readme
     assert gain.mean < -2 * gain.standard_error
+
+
+@pytest.mark.parametrize("where", ["page", "card"])
+def test_python_of_the_report_and_of_the_model_card_labels_a_photo(
+    shipped: tuple[Path, Path],
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    from fit_example import fit_example
+    from meanteacher.report.fit_page import fit_page
+    from meanteacher.report.model_card import model_card
+
+    fit = fit_example(folder=str(shipped[0]), curves=None, calibration=None)
+    if where == "page":
+        (code,) = re.findall(r'<pre class="python"><code>(.*?)</code>', fit_page(fit), flags=re.S)
+    else:
+        (code,) = re.findall(r"```python\n(.*?)```", model_card(fit), flags=re.S)
+    (tmp_path / "DIR").symlink_to(shipped[0], target_is_directory=True)  # as the card calls its own folder
+    _pictures(tmp_path)[0].rename(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    exec(html.unescape(code), {})
+    assert re.search(r"\b(cat|dog|owl)\b", capsys.readouterr().out)

@@ -39,9 +39,16 @@ def test_the_scan_sees_what_it_looks_for(tmp_path: Path):
     assert list(_percentages(file)) == ["a.py:1", "a.py:2"]
 
 
-@pytest.mark.parametrize("name", ["fit.html.jinja", "page.html.jinja"])
-def test_templates_write_no_percentage_by_themselves(name: str):
-    template = (SRC / "report" / name).read_text(encoding="utf-8")
+TEMPLATES = sorted((SRC / "report" / "templates").glob("*.jinja"))
+
+
+def test_there_are_templates():
+    assert [path.name for path in TEMPLATES] == ["fit.html.jinja", "page.html.jinja", "runs.html.jinja"]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_templates_write_no_percentage_by_themselves(path: Path):
+    template = path.read_text(encoding="utf-8")
     assert not re.search(r"round\(|\| round|%\.\d?f", template)
 
 

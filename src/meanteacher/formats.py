@@ -1,4 +1,7 @@
-"""How numbers are written for a reader, in a terminal and on a page alike: `19.2 %`, `2,094 images`."""
+"""How numbers and names are written for a reader, in a terminal and on a page alike: `19.2 %`, `2,094 images`."""
+
+import re
+from collections.abc import Sequence
 
 _MANY = 10_000
 """Images that tell a second digit behind the point apart from chance."""
@@ -56,3 +59,65 @@ def count(n: int, noun: str = "image", plural: str | None = None) -> str:
     ('1 image', '1,200 images', '2 classes')
     """
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time with the units that a reader expects.
+
+    >>> duration(4.21), duration(75), duration(7190)
+    ('4.2 s', '1 min 15 s', '2 h 0 min')
+    """
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 3600:
+        return "{} min {} s".format(*divmod(round(seconds), 60))
+    return "{} h {} min".format(*divmod(round(seconds / 60), 60))
+
+
+def unbroken(text: str) -> str:
+    r"""The text with no-break spaces between a number and its unit.
+
+    >>> unbroken("2.0 ± 0.1 % of 40 labels in 3 min")
+    '2.0\xa0±\xa00.1\xa0% of 40\xa0labels in 3\xa0min'
+    """
+    return re.sub(r"(?<=\d) (?=%|±|(?:points?|labels?|h|min|s)\b)|(?<=±) ", "\N{NO-BREAK SPACE}", text)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a reader enumerates them.
+
+    >>> listed(["A", "B", "C"])
+    'A, B and C'
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+BASELINE = "supervised"
+"""The method the others are compared with."""
+
+METHODS = {
+    BASELINE: "Supervised-only",
+    "pseudo-label": "Pseudo-label",
+    "pseudo-ensemble": "Pseudo-Ensemble Agreement",
+    "gamma-model": "Gamma model",
+    "pi-model": "Pi model",
+    "temporal-ensembling": "Temporal Ensembling",
+    "improved-gan": "Improved GAN",
+    "vat": "VAT",
+    "vat-entmin": "VAT + EntMin",
+    "mean-teacher": "Mean Teacher",
+    "mean-teacher-vat": "Mean Teacher + VAT",
+    "fixmatch": "FixMatch",
+    "freematch": "FreeMatch",
+}
+"""method -> its name, in the order of tables."""
+
+
+def display_name(method: str) -> str:
+    """The name of a method at the start of a line.
+
+    >>> display_name("mean-teacher"), display_name("a-new-method")
+    ('Mean Teacher', 'A new method')
+    """
+    spaced = method.replace("-", " ")
+    return METHODS.get(method, spaced[:1].upper() + spaced[1:])

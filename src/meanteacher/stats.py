@@ -145,7 +145,7 @@ def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         "temperature": temperature,
         "before": calibration_error(softmax(logits, axis=1), labels),
         "after": calibration_error(after, labels),
-        "bins": reliability(after, labels),
+        "bins": [each | _accuracy_interval(each) for each in reliability(after, labels)],
     }
 
 
@@ -164,6 +164,12 @@ def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str,
         for k in range(_N_BINS)
         if (index == k).any()
     ]
+
+
+def _accuracy_interval(group: dict[str, float]) -> dict[str, float]:
+    n = int(group["n"])
+    interval = error_interval(round(group["accuracy"] * n), n)
+    return {"accuracy_low": interval.low, "accuracy_high": interval.high}
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""The page of a fit in a real browser: nothing leaves it, nothing runs in it, everything can be read."""
+"""The pages of a fit and of runs in a real browser: no request leaves them, no script runs, all text is readable."""
 
 from functools import cache
 from pathlib import Path
@@ -8,6 +8,7 @@ from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
 from fit_example import fit_example, many_classes
+from meanteacher.report import load_records, render_page
 from meanteacher.report.fit_page import fit_page
 
 HOSTILE = "<script>document.title='owned';alert(1)</script>"
@@ -54,9 +55,13 @@ def hostile_fit():
 FITS = {"plain": fit_example, "hostile": hostile_fit, "many": lambda: fit_example(**many_classes(60))}
 
 
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
+PAGES = [*FITS, "runs"]
+
+
 @cache
 def html_of(kind: str) -> str:
-    return fit_page(FITS[kind]())
+    return render_page(load_records(RECORDS), HOSTILE) if kind == "runs" else fit_page(FITS[kind]())
 
 
 @pytest.fixture
@@ -68,6 +73,14 @@ def show(browser: Browser, tmp_path: Path):
         return path
 
     return show
+
+
+def test_the_page_of_runs_asks_for_nothing_but_itself_and_the_console_is_silent(browser: Browser, show):
+    path = show("runs")
+    assert browser.run("return document.title") == HOSTILE
+    assert browser.run("return document.scripts.length") == 0
+    assert browser.requests() == [path.as_uri()]
+    assert browser.complaints() == []
 
 
 def test_the_page_asks_for_nothing_but_itself_and_the_console_is_silent(browser: Browser, show):
@@ -95,7 +108,7 @@ def test_even_a_script_that_got_in_would_be_refused(browser: Browser, tmp_path: 
     assert len([line for line in browser.complaints() if "Content Security Policy" in line]) >= 2
 
 
-@pytest.mark.parametrize("kind", [*FITS])
+@pytest.mark.parametrize("kind", PAGES)
 @pytest.mark.parametrize("width", [320, 360, 768, 1200])
 def test_nothing_is_wider_than_the_screen(browser: Browser, show, kind: str, width: int):
     browser.resize(width)
@@ -115,9 +128,10 @@ def test_only_wide_tables_and_code_scroll_sideways_on_a_phone(browser: Browser, 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_word_stands_out_from_its_background(browser: Browser, show, scheme: str):
+@pytest.mark.parametrize("kind", ["hostile", "runs"])
+def test_every_word_stands_out_from_its_background(browser: Browser, show, kind: str, scheme: str):
     browser.emulate_media(color_scheme=scheme)
-    show("hostile")
+    show(kind)
     assert browser.run(LOW_CONTRAST) == []
 
 

@@ -33,6 +33,19 @@ def test_pages_written_again_name_the_folder_where_it_is_now(tmp_path: Path):
     assert json.loads((folder / "fit.json").read_text())["folder"] == "/gone/fit"
 
 
+def test_report_of_runs_is_one_page_and_a_folder_without_any_is_refused(tmp_path: Path):
+    records = Path(__file__).parents[2] / "docs" / "records"
+    out = tmp_path / "page.html"
+    runner = CliRunner(env={"COLUMNS": "200"})
+    done = runner.invoke(app, ["report", str(records / "demo"), str(records / "fast"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert f"Written: {out}" in done.output
+    assert "demo and fast" in out.read_text()
+    failed = runner.invoke(app, ["report", str(tmp_path)])
+    assert failed.exit_code == 2
+    assert "no record.json below it" in failed.output
+
+
 def test_the_terminal_and_the_page_say_the_same_numbers_in_the_same_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -4,7 +4,7 @@ from statistics import pstdev
 
 from catalogue import Catalogue, Patch, replace, rewrite
 
-from meanteacher.report import compare, fit_tables, fit_text, methods_page, records
+from meanteacher.report import compare, fit_page, fit_tables, methods_page, page, records
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")
@@ -57,8 +57,8 @@ def baseline_and_method_change_places_in_a_difference(patch: Patch) -> None:
 
 
 @of_records
-def less_is_called_more(patch: Patch) -> None:
-    rewrite(patch, compare._points, "difference.mean < 0", "difference.mean > 0")
+def lower_is_called_higher(patch: Patch) -> None:
+    rewrite(patch, page._points, "difference.mean < 0", "difference.mean > 0")
 
 
 @of_records
@@ -143,7 +143,7 @@ def labels_of_a_class_are_those_that_were_judged(patch: Patch) -> None:
 
 @of_fits
 def fewer_errors_are_called_more(patch: Patch) -> None:
-    real = fit_text.difference_sentence
+    real = fit_page.difference_sentence
 
     def wrong(fit):
         words = {"fewer": "more", "more": "fewer"}
@@ -154,9 +154,9 @@ def fewer_errors_are_called_more(patch: Patch) -> None:
 
 @of_fits
 def gain_is_claimed_that_may_be_chance(patch: Patch) -> None:
-    rewrite(patch, fit_text.verdict, ' and difference["low"] > 0', "")
+    rewrite(patch, fit_page.supported, 'bool(difference and difference["low"] > 0)', "True")
 
 
 @of_fits
 def other_model_is_said_to_be_in_the_folder(patch: Patch) -> None:
-    rewrite(patch, fit_text.shipped_sentence, "if shipped == OURS:", "if shipped != OURS:")
+    rewrite(patch, fit_page.shipped_sentence, "if shipped == OURS:", "if shipped != OURS:")

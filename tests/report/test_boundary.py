@@ -152,5 +152,5 @@ def test_a_window_holds_all_points_and_a_margin():
 
 
 def test_probabilities_of_another_grid_are_refused():
-    with pytest.raises(ValueError, match=r"shape \(150, 75\).*one probability a place of window.grid"):
+    with pytest.raises(ValueError, match=r"shape \(150, 75\).*one probability per place of window.grid"):
         picture(to_the_right().T)

@@ -14,8 +14,7 @@ import pytest
 
 from fit_example import fit_example, many_classes, thumb
 from meanteacher.fitting.answer import answer, estimate
-from meanteacher.report.fit_page import fit_page
-from meanteacher.report.fit_text import verdict
+from meanteacher.report.fit_page import fit_page, supported
 from meanteacher.report.model_card import model_card
 
 OPTIONAL = {
@@ -86,8 +85,8 @@ def test_the_answer_comes_first_then_the_two_errors_then_the_difference():
     text = whole().text
     assert re.search(
         r"A classifier for forest-finds The 5,897 unlabelled images helped: .{,150} "
-        r"Mean Teacher 27.0 % 19.3 to 36.4 % Supervised-only 41.0 % 31.9 to 50.8 % 0 20 40 60 % .{,100} "
-        r"That is 14.0 points fewer errors; the 95 % interval goes from 4.1 to 23.9 points.",
+        r"Mean Teacher 27.0 % 19.3 to 36.4 % Supervised-only 41.0 % 31.9 to 50.8 % 0 20 40 60 % .{,200} "
+        r"That is 14.0 percentage points fewer errors \(95 % interval: 4.1 to 23.9\).",
         text,
     )
 
@@ -107,12 +106,13 @@ def test_the_axis_holds_even_an_error_of_nothing_or_of_everything():
     assert "Mean Teacher 0.0 % 0.0 to 0.0 % 0 1 %" in page_of(estimate=estimate).text
 
 
-def test_it_is_said_which_images_judged_and_what_that_is_worth():
+def test_it_is_said_which_images_the_models_were_tested_on_and_what_that_is_worth():
     assert "27 of 100 27.0 (19.3 to 36.4)" in whole().text
-    assert "100 of the 400 labelled images were held out: neither model learned from them." in whole().text
+    assert "100 of the 400 labelled images were kept apart as test images: neither model learned" in whole().text
     folds = fit_example()["estimate"] | {"how": "folds"}
     assert (
-        "Each of 100 labelled images was judged by models that learned from the others" in page_of(estimate=folds).text
+        "Each of the 100 labelled images was a test image once, for models that learned from the others only"
+        in page_of(estimate=folds).text
     )
 
 
@@ -121,15 +121,18 @@ def test_a_claim_the_interval_does_not_bear_out_is_not_made(helped: str, low: fl
     fit = with_difference((low + high) / 2, low, high)
     fit["answer"] |= {"helped": helped, "sentence": "OVERCLAIM"}
     text = Page(fit_page(fit)).text
-    assert verdict(fit) == "unclear"
+    assert not supported(fit)
     assert "OVERCLAIM" not in text
-    assert "The labels do not suffice to tell whether the unlabelled images helped: Mean Teacher errs on 27.0 %" in text
+    assert (
+        "There are too few labels to tell whether the unlabelled images helped: the error is 27.0 % with Mean Teacher "
+        "and 41.0 % with supervised-only training." in text
+    )
 
 
 def test_a_claim_without_any_estimate_is_not_made():
     text = page_of(estimate=None).text
-    assert "The labels do not suffice to tell whether the unlabelled images helped." in text
-    assert "helped: Mean Teacher errs" not in text
+    assert "There are too few labels to tell whether the unlabelled images helped." in text
+    assert "images helped: 27.0 %" not in text
 
 
 def test_help_and_harm_are_said_in_the_words_of_the_fit_where_the_interval_bears_them_out():
@@ -137,15 +140,15 @@ def test_help_and_harm_are_said_in_the_words_of_the_fit_where_the_interval_bears
     fit["answer"] = {"helped": "no", "sentence": "The unlabelled images did harm.", "shipped": "supervised"}
     text = Page(fit_page(fit)).text
     assert "The unlabelled images did harm." in text
-    assert "That is 6.0 points more errors; the 95 % interval goes from 3.0 to 9.0 points." in text
-    assert "The model in this folder is the supervised-only one." in text
+    assert "That is 6.0 percentage points more errors (95 % interval: 3.0 to 9.0)." in text
+    assert "The model in this folder is the supervised-only one, trained on the labelled images alone." in text
 
 
 def test_an_unclear_answer_says_what_is_possible():
     text = Page(fit_page(with_difference(3.0, -7.0, 13.0))).text
     assert (
-        "The difference, 3.0 points here, could be anything from 13.0 points fewer errors to 7.0 points more errors "
-        "(95 % interval), so these labels do not suffice to tell."
+        "The difference of 3.0 percentage points may be chance: the 95 % interval reaches from 13.0 percentage points "
+        "fewer errors to 7.0 percentage points more errors."
     ) in text
 
 
@@ -220,7 +223,7 @@ def test_the_confusion_matrix_has_true_classes_in_rows():
     row = re.search(r'<tr><th scope="row"><bdi>oak leaf</bdi></th>(<td class.*?)</tr>', html)[1]
     assert re.findall(r">([^<]+)</td>", row) == ["·", "4", "·", "·", "2", "·", "6", "·"]
     assert re.findall(r'class="(\w+)"', row) == ["nil", "wrong", "nil", "nil", "wrong", "nil", "right", "nil"]
-    assert "Most often oak leaf taken for beech leaf : 4 of 12" in Page(html).text
+    assert "Most frequent oak leaf mistaken for beech leaf : 4 of 12" in Page(html).text
 
 
 def test_the_shade_of_a_cell_grows_with_its_share_of_the_row():
@@ -234,7 +237,7 @@ def test_the_shade_of_a_cell_grows_with_its_share_of_the_row():
 def test_twenty_classes_have_a_matrix_and_more_have_the_pairs_confused_most():
     assert "<td class" in fit_page(fit_example(curves=None, calibration=None, **many_classes(20)))
     html = fit_page(fit_example(curves=None, calibration=None, **many_classes(21)))
-    table = html[html.index("Taken for") : html.index('id="classes"')]
+    table = html[html.index("Mistaken for") : html.index('id="classes"')]
     counts = [int(n) for n in re.findall(r"<td>(\d+) of 11</td>", table)]
     assert len(counts) == 20
     assert counts == sorted(counts, reverse=True)
@@ -293,9 +296,10 @@ def test_only_a_small_embedded_jpeg_or_png_is_a_picture(bad: str | None):
 
 def test_calibration_says_before_and_after_and_does_not_praise_itself():
     text = whole().text
-    assert "lie 4.3 points apart on average, 11.2 before calibration (temperature 1.37). Measured on 100 images" in text
+    assert "differ by 4.3 percentage points on average (11.2 before the confidence was adjusted, with temper" in text
+    assert "temperature 1.37). Measured on 100 images only" in text
     worse = fit_example()["calibration"] | {"before": 0.02, "after": 0.03}
-    assert "lie 3.0 points apart on average, no closer than the 2.0 before" in page_of(calibration=worse).text
+    assert "differ by 3.0 percentage points on average (no better than 2.0 before" in page_of(calibration=worse).text
 
 
 def test_the_calibration_plot_draws_only_groups_that_hold_an_image():
@@ -306,18 +310,32 @@ def test_the_calibration_plot_draws_only_groups_that_hold_an_image():
     assert "<title>Calibration</title>" not in fit_page(fit_example(calibration=empty))
 
 
+def test_whiskers_are_drawn_and_explained_where_the_fit_holds_their_intervals():
+    with_them = fit_example()["calibration"]
+    without = with_them | {
+        "bins": [
+            {key: value for key, value in each.items() if not key.startswith("accuracy_")} for each in with_them["bins"]
+        ]
+    }
+    drawn, plain = (fit_page(fit_example(curves=None, calibration=each)) for each in (with_them, without))
+    filled = [each for each in with_them["bins"] if each["n"]]
+    assert drawn.count("stroke-opacity: 0.45") - plain.count("stroke-opacity: 0.45") == len(filled)
+    assert "the line through it is its 95 % interval" in drawn
+    assert "the line through it" not in plain
+
+
 def test_alarms_come_first_and_are_announced_at_the_top():
     vitals = fit_example()["vitals"]
     vitals["supervised"]["alarms"] = [{"step": 1400, "kind": "x", "sentence": "One class takes all."}, "Plain words."]
     text = page_of(vitals=vitals).text
-    assert "2 alarms while training: see Vitals ." in text
-    assert "Vitals Supervised-only: One class takes all. (step 1,400) Supervised-only: Plain words. At the last" in text
-    assert "All is well" not in text
+    assert "2 alarms during training: see Training checks ." in text
+    assert "Training checks Supervised-only: One class takes all. (step 1,400) Supervised-only: Plain words. Wh" in text
+    assert "No problem was found" not in text
 
 
 def test_a_fit_without_alarms_says_so_once_and_shows_the_readings():
     text = whole().text
-    assert "All is well: no alarm while training." in text
+    assert "No problem was found during training." in text
     assert "alarms" not in text
     assert "Gradient, consistency 0.087 – Distance of student and teacher 0.032 0.019" in text
     assert "Labelled share of a batch 25.0 % 100.0 %" in text
@@ -325,8 +343,8 @@ def test_a_fit_without_alarms_says_so_once_and_shows_the_readings():
 
 def test_a_fit_without_readings_is_not_called_healthy():
     text = page_of(vitals={"mean-teacher": {"readings": {}, "alarms": []}}).text
-    assert "No alarm, but no reading was taken either." in text
-    assert "All is well" not in text
+    assert "No alarm was raised, but nothing was measured either." in text
+    assert "No problem was found" not in text
 
 
 def test_the_last_of_several_readings_is_shown():
@@ -362,15 +380,15 @@ def test_classes_are_not_called_files_not_even_in_older_fits(finding: dict[str, 
 
 
 def test_no_findings_are_said_to_be_none_only_after_a_check():
-    assert "The check found nothing amiss." in page_of(findings=[]).text
+    assert "The check found no problems." in page_of(findings=[]).text
     assert "The check found" not in page_of(findings=None).text
 
 
 def test_plan_and_time_are_shown():
     text = whole().text
     assert "In 10 minutes this machine makes 1,500 steps" in text
-    assert "Seconds a step, Supervised-only 0.17 Seconds a step, Mean Teacher 0.31 Network FastNet" in text
-    assert "Parameters 298,440 Mirrored views yes" in text
+    assert "Seconds per step, Supervised-only 0.17 Seconds per step, Mean Teacher 0.31 Network FastNet" in text
+    assert "Parameters 298,440 Mirrored copies yes" in text
     assert "Supervised-only 1 min 11 s Mean Teacher 8 min 9 s Predict 18.4 s" in text
     assert "9 min 54 s" in text
 
@@ -395,7 +413,7 @@ def test_commands_name_the_real_folders_as_one_word_each(name: str):
     page = page_of(folder=folder, data=data)
     assert "PHOTOS" not in page.text
     assert "DIR" not in page.text
-    assert "OTHER is a folder of other photographs, NEW a folder that is not there yet." in page.text
+    assert "OTHER is a folder with other photos, NEW is a new folder." in page.text
 
 
 def test_a_folder_whose_name_is_no_text_is_quoted_for_the_shell():
@@ -414,18 +432,27 @@ def test_an_older_fit_that_does_not_name_its_folders_has_words_for_them():
     commands = commands_of()
     assert commands["label"] == ["meanteacher", "label", "PHOTOS", "--run", "DIR"]
     assert commands["fit"][3:5] == ["--labels", "DIR/labels.csv"]
-    assert "DIR is the folder of this page, PHOTOS the photographs it was made from, OTHER" in whole().text
-    assert "load_bundle(Path('DIR'))" in whole().text
+    assert "DIR is the folder of this page, PHOTOS is the folder of your photos, OTHER" in whole().text
+    assert "mt.load('DIR')" in whole().text
 
 
-def test_the_python_on_the_page_is_python():
-    code = re.search(r'<pre class="python"><code>(.*?)</code>', whole_html(), flags=re.DOTALL)[1]
-    compile(unescape(code), "page", "exec")
-    code = fit_page(fit_example(folder='/home/Ann\'s "fit"', curves=None, calibration=None))
-    code = unescape(re.search(r'<pre class="python"><code>(.*?)</code>', code, flags=re.DOTALL)[1])
-    (path,) = [node.args[0] for node in ast.walk(ast.parse(code)) if getattr(node, "func", None) and node.args
-               and getattr(node.func, "id", "") == "Path" and node.args[0].value != "photo.jpg"]  # fmt: skip
-    assert path.value == '/home/Ann\'s "fit"'
+def python_of(html: str) -> str:
+    return unescape(re.search(r'<pre class="python"><code>(.*?)</code>', html, flags=re.DOTALL)[1])
+
+
+def test_the_python_on_the_page_is_python_and_names_the_folder():
+    compile(python_of(whole_html()), "page", "exec")
+    code = python_of(fit_page(fit_example(folder='/home/Ann\'s "fit"', curves=None, calibration=None)))
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    assert [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "mt.load"] == [
+        '/home/Ann\'s "fit"'
+    ]
+
+
+def test_the_python_on_the_page_uses_only_the_front_door():
+    modules = [node for node in ast.walk(ast.parse(python_of(whole_html()))) if isinstance(node, ast.Import)]
+    assert [ast.unparse(node) for node in modules] == ["import meanteacher as mt"]
+    assert "from " not in python_of(whole_html())
 
 
 def test_provenance_holds_date_and_versions():

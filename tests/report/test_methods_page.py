@@ -75,7 +75,8 @@ def test_a_gain_within_two_standard_errors_is_not_called_one(run):
         *runs_of(run, "mean-teacher", (0.01, 0.12, 0.14)),
     ]
     page = methods_page(records, TEXTS)
-    assert "Within two standard errors, and so not shown to help by these runs: VAT and Mean Teacher." in page
+    (told,) = [line for line in page.splitlines() if line.startswith("Within two standard errors of supervised-only")]
+    assert told.endswith("these runs do not show a difference: VAT and Mean Teacher.")
 
 
 def test_sections_follow_the_given_order_with_paper_summary_picture_and_caption(records):
@@ -85,8 +86,8 @@ def test_sections_follow_the_given_order_with_paper_summary_picture_and_caption(
     assert vat[:2] == ["Miyato et al. 2017: be smooth.", "No small step may change the `class`."]
     assert vat[2].startswith('<img src="methods/vat.svg" width="480" alt="VAT: ')
     assert vat[3] == (
-        "*The teacher of draw 1 (seed 0), which errs on 14.0 % of the test points: the median of the 3 draws, "
-        "whose errors go from 12.0 to 16.0 %.*"
+        "*The teacher of draw 1 (seed 0), with a test error of 14.0 %: the median of 3 draws, which range from "
+        "12.0 to 16.0 %.*"
     )
     assert section(page, "Supervised-only").startswith("\nThe labels, nothing else.\n")
 
@@ -102,7 +103,7 @@ def test_the_picture_shows_the_run_in_the_middle_and_the_worse_of_two(run):
     assert median_run(even).seed == 0
     records = [*runs_of(run, "supervised", (0.1, 0.2, 0.3, 0.4)), *even]
     page = methods_page(records, {name: TEXTS[name] for name in ("supervised", "vat")})
-    assert "draw 1 (seed 0), which errs on 30.0 % of the test points: the higher of the two in the middle" in page
+    assert "draw 1 (seed 0), with a test error of 30.0 %: the higher of the two middle errors" in page
 
 
 def test_equal_errors_choose_the_same_run_in_any_order(run):
@@ -122,7 +123,7 @@ def test_alarms_are_told(run, records):
     records = [record for record in records if record.method != "vat"]
     records += [*runs_of(run, "vat", (0.1, 0.1), alarms=[alarm]), run("vat", 2, n_labelled=6, n_test=1000)]
     page = methods_page(records, TEXTS)
-    assert "The vitals raised an alarm in 2 runs: collapse." in section(page, "VAT")
+    assert "The health checks raised an alarm in 2 runs: collapse." in section(page, "VAT")
     assert page.count("alarm") == 1
 
 

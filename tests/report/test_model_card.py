@@ -10,15 +10,15 @@ from meanteacher.report.model_card import escaped, model_card
 def test_the_card_opens_with_the_answer_and_its_difference():
     lines = [line for line in model_card(fit_example()).splitlines() if line]
     assert lines[0] == "# A classifier for forest-finds"
-    assert lines[1].startswith("The 5,897 unlabelled images helped: Mean Teacher errs on 27.0 %")
-    assert lines[2] == "That is 14.0 points fewer errors; the 95 % interval goes from 4.1 to 23.9 points."
+    assert lines[1].startswith("The 5,897 unlabelled images helped: 27.0 % of the test images")
+    assert lines[2] == "That is 14.0 percentage points fewer errors (95 % interval: 4.1 to 23.9)."
 
 
 def test_the_card_claims_no_more_than_the_interval_allows():
     estimate = fit_example()["estimate"] | {"difference": {"points": 3.0, "low": -7.0, "high": 13.0}}
     card = model_card(fit_example(estimate=estimate))
-    assert "images helped: Mean Teacher errs on 27.0 % of the held-out" not in card
-    assert "The labels do not suffice to tell" in card
+    assert "images helped: 27.0 % of the test" not in card
+    assert "too few labels to tell whether the unlabelled images helped: the error is 27.0 % with Mean Teacher" in card
 
 
 def test_errors_classes_and_confusions_are_tables_and_lists():
@@ -26,13 +26,16 @@ def test_errors_classes_and_confusions_are_tables_and_lists():
     assert "| Model | Error | 95 % interval | Wrong of 100 |\n| --- | ---: | ---: | ---: |\n" in card
     assert "| Mean Teacher | 27.0 % | 19.3 to 36.4 % | 27 |" in card
     assert "| oak leaf | 50.0 % | 6 of 12 | 50 |" in card
-    assert "- oak leaf taken for beech leaf: 4 of 12" in card
-    assert "11.2 before calibration (temperature 1.37)" in card
+    assert "- oak leaf mistaken for beech leaf: 4 of 12" in card
+    assert "(11.2 before the confidence was adjusted, with temperature 1.37)" in card
 
 
 def test_the_model_and_its_data_are_described():
     card = model_card(fit_example())
-    assert "The model in this folder is the teacher of Mean Teacher. It sees an image as 32 × 32 pixels" in card
+    assert (
+        "The model in this folder is the one trained with Mean Teacher, on all images. It sees an image as 32 × 32 pix"
+        in card
+    )
     assert "- network: FastNet\n- parameters: 298,440\n" in card
     assert "6,300 images: 400 labelled, 5,897 unlabelled, 3 unreadable. Labels from: class folders." in card
 
@@ -42,10 +45,10 @@ def test_limits_name_alarms_problems_and_classes_with_few_labels():
     fit["vitals"]["mean-teacher"]["alarms"] = ["One class takes all."]
     fit["per_class"][0]["n_labelled"] = 3
     limits = model_card(fit).partition("## Where not to trust it")[2].partition("## ")[0]
-    assert "- Mean Teacher, while training: One class takes all." in limits
+    assert "- Mean Teacher, during training: One class takes all." in limits
     assert "- Warning in the data: 3 files could not be read" in limits
     assert "nearly the same" not in limits
-    assert "fewer than ten labels, 1 in number" in limits
+    assert "On the 1 class with fewer than ten labels" in limits
     assert "fewer than ten labels" not in model_card(fit_example())
 
 
@@ -53,9 +56,9 @@ def test_use_and_provenance_close_the_card():
     # The card travels with the model: it does not tell whose machine it comes from.
     card = model_card(fit_example(folder="/home/ann/fit"))
     assert "/home/ann" not in card
-    assert "meanteacher fit PHOTOS --labels DIR/labels.csv --from DIR --out NEW  # Learn again from more labels" in card
-    assert "DIR is the folder of this card, PHOTOS the photographs it was made from, OTHER is a folder of other" in card
-    assert "```python\nimport torch\n" in card
+    assert "meanteacher fit PHOTOS --labels DIR/labels.csv --from DIR --out NEW  # Train again with more labels" in card
+    assert "DIR is the folder of this card, PHOTOS is the folder of your photos, OTHER is a folder with other" in card
+    assert "```python\nimport meanteacher as mt\n\nmodel = mt.load('DIR')\n" in card
     assert "- Made: 2026-01-31T12:00:00Z\n- meanteacher: 0.1.0\n- python: 3.11.2" in card
     assert "- Time: 9 min 54 s" in card
 

@@ -152,10 +152,25 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
         say(console, "No problems found.")
 
 
-def report(folder: Annotated[Path, typer.Argument(help="The folder of a fit.")]) -> None:
-    """Write the report and the model card of a fit again, from its results."""
-    from meanteacher.fitting.results import read_fit, write_pages
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of fits, and folders with runs at any depth.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="HTML file for the page about runs.", show_default="report.html in the only folder of runs"),
+    ] = None,
+) -> None:
+    """Write the report of a fit again, or one page about runs.
 
-    # The folder may have been moved since.
-    write_pages(read_fit(folder) | {"folder": str(folder.resolve())}, folder)
-    say(Console(), f"Written: {folder / 'report.html'}, {folder / 'MODEL_CARD.md'}")
+    The page about runs shows the errors of each recipe with their spread over the seeds, the paper's result beside
+    them, the differences paired by seed, and the curves. A fit gets its own report.html and MODEL_CARD.md again.
+    """
+    from meanteacher.core import InputError
+    from meanteacher.report import RecordError, write_report
+
+    try:
+        written = write_report(folders, out)
+    except RecordError as error:
+        raise InputError(str(error)) from error
+    say(Console(), f"Written: {', '.join(map(str, written))}")

@@ -81,15 +81,15 @@ def draw_boundary(window: Window, probability: Floats, points: Points, labelled:
     Args:
         window: what `probability` covers
         probability: of class 1, at the places of `window.grid()`: [rows, columns]
-        points: small, in the colour of their true class, so that a point in the other colour's land is an error
-        labelled: large, with a shape a class
+        points: small, in the colour of their true class: one on the background of the other colour is an error
+        labelled: large, with one shape per class
         description: for readers who do not see it
     """
     grid = window.grid(probability.shape[1])
     if probability.shape != grid.shape[:2]:
         raise ValueError(
             f"probability has the shape {probability.shape}, the window's grid {grid.shape[:2]}: "
-            "give one probability a place of window.grid()."
+            "give one probability per place of window.grid()."
         )
     width, height = window.shape
     with styled():
@@ -119,7 +119,7 @@ def _background(axes: Axes, grid: Floats, probability: Floats) -> None:
 
 
 def _dots(places: Floats, colour: str) -> PathPatch:
-    """As one line of no length a dot, with round ends: a tenth of the text that as many circles take."""
+    """One line of no length per dot, with round ends: a tenth of the text that as many circles take."""
     path = Path(places.repeat(2, axis=0), [Path.MOVETO, Path.LINETO] * len(places))
     path.should_simplify = False
     return PathPatch(path, facecolor="none", edgecolor=colour, linewidth=2.2, capstyle="round", alpha=0.85, zorder=2)

@@ -1,69 +1,43 @@
-"""Recipes compared: a table of errors, paired differences, and the answer in sentences."""
+"""Recipes compared: a table of errors, and differences paired by label draw."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean, stdev
 
-from meanteacher.formats import count, percent, percentage
-from meanteacher.report.records import Part, Record, RecordError, complete_runs
-
-BASELINE = "supervised"
-"""The method the others are measured against."""
-
-METHODS = {
-    BASELINE: "Supervised-only",
-    "pseudo-label": "Pseudo-label",
-    "pseudo-ensemble": "Pseudo-Ensemble Agreement",
-    "gamma-model": "Gamma model",
-    "pi-model": "Pi model",
-    "temporal-ensembling": "Temporal Ensembling",
-    "improved-gan": "Improved GAN",
-    "vat": "VAT",
-    "vat-entmin": "VAT + EntMin",
-    "mean-teacher": "Mean Teacher",
-    "mean-teacher-vat": "Mean Teacher + VAT",
-    "fixmatch": "FixMatch",
-    "freematch": "FreeMatch",
-}
+from meanteacher.formats import BASELINE, METHODS, display_name, percentage
+from meanteacher.report.records import Claim, Part, Record, RecordError, complete_runs
 
 
-def display_name(method: str) -> str:
-    """The name of a method at the start of a line.
-
-    >>> display_name("mean-teacher")
-    'Mean Teacher'
-    >>> display_name("a-new-method")
-    'A new method'
-    """
-    spaced = method.replace("-", " ")
-    return METHODS.get(method, spaced[:1].upper() + spaced[1:])
-
-
-def name_in_sentence(name: str) -> str:
-    """The same name within a sentence: the baseline's is a plain word, the others are proper names.
-
-    >>> name_in_sentence("Supervised-only"), name_in_sentence("Mean Teacher")
-    ('supervised-only', 'Mean Teacher')
-    """
-    baseline = METHODS[BASELINE]
-    return baseline.lower() + name.removeprefix(baseline) if name.startswith(baseline) else name
-
-
-def place(method: str) -> tuple[int, str]:
-    """The baseline first, then the paper's order, then any other by name."""
+def place(method: str, recipe: str = "") -> tuple[int, str, list[str | int]]:
+    """The order of tables: the baseline, the paper's order, any other method by name; minutes-3 before minutes-10."""
     known = list(METHODS)
-    return (known.index(method) if method in known else len(known), method)
+    numbers_as_such = [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", recipe)]
+    return (known.index(method) if method in known else len(known), method, numbers_as_such)
+
+
+def shared_path(names: Iterable[str]) -> str:
+    """What names have in common from their start.
+
+    >>> shared_path(["fast/svhn-500", "fast/svhn-500/supervised"]), shared_path(["digits/vat", "moons/vat"])
+    ('fast/svhn-500', '')
+    """
+    columns = zip(*(name.split("/") for name in names), strict=False)
+    return "/".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def recipe_labels(records: Iterable[Record]) -> dict[str, str]:
-    """recipe -> its method's name, with the recipe's own beside it where several share the method."""
+    """recipe -> its method's name; where several recipes share the method, with what tells them apart."""
     methods = {record.recipe: record.method for record in records}
     n_recipes = Counter(methods.values())
-    return {
-        recipe: f"{display_name(method)} ({recipe})" if n_recipes[method] > 1 else display_name(method)
-        for recipe, method in methods.items()
-    }
+    labels = {}
+    for recipe, method in methods.items():
+        parents = [other.rpartition("/")[0] for other, its in methods.items() if its == method]
+        own = recipe.removeprefix(shared_path(parents)).lstrip("/")
+        labels[recipe] = f"{display_name(method)} ({own})" if n_recipes[method] > 1 else display_name(method)
+    return labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +46,7 @@ class Spread:
 
     mean: float
     deviation: float | None
-    """The standard deviation with n - 1 below the line; None for a single run, which has no spread."""
+    """The standard deviation with n - 1 in the denominator; None for a single run, which has no spread."""
     n: int
 
 
@@ -90,17 +64,18 @@ class Row:
     student: Spread | None
     teacher: Spread | None
     seconds: float
+    claim: Claim | None
 
 
 def summarise(records: Iterable[Record], *, part: Part = "test") -> list[Row]:
-    """One row a recipe: the baseline first, runs that did not finish left out."""
+    """One row per recipe: the baseline first, runs that did not finish left out."""
     groups: defaultdict[tuple[int, str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record.complete:
             groups[record.data.n_labelled, record.data.fingerprint, record.recipe].append(record)
     rows = []
     for (n_labelled, data, recipe), runs in groups.items():
-        one_run_a_seed(runs)
+        one_run_per_seed(runs)
         errors = [run.errors(part) for run in runs]
         rivals = [r for (n, d, _), rs in groups.items() if (n, d) == (n_labelled, data) for r in rs]
         rows.append(
@@ -115,9 +90,10 @@ def summarise(records: Iterable[Record], *, part: Part = "test") -> list[Row]:
                 student=spread([error.student for error in errors]),
                 teacher=spread([error.teacher for error in errors]),
                 seconds=fmean(run.seconds for run in runs),
+                claim=runs[0].claim,
             )
         )
-    return sorted(rows, key=lambda row: (row.n_labelled, row.data_fingerprint, place(row.method), row.recipe))
+    return sorted(rows, key=lambda row: (row.n_labelled, row.data_fingerprint, place(row.method, row.recipe)))
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -129,7 +105,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(fmean(measured), deviation, len(measured))
 
 
-def one_run_a_seed(runs: Sequence[Record]) -> dict[int, Record]:
+def one_run_per_seed(runs: Sequence[Record]) -> dict[int, Record]:
     """seed -> run. Averages over a run counted twice, or over two versions of a recipe, would be false."""
     by_seed: dict[int, Record] = {}
     for run in runs:
@@ -148,20 +124,20 @@ def one_run_a_seed(runs: Sequence[Record]) -> dict[int, Record]:
 
 def percent_spread(value: Spread | None, n_images: int) -> str:
     """Mean ± standard deviation in percent, for a cell of a table."""
-    if value is None:
-        return "–"
-    mean = percentage(value.mean, n_images)
-    return mean if value.deviation is None else f"{mean} ± {percentage(value.deviation, n_images)}"
+    return "–" if value is None else _plus_minus(percentage(value.mean, n_images), value.deviation, n_images)
+
+
+def _plus_minus(mean: str, reach: float | None, n_images: int) -> str:
+    return mean if reach is None else f"{mean} ± {percentage(reach, n_images)}"
 
 
 HEADER = ("Method", "Recipe", "Labels", "Runs", "Student error, %", "Teacher error, %")
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table: mean ± standard deviation over the runs."""
-    cells = [tuple(cell.replace("|", "\\|") for cell in _cells(row)) for row in rows]
-    lines = [HEADER, ("---", "---", "---:", "---:", "---:", "---:"), *cells]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], n_left: int = 1) -> str:
+    """A table whose first columns are aligned to the left and the others, which hold numbers, to the right."""
+    ruler = ["---"] * n_left + ["---:"] * (len(header) - n_left)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ruler, *rows))
 
 
 def to_text(rows: Sequence[Row]) -> str:
@@ -205,7 +181,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much more the other errs than the baseline, pair by pair; negative where it errs less."""
+    """How much higher the other's error is than the baseline's, pair by pair; negative where it is lower."""
 
     mean: float
     standard_error: float | None
@@ -221,6 +197,16 @@ class Difference:
         """Whether the mean is more than two standard errors away from zero."""
         return self.standard_error is not None and abs(self.mean) > 2 * self.standard_error
 
+    def cell(self, n_images: int) -> str:
+        """Percentage points with their sign ± the standard error, for a cell of a table."""
+        size = percentage(abs(self.mean), n_images)
+        sign = ("−" if self.mean < 0 else "+") if float(size) else ""
+        return _plus_minus(sign + size, self.standard_error, n_images)
+
+
+class NoPairsError(RecordError):
+    """Two recipes have no seed in common."""
+
 
 def paired_difference(records: Iterable[Record], baseline: str, other: str, *, part: Part = "test") -> Difference:
     """Compare two recipes run by run, the same seed on the same labelled set.
@@ -234,13 +220,17 @@ def paired_difference(records: Iterable[Record], baseline: str, other: str, *, p
         baseline: a recipe's name, or a method's if a single recipe here uses it.
         other: the same, for the recipe compared with the baseline.
         part: the images the errors are measured on.
+
+    Raises:
+        NoPairsError: the two have no seed in common.
+        RecordError: the runs of a pair are not on the same labelled set.
     """
     records = [record for record in records if record.complete]
-    ours = one_run_a_seed(_runs_of(records, baseline))
-    theirs = one_run_a_seed(_runs_of(records, other))
+    ours = one_run_per_seed(_runs_of(records, baseline))
+    theirs = one_run_per_seed(_runs_of(records, other))
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
-        raise RecordError(
+        raise NoPairsError(
             f"{baseline} and {other} have no seed in common: {sorted(ours)} and {sorted(theirs)}. "
             "Run both with the same seeds."
         )
@@ -281,68 +271,32 @@ LEADER = "mean-teacher"
 """The method an answer opens with, where it has run."""
 
 
-def answer(records: Sequence[Record], *, part: Part = "test") -> list[str]:
-    """The sentences that open a page, about complete runs with the same data and number of labels.
+def baselines(records: Iterable[Record]) -> dict[str, str | None]:
+    """recipe -> the supervised-only recipe it is compared with, Mean Teacher's recipes first.
 
-    The first sets Mean Teacher, or the first other method where it has not run, against supervised-only
-    training. Which one leads never depends on the errors: the best of many looks better than it is.
+    Of several, the one of the nearest name: fast/svhn-500 is compared with fast/svhn-500/supervised, and a recipe
+    changed with --set with the one that was changed in the same way. None where there is none.
     """
-    baseline, others = baseline_and_others(records)
-    if baseline is None:
-        sentences = [_alone(records, recipe, part) for recipe in others]
-        sentences += ["There are no supervised-only runs to compare with."]
-    elif not others:
-        sentences = [_alone(records, baseline, part), "There is no other method to compare with."]
-    else:
-        sentences = _compare(records, baseline, others[0], part)
-        sentences += [" ".join(_compare(records, baseline, other, part)) for other in others[1:]]
-    return [f"With {count(records[0].data.n_labelled, 'label')}, {sentences[0]}", *sentences[1:]]
-
-
-def baseline_and_others(records: Sequence[Record]) -> tuple[str | None, list[str]]:
-    """The recipe of the baseline, None if it has not run, and all others with Mean Teacher first."""
     methods = {record.recipe: record.method for record in complete_runs(records)}
-    names = sorted(methods, key=lambda recipe: (methods[recipe] != LEADER, place(methods[recipe]), recipe))
-    baseline = next((name for name in names if methods[name] == BASELINE), None)
-    return baseline, [name for name in names if name != baseline]
+    names = sorted(methods, key=lambda recipe: (methods[recipe] != LEADER, place(methods[recipe], recipe)))
+    found = [name for name in names if methods[name] == BASELINE]
+    return {
+        name: max(found, key=lambda each: _nearness(name, each), default=None) for name in names if name not in found
+    }
 
 
-def _compare(records: Sequence[Record], baseline: str, other: str, part: Part) -> list[str]:
-    """The comparison and, where it is not clear, the honest sentence about it."""
-    difference = paired_difference(records, baseline, other, part=part)
-    labels, n_images = recipe_labels(records), records[0].data.n_images(part)
-    ours = percent(fmean(pair.other for pair in difference.pairs), n_images)
-    theirs = percent(fmean(pair.baseline for pair in difference.pairs), n_images)
-    n_runs = len([record for record in records if record.complete and record.recipe in (baseline, other)])
-    shared = " that both ran" if n_runs > 2 * difference.n else ""
-    sentence = (
-        f"{labels[other]} errs on {ours} of the {part} images and {name_in_sentence(labels[baseline])} on "
-        f"{theirs}: {_points(difference, n_images)} over {count(difference.n, 'label draw')}{shared}."
-    )
-    return [sentence, *_caution(difference)]
+def _nearness(recipe: str, baseline: str) -> tuple[int, bool]:
+    (ours, _, our_change), (theirs, _, their_change) = recipe.partition("+"), baseline.partition("+")
+    return len(shared_path([ours, theirs])), our_change == their_change
 
 
-def _points(difference: Difference, n_images: int) -> str:
-    size = percentage(abs(difference.mean), n_images)
-    direction = "less" if difference.mean < 0 else "more"
-    text = f"{size} points {direction}" if float(size) else "no difference to that precision"
-    if difference.standard_error is None:
-        return text
-    return f"{text}, standard error {percentage(difference.standard_error, n_images)}"
-
-
-def _caution(difference: Difference) -> list[str]:
-    if difference.standard_error is None:
-        return ["One label draw cannot tell a better method from a luckier one."]
-    if not difference.clear:
-        return ["The difference is within two standard errors: these runs do not show which of the two is better."]
-    if difference.n == 2:
-        return ["A standard error from two label draws is itself uncertain: run more before relying on it."]
-    return []
-
-
-def _alone(records: Sequence[Record], recipe: str, part: Part) -> str:
-    runs = [record for record in records if record.complete and record.recipe == recipe]
-    over, n_images = spread([run.error(part) for run in runs]), runs[0].data.n_images(part)
-    several = f" (mean and standard deviation over {len(runs)} label draws)" if len(runs) > 1 else ""
-    return f"{recipe_labels(records)[recipe]} errs on {percent_spread(over, n_images)} % of the {part} images{several}."
+def baseline_differences(records: Sequence[Record], part: Part = "test") -> dict[str, Difference]:
+    """recipe -> its difference to the baseline, of the recipes that share a label draw with theirs."""
+    found = {}
+    for recipe, baseline in baselines(records).items():
+        try:
+            if baseline is not None:
+                found[recipe] = paired_difference(records, baseline, recipe, part=part)
+        except NoPairsError:
+            continue
+    return found

@@ -1,23 +1,25 @@
-"""Figures of runs as SVG: learning curves and dot plots."""
+"""Figures of runs and of fits as SVG: learning curves, dot plots, calibration."""
 
 import io
+import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import matplotlib as mpl
-from markupsafe import escape
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
-from meanteacher.formats import percentage
-from meanteacher.report.compare import one_run_a_seed, place, recipe_labels
+from meanteacher.formats import count, display_name, percent, percentage
+from meanteacher.report.compare import one_run_per_seed, place, recipe_labels
 from meanteacher.report.records import Errors, Part, Record, complete_runs
 
 INK = "#010203"
@@ -72,7 +74,7 @@ def styled() -> Iterator[None]:
         yield
 
 
-def to_svg(figure: Figure, description: str) -> str:
+def to_svg(figure: Figure, description: str, details: str = "") -> str:
     """The figure as one `<svg>` element: the same figure always gives the same text.
 
     Colours become custom properties, so that a page can lighten them in dark mode and the element still
@@ -90,6 +92,9 @@ def to_svg(figure: Figure, description: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+    if details:
+        words = f"<title>{escape(description)}</title><desc>{escape(details)}</desc>"
+        svg = svg.replace(">", f">{words}", 1)
     svg = svg.replace(INK, "currentColor")
     for colour in COLOURS:
         svg = svg.replace(colour, page_colour(colour))
@@ -115,7 +120,7 @@ class Series:
 def learning_curves(records: Sequence[Record], *, part: Part = "test") -> str:
     """Error over steps, the mean of the runs: the teacher solid, in a band from its lowest run to its highest.
 
-    The student is dashed and has no band: two bands a method would hide each other. Only steps that all
+    The student is dashed and has no band: two bands per method would hide each other. Only steps that all
     runs of a recipe evaluated are drawn, for a mean over changing runs would jump where no run does.
     """
     everything = all_series(records)
@@ -139,13 +144,17 @@ def learning_curves(records: Sequence[Record], *, part: Part = "test") -> str:
         axes.set_xlabel("Step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
         axes.set_title(f"{part.capitalize()} error, %", loc="left", fontsize=9)
         _legend(figure, axes, everything, any_student)
         return to_svg(figure, f"{part.capitalize()} error over steps, {_scope(everything)}")
 
 
 def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
-    """The error of every run, a row a recipe; a line joins the runs on the same labelled set."""
+    """The error of every run, one row per recipe; a line joins the runs on the same labelled set.
+
+    A dotted bar is the error that the paper reports.
+    """
     everything = all_series(records)
     with styled():
         figure = Figure(figsize=(WIDTH, 1.0 + 0.75 * len(everything)), layout="constrained")
@@ -154,25 +163,15 @@ def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
         for row, series in enumerate(everything):
             errors = {(run.seed, run.split_fingerprint): 100 * run.error(part) for run in series.runs}
             for draw in [draw for draw in errors if draw in before]:
-                axes.plot(
-                    [before[draw], errors[draw]],
-                    [row - 1, row],
-                    color=INK,
-                    alpha=0.25,
-                    linewidth=0.8,
-                    zorder=1,
-                )
-            axes.plot(
-                list(errors.values()),
-                [row] * len(errors),
-                series.marker,
-                color=series.colour,
-                alpha=0.75,
-                markersize=6,
-                markeredgewidth=0,
-            )
+                ends = [before[draw], errors[draw]]
+                axes.plot(ends, [row - 1, row], color=INK, alpha=0.25, linewidth=0.8, zorder=1)
+            dots: dict[str, Any] = {"color": series.colour, "alpha": 0.75, "markersize": 6, "markeredgewidth": 0}
+            axes.plot(list(errors.values()), [row] * len(errors), series.marker, **dots)
             mean = fmean(run.error(part) for run in series.runs)
             axes.plot([100 * mean] * 2, [row - 0.2, row + 0.2], color=series.colour, linewidth=2)
+            claim = series.runs[0].claim
+            if claim is not None and part == "test":
+                axes.plot([claim.error] * 2, [row - 0.2, row + 0.2], ":", color=INK, linewidth=1.5)
             axes.annotate(
                 percentage(mean, series.runs[0].data.n_images(part)),
                 (100 * mean, row - 0.2),
@@ -181,7 +180,7 @@ def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
                 ha="center",
             )
             before = errors
-        axes.set_yticks(range(len(everything)), ["\n".join(textwrap.wrap(s.label, 18)) for s in everything])
+        axes.set_yticks(range(len(everything)), [_wrapped(s.label, 18) for s in everything])
         axes.set_ylim(len(everything) - 0.6, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -189,6 +188,10 @@ def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel(f"{part.capitalize()} error, %")
         return to_svg(figure, f"{part.capitalize()} error of every run, {_scope(everything)}")
+
+
+def _wrapped(label: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(label, width, break_on_hyphens=False, break_long_words=False))
 
 
 def all_series(records: Sequence[Record]) -> list[Series]:
@@ -200,9 +203,9 @@ def all_series(records: Sequence[Record]) -> list[Series]:
         by_recipe[run.recipe].append(run)
     taken: set[str] = set()
     series = []
-    ordered = sorted(by_recipe.items(), key=lambda item: (place(item[1][0].method), item[0]))
+    ordered = sorted(by_recipe.items(), key=lambda item: place(item[1][0].method, item[0]))
     for i, (recipe, its_runs) in enumerate(ordered):
-        one_run_a_seed(its_runs)
+        one_run_per_seed(its_runs)
         own = PALETTE.get(its_runs[0].method)
         free = [colour for colour in OTHERS if colour not in taken] or list(OTHERS)
         colour = own if own is not None and own not in taken else free[0]
@@ -255,10 +258,10 @@ def _error_axis(axes: Axes, values: Sequence[float]) -> None:
 
 def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_student: bool) -> None:
     methods = [
-        Line2D([], [], color=series.colour, linewidth=1.6, label="\n".join(textwrap.wrap(series.label, 48)))
-        for series in everything
+        Line2D([], [], color=series.colour, linewidth=1.6, label=_wrapped(series.label, 48)) for series in everything
     ]
-    n_columns = _columns([len(series.label) for series in everything])
+    longest = max(len(series.label) for series in everything)
+    n_columns = max(1, min(3, 62 // (longest + 8)))  # as many as the width of the figure holds
     figure.legend(handles=methods, loc="outside lower left", ncols=n_columns, frameon=False)
     if any_student:
         teacher = Line2D([], [], color=INK, linewidth=1.2, label="teacher")
@@ -266,14 +269,76 @@ def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_studen
         axes.legend(handles=[teacher, student], loc="upper right", frameon=False)
 
 
-def _columns(lengths: Sequence[int]) -> int:
-    """As many columns as the width of the figure holds, for labels of these lengths set column by column.
+def fit_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Markup:
+    """Error over steps of the baseline, the student and the teacher; the teacher is drawn boldest.
 
-    >>> _columns([15, 8, 12]), _columns([15, 8, 12, 19, 28]), _columns([40, 40])
-    (3, 2, 1)
+    The baseline has one line: its averaged network where there is one, as for Mean Teacher.
     """
-    for n in range(min(3, len(lengths)), 1, -1):
-        height = -(-len(lengths) // n)
-        if sum(max(lengths[i : i + height]) + 8 for i in range(0, len(lengths), height)) <= 62:
-            return n
-    return 1
+    lines = {
+        display_name("supervised"): (_points_of(curves, "supervised", "teacher", "student"), "supervised", "-", 1.4),
+        "Student": (_points_of(curves, "mean-teacher", "student"), "mean-teacher", "--", 1.1),
+        "Teacher": (_points_of(curves, "mean-teacher", "teacher"), "mean-teacher", "-", 2.0),
+    }
+    drawn = {label: line for label, line in lines.items() if line[0]}
+    if not drawn:
+        return Markup("")
+    with styled():
+        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+        axes = figure.add_subplot()
+        for label, (points, method, dashes, width) in drawn.items():
+            # One evaluation is no line, but it is still a point.
+            marker = "o" if len(points) == 1 else ""
+            axes.plot(
+                *zip(*points, strict=True), dashes, marker=marker, color=PALETTE[method], linewidth=width, label=label
+            )
+        axes.set(xlim=(0, None), ylim=(0, None))
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+        axes.set_xlabel("Step")
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+        axes.set_title("Error, %", loc="left", fontsize=9)
+        figure.legend(loc="outside lower left", ncols=3, frameon=False, columnspacing=2.5)
+        ends = ", ".join(f"{label} {percent(points[-1][1] / 100)}" for label, (points, *_) in drawn.items())
+        return Markup(to_svg(figure, "Learning curves", f"Error over training steps. At the last step: {ends}."))
+
+
+def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Markup:
+    """How often the model is right at each level of confidence; on the diagonal the two agree.
+
+    The whiskers are the intervals that fit.json holds: a few images off the diagonal prove nothing.
+    """
+    filled = [each for each in bins if each["n"]]
+    if not filled:
+        return Markup("")
+    largest = max(each["n"] for each in filled)
+    with styled():
+        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([0, 100], [0, 100], ":", color=INK, alpha=0.55, linewidth=1)
+        for each in filled:
+            x, y = 100 * each["confidence"], 100 * each["accuracy"]
+            if "accuracy_low" in each:
+                ends = [100 * each["accuracy_low"], 100 * each["accuracy_high"]]
+                axes.plot([x, x], ends, color=PALETTE["mean-teacher"], alpha=0.45, linewidth=1.4)
+            size = 3 + 7 * math.sqrt(each["n"] / largest)
+            axes.plot([x], [y], "o", color=PALETTE["mean-teacher"], markersize=size, markeredgewidth=0)
+        axes.set(xlim=(0, 101), ylim=(0, 102), xticks=range(0, 101, 20), yticks=range(0, 101, 20))
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+        axes.set_xlabel("Confidence, %")
+        axes.set_title("Right, %", loc="left", fontsize=9)
+        groups = "; ".join(
+            f"{count(each['n'])}, {percent(each['confidence'])} sure, {percent(each['accuracy'])} right"
+            for each in filled
+        )
+        return Markup(to_svg(figure, "Calibration", f"Confidence and how often the model is right. {groups}."))
+
+
+def _points_of(
+    curves: Mapping[str, Sequence[Mapping[str, Any]]], method: str, *networks: str
+) -> list[tuple[int, float]]:
+    """(step, error in percent) of the first of the networks that was evaluated."""
+    for network in networks:
+        points = [(p["step"], 100 * p[network]) for p in curves.get(method) or () if p.get(network) is not None]
+        if points:
+            return points
+    return []

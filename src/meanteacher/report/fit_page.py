@@ -1,184 +1,242 @@
-"""One offline HTML page about a fit: the answer first, then all that stands behind it."""
+"""One offline HTML page about a fit: the answer first, then what it is based on."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from meanteacher.formats import BASELINE, certainty, count, display_name, percent, points
+from meanteacher.report import fit_tables
+from meanteacher.report.figures import fit_curves, reliability_diagram
+from meanteacher.report.fit_tables import OURS, Fit
+from meanteacher.report.page import render
+from meanteacher.report.records import RecordError
 
-from meanteacher.formats import certainty, count, percent, points
-from meanteacher.report import fit_tables, fit_text
-from meanteacher.report.compare import METHODS, display_name
-from meanteacher.report.fit_tables import fit_curves, reliability_diagram
-from meanteacher.report.fit_text import BASELINE, OURS, Fit, commands, placeholders, python_code
-from meanteacher.report.page import duration
-
-N_NAMES = 50
-"""As many as a reader looks at. All of them are in fit.json."""
-
-READINGS = {
-    "gradients": "Gradient",
-    "distance": "Distance of student and teacher",
-    "labelled_share": "Labelled share of a batch",
-    "largest_class_share": "Share of the class predicted most",
-}
-
-SEVERITIES = ("problem", "warning", "note")
-
-ABOUT_CLASSES = ("no-label-class", "tiny-class", "unequal-classes", "flip")
-"""Kinds of findings whose names are of classes, in a fit.json that does not say so itself."""
-
-PLAN = {
-    "minutes": "Minutes allowed",
-    "size": "Pixels a side",
-    "width": "Width",
-    "steps": "Steps",
-    "seconds_per_step": "Seconds a step",
-    "network": "Network",
-    "n_parameters": "Parameters",
-    "flip": "Mirrored views",
-}
+SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What the vitals said: alarms by method, and the last readings as a table."""
+def read_fit(folder: str | Path) -> dict[str, Any]:
+    """What fit.json in a folder holds.
 
-    alarms: Sequence[tuple[str, str]]
-    methods: Sequence[str]
-    readings: Sequence[tuple[str, Sequence[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class ShownFinding:
-    """A finding, with as many names as a reader looks at."""
-
-    severity: str
-    sentence: str
-    names: Sequence[str]
-    n_names: int
-    counted: str
-    """How many names there are, and of what: 26 classes."""
+    Raises:
+        RecordError: there is none, or it is not one that this version wrote.
+    """
+    path = Path(folder) / "fit.json"
+    try:
+        fit = json.loads(path.read_text(encoding="utf-8"))
+        schema = fit["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{folder} holds no complete fit ({error}). Give the --out of one.") from error
+    if schema != SCHEMA or not isinstance(fit, dict):
+        raise RecordError(f"{path} has the schema {schema}, this version reads {SCHEMA}. Fit again.")
+    return fit
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A part of the time, and its share in percent."""
-
-    label: str
-    time: str
-    share: str
+MAY_BE_ABSENT = ("estimate", "plan", "timing", "created")
+"""Of what the template reads itself."""
 
 
-def health(fit: Fit) -> Health | None:
-    """None where the fit recorded no vitals at all."""
-    vitals = {method: its for method, its in (fit.get("vitals") or {}).items() if its}
-    if not vitals:
-        return None
-    methods = [method for method in (OURS, BASELINE) if method in vitals]
-    methods += [method for method in vitals if method not in methods]
-    alarms = [(display_name(m), _sentence(alarm)) for m in methods for alarm in vitals[m].get("alarms") or ()]
-    tables = {method: _readings(vitals[method].get("readings")) for method in methods}
-    labels = list(dict.fromkeys(label for table in tables.values() for label in table))
-    rows = [(label, [tables[method].get(label, "–") for method in methods]) for label in labels]
-    return Health(alarms, [display_name(method) for method in methods], rows)
-
-
-def findings(fit: Fit) -> list[ShownFinding] | None:
-    """The most serious first; None where the data were not checked."""
-    found = fit.get("findings")
-    if found is None:
-        return None
-    ranked = sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))
-    return [
-        ShownFinding(each["severity"], each["sentence"], names[:N_NAMES], len(names), _counted(each, len(names)))
-        for each in ranked
-        for names in [list(each.get("names") or ())]
-    ]
-
-
-def _counted(finding: Mapping[str, Any], n: int) -> str:
-    about = finding.get("about") or ("class" if finding.get("kind") in ABOUT_CLASSES else "image")
-    return count(n, "class", "classes") if about == "class" else count(n, "image")
-
-
-def plan(fit: Fit) -> list[tuple[str, str]]:
-    """What was decided before training, in words."""
-    decided = fit.get("plan") or {}
-    shown = {label: decided[key] for key, label in PLAN.items() if decided.get(key) is not None}
-    return list(_flat(shown).items())
-
-
-def made_with(fit: Fit) -> list[tuple[str, str]]:
-    """The versions and the machine."""
-    tools = {"meanteacher": fit.get("version")} | dict(fit.get("environment") or {})
-    return [(tool, "not recorded" if value is None else str(value)) for tool, value in tools.items()]
-
-
-def spans(fit: Fit) -> list[Span]:
-    """The parts of the time in the order in which they ran."""
-    parts = (fit.get("timing") or {}).get("parts") or {}
-    total = sum(parts.values()) or 1.0
-    return [
-        Span(display_name(part), duration(seconds), f"{100 * seconds / total:.2f}") for part, seconds in parts.items()
-    ]
-
-
-def _sentence(alarm: str | Mapping[str, Any]) -> str:
-    """Alarms are sentences, or records of one with the step at which it was raised."""
-    if isinstance(alarm, str):
-        return alarm
-    at = "" if alarm.get("step") is None else f" (step {alarm['step']:,})"
-    return f"{alarm['sentence']}{at}"
-
-
-def _readings(readings: Any) -> dict[str, str]:
-    """The last of several readings, flat."""
-    last = readings[-1] if isinstance(readings, Sequence) and readings else readings
-    return _flat(
-        {
-            READINGS.get(key, display_name(key.replace("_", "-"))): (
-                percent(value) if key.endswith("_share") and value is not None else value
-            )
-            for key, value in (last or {}).items()
-        }
+def fit_page(fit: Fit) -> str:
+    """The page as text, a pure function of fit.json. What is missing there is left out."""
+    estimate, calibration = fit.get("estimate"), fit.get("calibration")
+    bins = (calibration or {}).get("bins") or ()
+    return render(
+        "fit.html.jinja",
+        fit={**dict.fromkeys(MAY_BE_ABSENT), **fit},
+        data=fit["data"],
+        lead=lead(fit),
+        difference=difference_sentence(fit),
+        apart=(estimate or {}).get("difference"),
+        shipped=shipped_sentence(fit),
+        tested=tested_sentence(fit) if estimate else "",
+        confidence=confidence(fit) if estimate else "",
+        intervals=fit_tables.intervals(fit),
+        curves=fit_curves(fit.get("curves") or {}),
+        matrix=fit_tables.matrix(fit),
+        pairs=fit_tables.confused_pairs(fit),
+        classes=fit_tables.class_rows(fit),
+        groups=gallery(fit),
+        calibration=calibration,
+        calibrated=calibration_sentence(fit),
+        reliability=reliability_diagram(bins),
+        whiskers=any("accuracy_low" in each for each in bins),
+        health=fit_tables.health(fit),
+        findings=fit_tables.findings(fit),
+        plan=fit_tables.plan(fit),
+        spans=fit_tables.spans(fit),
+        made_with=fit_tables.made_with(fit),
+        placeholders=placeholders(fit, where="page"),
+        commands=commands(fit),
+        python=python_code(fit),
     )
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as words, with one label for each of several.
+def lead(fit: Fit) -> str:
+    """The answer in a sentence: the fit's own, unless it claims more than the interval of the difference supports."""
+    if supported(fit):
+        return str(fit["answer"]["sentence"])
+    estimate = fit.get("estimate") or {}
+    names = {OURS: display_name(OURS), BASELINE: f"{display_name(BASELINE).lower()} training"}
+    errors = [
+        f"{percent(estimate[method]['error'], estimate['n'])} with {name}"
+        for method, name in names.items()
+        if estimate.get(method)
+    ]
+    told = f": the error is {' and '.join(errors)}" if errors else ""
+    return f"There are too few labels to tell whether the unlabelled images helped{told}."
 
-    >>> _flat({"Steps": 1500, "Seconds a step": {"mean-teacher": 0.25}})
-    {'Steps': '1,500', 'Seconds a step, Mean Teacher': '0.25'}
+
+def supported(fit: Fit) -> bool:
+    """Whether the interval of the difference excludes zero on the side that the answer claims, if it claims one."""
+    helped, difference = fit["answer"]["helped"], (fit.get("estimate") or {}).get("difference")
+    if helped == "yes":
+        return bool(difference and difference["low"] > 0)
+    return helped != "no" or bool(difference and difference["high"] < 0)
+
+
+def difference_sentence(fit: Fit) -> str:
+    """How far the two errors lie apart and how sure that is; empty where only one model was tested.
+
+    >>> difference = {"points": 14.0, "low": 4.0, "high": 24.0}
+    >>> difference_sentence({"estimate": {"n": 100, "confidence": 0.95, "difference": difference}})
+    'That is 14.0 percentage points fewer errors (95 % interval: 4.0 to 24.0).'
     """
-    flat: dict[str, str] = {}
-    for label, value in values.items():
-        several = (
-            {f"{label}, {METHODS.get(name, name)}": its for name, its in value.items()}
-            if isinstance(value, Mapping)
-            else {label: value}
+    difference = (fit.get("estimate") or {}).get("difference")
+    if not difference:
+        return ""
+    seen, low, high = (difference[key] for key in ("points", "low", "high"))
+    interval = f"{confidence(fit)} interval"
+    if low > 0 or high < 0:
+        ends = sorted((abs(low), abs(high)))
+        return f"That is {_fewer(seen)} ({interval}: {points(ends[0])} to {points(ends[1])})."
+    return (
+        f"The difference of {points(abs(seen))} percentage points may be chance: the {interval} reaches from "
+        f"{_fewer(high)} to {_fewer(low)}."
+    )
+
+
+def _fewer(difference: float) -> str:
+    return f"{points(abs(difference))} percentage points {'fewer' if difference > 0 else 'more'} errors"
+
+
+def tested_sentence(fit: Fit) -> str:
+    """Which images the models were tested on, and what that is worth."""
+    estimate = fit["estimate"]
+    if estimate["how"] == "held-out":
+        were = "was" if estimate["n"] == 1 else "were"
+        tested = (
+            f"{estimate['n']:,} of the {count(fit['data']['n_labelled'], 'labelled image')} {were} kept apart as test "
+            "images: neither model learned from them."
         )
-        flat |= {name: _plain(its) for name, its in several.items()}
-    return flat
+    else:
+        tested = (
+            f"Each of the {count(estimate['n'], 'labelled image')} was a test image once, for models that learned from "
+            "the others only (cross-validation). The model in this folder learned from all of them and is probably "
+            "slightly better."
+        )
+    return (
+        f"{tested} A {confidence(fit)} interval contains the true error for images like these in {confidence(fit)} of "
+        "all cases. The better of the two models is kept, which makes its error look slightly too low. Photos from "
+        "another camera or another season may be harder."
+    )
 
 
-def _plain(value: object) -> str:
-    """A value of the record as a reader writes it.
+def shipped_sentence(fit: Fit) -> str:
+    """Which of the two models is in the folder."""
+    shipped = fit["answer"]["shipped"]
+    if shipped == OURS:
+        return f"The model in this folder is the one trained with {display_name(OURS)}, on all images."
+    return f"The model in this folder is the {display_name(shipped).lower()} one, trained on the labelled images alone."
 
-    >>> _plain(True), _plain(20400), _plain(0.123456), _plain(None), _plain("FastNet")
-    ('yes', '20,400', '0.123', '–', 'FastNet')
+
+def calibration_sentence(fit: Fit) -> str:
+    """How reliable a confidence is; empty where that was not measured."""
+    calibration = fit.get("calibration")
+    if not calibration:
+        return ""
+    before, after = (points(100 * calibration[key]) for key in ("before", "after"))
+    n = sum(each["n"] for each in calibration.get("bins") or ())
+    better = "" if calibration["after"] < calibration["before"] else "no better than "
+    rough = f" Measured on {count(n)} only, this is a rough figure." if 0 < n < 1000 else ""
+    return (
+        f"The model's confidence and how often it is right differ by {after} percentage points on average ({better}"
+        f"{before} before the confidence was adjusted, with temperature {calibration['temperature']:.2f}).{rough}"
+    )
+
+
+def confidence(fit: Fit) -> str:
+    """The coverage of the intervals, such as 95 %."""
+    return f"{100 * fit['estimate'].get('confidence', 0.95):g} %"
+
+
+_MODEL, _PHOTOS = "DIR", "PHOTOS"
+"""Stand for the paths where they are not known or not to be told."""
+
+_PYTHON = """\
+import meanteacher as mt
+
+model = mt.load(FOLDER)
+print(model.predict("photo.jpg"))
+"""
+
+
+def commands(fit: Fit) -> list[tuple[str, str]]:
+    """What each is for, and the command, with the real paths as far as fit.json has them."""
+    folder, photos = _folder(fit), _photos(fit)
+    model, images = _quoted(folder) or _MODEL, _quoted(photos) or _PHOTOS
+    labels = _quoted(f"{folder}/labels.csv") if folder else f"{_MODEL}/labels.csv"
+    again = "Train again with more labels"
+    use = [
+        ("Classify other photos", f"meanteacher predict {model} OTHER"),
+        ("Test the model on other photos with labels", f"meanteacher evaluate {model} OTHER"),
+    ]
+    if (fit.get("data") or {}).get("source") == "npz":
+        # Its labels are in the file itself, where the labelling page cannot add any.
+        use += [(again, f"meanteacher fit {images} --from {model} --out NEW")]
+    else:
+        use += [
+            ("Label the images that would help most", f"meanteacher label {images} --run {model}"),
+            (again, f"meanteacher fit {images} --labels {labels} --from {model} --out NEW"),
+        ]
+    return [*use, ("Export it for use without Python", f"meanteacher export {model} --onnx")]
+
+
+def placeholders(fit: Fit, where: str) -> str:
+    """What the words in capitals stand for."""
+    unknown = [] if _folder(fit) else [f"{_MODEL} is the folder of this {where}"]
+    unknown += [] if _photos(fit) else [f"{_PHOTOS} is the folder of your photos"]
+    return ", ".join([*unknown, "OTHER is a folder with other photos", "NEW is a new folder"]) + "."
+
+
+def python_code(fit: Fit) -> str:
+    """The same in Python."""
+    return _PYTHON.replace("FOLDER", repr(_folder(fit) or _MODEL))
+
+
+def _folder(fit: Fit) -> str:
+    return str(fit.get("folder") or "")
+
+
+def _photos(fit: Fit) -> str:
+    return str((fit.get("data") or {}).get("photos") or "")
+
+
+def _quoted(path: str) -> str:
+    r"""As a shell takes it for one word. Bytes that are no text are written as bash and zsh read them.
+
+    >>> print(_quoted("/home/ann/my photos"), _quoted("/photos"), _quoted("caf\udce9"))
+    '/home/ann/my photos' /photos $'caf\xe9'
     """
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if not path or path.isprintable():
+        return path and shlex.quote(path)
+    escaped = [
+        chr(byte) if chr(byte).isprintable() and byte < 128 and chr(byte) not in "'\\" else f"\\x{byte:02x}"
+        for byte in path.encode("utf-8", "surrogateescape")
+    ]
+    return f"$'{''.join(escaped)}'"
 
 
 THUMB = re.compile(r"data:image/(?:jpeg|png);base64,[A-Za-z0-9+/]+={0,2}")
@@ -189,9 +247,9 @@ N_PICTURES = 24
 """As many of a kind as a reader looks at."""
 
 GROUPS = {
-    "most_confident": ("Surest", "The model is surest of these. A wrong one here is worth a second look."),
-    "least_confident": ("Least sure", "The model can hardly decide on these."),
-    "label_next": ("To label next", "Labels for these would teach the model most; label-next.csv lists them."),
+    "most_confident": ("Most certain", "The model is most certain of these. If one is wrong, look at others like it."),
+    "least_confident": ("Least certain", "The model can hardly decide what these are."),
+    "label_next": ("To label next", "Labels for these would help the model most. They are listed in label-next.csv."),
 }
 
 
@@ -207,20 +265,11 @@ class Picture:
     thumb: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Pictures that were chosen for the same reason."""
-
-    heading: str
-    sentence: str
-    pictures: Sequence[Picture]
-
-
-def gallery(fit: Fit) -> list[Group]:
-    """The groups that hold a picture."""
+def gallery(fit: Fit) -> list[tuple[str, str, list[Picture]]]:
+    """The groups that hold a picture: heading, sentence, pictures."""
     groups = fit.get("gallery") or {}
     return [
-        Group(heading, sentence, [_picture(each) for each in groups[key][:N_PICTURES]])
+        (heading, sentence, [_picture(each) for each in groups[key][:N_PICTURES]])
         for key, (heading, sentence) in GROUPS.items()
         if groups.get(key)
     ]
@@ -246,71 +295,3 @@ def _picture(each: Mapping[str, Any]) -> Picture:
         reason=each.get("reason") or "",
         thumb=safe_thumb(each.get("thumb")),
     )
-
-
-TEMPLATE, STYLE, HOUSE = "fit.html.jinja", "fit.css", "page.html.jinja"
-
-MAY_BE_ABSENT = ("estimate", "plan", "timing", "created")
-"""Of what the template reads itself."""
-
-
-def fit_page(fit: Fit) -> str:
-    """The page as text, a pure function of fit.json. Every name in it is escaped; what is missing is left out."""
-    estimate = fit.get("estimate")
-    calibration = fit.get("calibration")
-    html = _template().render(
-        fit={**dict.fromkeys(MAY_BE_ABSENT), **fit},
-        data=fit["data"],
-        style=Markup(_house_style() + _text(STYLE)),
-        lead=fit_text.lead(fit),
-        difference=fit_text.difference_sentence(fit),
-        apart=(estimate or {}).get("difference"),
-        shipped=fit_text.shipped_sentence(fit),
-        judged=fit_text.judged_sentence(fit) if estimate else "",
-        confidence=fit_text.confidence(fit) if estimate else "",
-        intervals=fit_tables.intervals(fit),
-        curves=fit_curves(fit.get("curves") or {}),
-        matrix=fit_tables.matrix(fit),
-        pairs=fit_tables.confused_pairs(fit),
-        classes=fit_tables.class_rows(fit),
-        groups=gallery(fit),
-        calibration=calibration,
-        calibrated=fit_text.calibration_sentence(fit),
-        reliability=reliability_diagram((calibration or {}).get("bins") or ()),
-        health=health(fit),
-        findings=findings(fit),
-        plan=plan(fit),
-        spans=spans(fit),
-        made_with=made_with(fit),
-        placeholders=placeholders(fit, where="page"),
-        commands=commands(fit),
-        python=python_code(fit),
-    )
-    # A name of a file can hold what no text file may: it is shown as an escape, and the page can be written.
-    return html.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(count=count)
-    environment.filters.update(duration=_duration, points=points, unbroken=_unbroken)
-    return environment.from_string(_text(TEMPLATE))
-
-
-def _house_style() -> str:
-    """The style sheet of the page of records: pages of one house look alike."""
-    return _text(HOUSE).partition("<style>")[2].partition("</style>")[0]
-
-
-def _duration(seconds: float) -> str:
-    return duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _unbroken(sentence: str) -> str:
-    """A number and its unit stay on one line."""
-    return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
-
-
-def _text(name: str) -> str:
-    return files("meanteacher.report").joinpath(name).read_text(encoding="utf-8")

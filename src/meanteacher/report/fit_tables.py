@@ -1,22 +1,20 @@
-"""Tables and figures of a fit."""
+"""Tables and lists of a fit, as its page and its model card show them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup, escape
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from meanteacher.formats import BASELINE, METHODS, count, display_name, duration, percent, percentage
+from meanteacher.report.figures import PALETTE, page_colour
 
-from meanteacher.formats import count, percent, percentage
-from meanteacher.report.compare import display_name
-from meanteacher.report.figures import INK, PALETTE, WIDTH, page_colour, styled, to_svg
-from meanteacher.report.fit_text import BASELINE, OURS, Fit
+Fit = Mapping[str, Any]
+"""The content of fit.json. Only `title`, `answer` and `data` must be there."""
+
+OURS = "mean-teacher"
 
 MOST_CLASSES = 20
-"""A matrix of more is no picture any more: the pairs that are confused most often are listed instead."""
+"""A larger matrix cannot be read: the pairs that are confused most often are listed instead."""
 
 N_PAIRS = 20
 
@@ -58,10 +56,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Confused:
-    """Images of one class that were taken for another."""
+    """Images of one class that were mistaken for another."""
 
     true: str
-    taken_for: str
+    mistaken_for: str
     n: int
     of: int
 
@@ -117,12 +115,12 @@ def class_rows(fit: Fit) -> list[ClassRow]:
             name=row["name"],
             n_labelled=row["n_labelled"],
             n_predicted=row.get("n_predicted"),
-            error="–" if not judged else percent(row["error"]),
-            wrong="" if not judged else f"{round(row['error'] * row['n_judged']):,} of {row['n_judged']:,}",
-            bar="0" if not judged else f"{100 * row['error']:.1f}",
+            error="–" if not tested else percent(row["error"]),
+            wrong="" if not tested else f"{round(row['error'] * row['n_judged']):,} of {row['n_judged']:,}",
+            bar="0" if not tested else f"{100 * row['error']:.1f}",
         )
         for row in rows
-        for judged in [row.get("error") is not None and row.get("n_judged")]
+        for tested in [row.get("error") is not None and row.get("n_judged")]
     ]
 
 
@@ -151,103 +149,154 @@ def _ticks(highest: float) -> list[int]:
     return list(range(0, -int(-100 * highest // step) * step + 1, step))
 
 
-Point = Mapping[str, Any]
+N_NAMES = 50
+"""As many as a reader looks at. All of them are in fit.json."""
+
+READINGS = {
+    "gradients": "Gradient",
+    "distance": "Distance of student and teacher",
+    "labelled_share": "Labelled share of a batch",
+    "largest_class_share": "Share of the class predicted most",
+}
+
+SEVERITIES = ("problem", "warning", "note")
+
+ABOUT_CLASSES = ("no-label-class", "tiny-class", "unequal-classes", "flip")
+"""Kinds of findings whose names are of classes, in a fit.json that does not say so itself."""
+
+PLAN = {
+    "minutes": "Minutes allowed",
+    "size": "Pixels per side",
+    "width": "Network width",
+    "steps": "Steps",
+    "seconds_per_step": "Seconds per step",
+    "network": "Network",
+    "n_parameters": "Parameters",
+    "flip": "Mirrored copies",
+}
 
 
-def fit_curves(curves: Mapping[str, Sequence[Point]]) -> Markup:
-    """Error over steps of the baseline, the student and the teacher; the one that is shipped is drawn boldest.
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was checked during training: alarms by method, and the last readings as a table."""
 
-    The baseline has one line: its averaged network where there is one, as for Mean Teacher.
-    """
-    lines = {
-        display_name("supervised"): (_line(curves, "supervised", "teacher", "student"), "supervised", "-", 1.4),
-        "Student": (_line(curves, "mean-teacher", "student"), "mean-teacher", "--", 1.1),
-        "Teacher": (_line(curves, "mean-teacher", "teacher"), "mean-teacher", "-", 2.0),
-    }
-    drawn = {label: line for label, line in lines.items() if line[0]}
-    if not drawn:
-        return Markup("")
-    with styled():
-        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-        axes = figure.add_subplot()
-        for label, (points, method, dashes, width) in drawn.items():
-            # One evaluation is no line, but it is still a point.
-            marker = "o" if len(points) == 1 else ""
-            axes.plot(
-                *zip(*points, strict=True), dashes, marker=marker, color=PALETTE[method], linewidth=width, label=label
+    alarms: Sequence[tuple[str, str]]
+    methods: Sequence[str]
+    readings: Sequence[tuple[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFinding:
+    """A finding, with as many names as a reader looks at."""
+
+    severity: str
+    sentence: str
+    names: Sequence[str]
+    n_names: int
+    counted: str
+    """How many names there are, and of what: 26 classes."""
+
+
+def health(fit: Fit) -> Health | None:
+    """None where the fit recorded no checks at all."""
+    vitals = {method: its for method, its in (fit.get("vitals") or {}).items() if its}
+    if not vitals:
+        return None
+    methods = [method for method in (OURS, BASELINE) if method in vitals]
+    methods += [method for method in vitals if method not in methods]
+    alarms = [(display_name(m), _sentence(alarm)) for m in methods for alarm in vitals[m].get("alarms") or ()]
+    tables = {method: _readings(vitals[method].get("readings")) for method in methods}
+    labels = list(dict.fromkeys(label for table in tables.values() for label in table))
+    rows = [(label, [tables[method].get(label, "–") for method in methods]) for label in labels]
+    return Health(alarms, [display_name(method) for method in methods], rows)
+
+
+def findings(fit: Fit) -> list[ShownFinding] | None:
+    """The most serious first; None where the data were not checked."""
+    found = fit.get("findings")
+    if found is None:
+        return None
+    ranked = sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))
+    return [
+        ShownFinding(each["severity"], each["sentence"], names[:N_NAMES], len(names), _counted(each, len(names)))
+        for each in ranked
+        for names in [list(each.get("names") or ())]
+    ]
+
+
+def _counted(finding: Mapping[str, Any], n: int) -> str:
+    about = finding.get("about") or ("class" if finding.get("kind") in ABOUT_CLASSES else "image")
+    return count(n, "class", "classes") if about == "class" else count(n, "image")
+
+
+def plan(fit: Fit) -> list[tuple[str, str]]:
+    """What was decided before training, in words."""
+    decided = fit.get("plan") or {}
+    shown = {label: decided[key] for key, label in PLAN.items() if decided.get(key) is not None}
+    return list(_flat(shown).items())
+
+
+def made_with(fit: Fit) -> list[tuple[str, str]]:
+    """The versions and the machine."""
+    tools = {"meanteacher": fit.get("version")} | dict(fit.get("environment") or {})
+    return [(tool, "not recorded" if value is None else str(value)) for tool, value in tools.items()]
+
+
+def spans(fit: Fit) -> list[tuple[str, str, str]]:
+    """The parts of the time in the order in which they ran: what, how long, and its share in percent."""
+    parts = (fit.get("timing") or {}).get("parts") or {}
+    total = sum(parts.values()) or 1.0
+    return [(display_name(part), duration(time), f"{100 * time / total:.2f}") for part, time in parts.items()]
+
+
+def _sentence(alarm: str | Mapping[str, Any]) -> str:
+    """Alarms are sentences, or records of one with the step at which it was raised."""
+    if isinstance(alarm, str):
+        return alarm
+    at = "" if alarm.get("step") is None else f" (step {alarm['step']:,})"
+    return f"{alarm['sentence']}{at}"
+
+
+def _readings(readings: Any) -> dict[str, str]:
+    """The last of several readings, flat."""
+    last = readings[-1] if isinstance(readings, Sequence) and readings else readings
+    return _flat(
+        {
+            READINGS.get(key, display_name(key.replace("_", "-"))): (
+                percent(value) if key.endswith("_share") and value is not None else value
             )
-        _from_zero(axes)
-        axes.set_xlabel("Step")
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-        axes.set_title("Error, %", loc="left", fontsize=9)
-        figure.legend(loc="outside lower left", ncols=3, frameon=False, columnspacing=2.5)
-        ends = ", ".join(f"{label} {percent(points[-1][1] / 100)}" for label, (points, *_) in drawn.items())
-        return _described(figure, "Learning curves", f"Error over training steps. At the last step: {ends}.")
+            for key, value in (last or {}).items()
+        }
+    )
 
 
-def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Markup:
-    """How often the model is right when it is this sure; on the diagonal it knows how sure it may be.
+def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values as words, with one label for each of several.
 
-    The whiskers are 95 % intervals (Wilson's) of each group: a few images off the diagonal prove nothing.
+    >>> _flat({"Steps": 1500, "Seconds per step": {"mean-teacher": 0.25}})
+    {'Steps': '1,500', 'Seconds per step, Mean Teacher': '0.25'}
     """
-    filled = [each for each in bins if each["n"]]
-    if not filled:
-        return Markup("")
-    largest = max(each["n"] for each in filled)
-    with styled():
-        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-        axes = figure.add_subplot()
-        axes.plot([0, 100], [0, 100], ":", color=INK, alpha=0.55, linewidth=1)
-        for each in filled:
-            x, y = 100 * each["confidence"], 100 * each["accuracy"]
-            low, high = wilson(each["accuracy"], each["n"])
-            axes.plot([x, x], [100 * low, 100 * high], color=PALETTE["mean-teacher"], alpha=0.45, linewidth=1.4)
-            size = 3 + 7 * math.sqrt(each["n"] / largest)
-            axes.plot([x], [y], "o", color=PALETTE["mean-teacher"], markersize=size, markeredgewidth=0)
-        axes.set_xlim(0, 101)
-        axes.set_ylim(0, 102)
-        axes.set_xticks(range(0, 101, 20))
-        axes.set_yticks(range(0, 101, 20))
-        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-        axes.set_xlabel("Confidence, %")
-        axes.set_title("Right, %", loc="left", fontsize=9)
-        groups = "; ".join(
-            f"{count(each['n'])}, {percent(each['confidence'])} sure, {percent(each['accuracy'])} right"
-            for each in filled
+    flat: dict[str, str] = {}
+    for label, value in values.items():
+        several = (
+            {f"{label}, {METHODS.get(name, name)}": its for name, its in value.items()}
+            if isinstance(value, Mapping)
+            else {label: value}
         )
-        return _described(figure, "Calibration", f"Confidence against how often the model is right. {groups}.")
+        flat |= {name: _plain(its) for name, its in several.items()}
+    return flat
 
 
-def wilson(share: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The interval of a share that was seen in n trials, sensible for few trials and for shares of 0 and 1.
+def _plain(value: object) -> str:
+    """A value as a reader writes it.
 
-    >>> [round(end, 2) for end in wilson(1.0, 3)]
-    [0.44, 1.0]
+    >>> _plain(True), _plain(20400), _plain(0.123456), _plain(None), _plain("FastNet")
+    ('yes', '20,400', '0.123', '–', 'FastNet')
     """
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    reach = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
-
-
-def _line(curves: Mapping[str, Sequence[Point]], method: str, *networks: str) -> list[tuple[int, float]]:
-    """(step, error in percent) of the first of the networks that was evaluated."""
-    for network in networks:
-        points = [(p["step"], 100 * p[network]) for p in curves.get(method) or () if p.get(network) is not None]
-        if points:
-            return points
-    return []
-
-
-def _from_zero(axes: Axes) -> None:
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-
-
-def _described(figure: Figure, title: str, description: str) -> Markup:
-    """With title and description inside, where readers of screens and of the file look for them."""
-    svg = to_svg(figure, title)
-    start = svg.index(">") + 1
-    words = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
-    return Markup(svg[:start] + words + svg[start:])
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from markupsafe import escape
 
-from meanteacher.formats import count, percent, percent_range, percentage
+from meanteacher.formats import BASELINE, count, listed, percent, percent_range, percentage
 from meanteacher.report.compare import (
-    BASELINE,
     Difference,
     Row,
-    one_run_a_seed,
+    markdown_table,
+    one_run_per_seed,
     paired_difference,
     percent_spread,
     summarise,
 )
-from meanteacher.report.page import conditions
+from meanteacher.report.page import caution, conditions
 from meanteacher.report.records import Data, Errors, Field, Record, RecordError, alarm_of, complete_runs, data_of
 
 SCHEMA = 1
@@ -56,7 +56,7 @@ def gathered(records: Iterable[Record]) -> str:
         "environments": environments,
         "runs": lines,
     }
-    listed = [f' "{name}": [\n{_one_a_line(values)}\n ]' for name, values in parts.items()]
+    listed = [f' "{name}": [\n{_one_per_line(values)}\n ]' for name, values in parts.items()]
     return "{\n" + ",\n".join([f' "schema": {SCHEMA}', *listed]) + "\n}\n"
 
 
@@ -77,7 +77,7 @@ def load_gathered(path: str | Path) -> list[Record]:
     return [_run(run, datasets, environments) for run in file["runs"].elements()]
 
 
-def _one_a_line(values: Iterable[object]) -> str:
+def _one_per_line(values: Iterable[object]) -> str:
     return ",\n".join(f"  {json.dumps(value, ensure_ascii=False)}" for value in values)
 
 
@@ -121,8 +121,8 @@ HEADER = (
     "Method",
     "Student error, %",
     "Teacher error, %",
-    "Against supervised-only, percentage points",
-    "Seconds a run",
+    "Difference to supervised-only, percentage points",
+    "Seconds per run",
 )
 
 
@@ -188,8 +188,7 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
     rows = {row.method: row for row in summarise(records)}
     differences = {method: paired_difference(records, BASELINE, method) for method in texts if method != BASELINE}
     data, n_draws = runs[BASELINE][0].data, len(runs[BASELINE])
-    lines: list[tuple[str, ...]] = [HEADER, ("---", "---:", "---:", "---:", "---:")]
-    lines += [_cells(texts[method], rows[method], differences.get(method)) for method in texts]
+    lines = [_cells(texts[method], rows[method], differences.get(method)) for method in texts]
     parts = [
         f"<!-- Written by `meanteacher gallery` from {NUMBERS}: do not edit. -->",
         "# The methods on two moons",
@@ -198,7 +197,7 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
         "In the pictures, a stronger background is a more certain prediction, the line is where both classes are "
         "equally probable, a dot is a test point in the colour of its true class, and the large marks are the "
         f"{data.n_labelled} labelled points.",
-        "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        markdown_table(HEADER, lines),
         "Errors are the mean ± standard deviation over the draws, after the last step. The teacher is the average of "
         "the student's weights, which every method keeps; the comparison with supervised-only is the teacher's, "
         "paired by draw, ± its standard error. The paper, where a method names it or its sections, is Mean Teacher's. "
@@ -215,7 +214,7 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
 def _runs(records: Sequence[Record], texts: Mapping[str, MethodText]) -> dict[str, list[Record]]:
     """method -> its complete runs, over the same draws as all others."""
     runs = {method: [run for run in complete_runs(records) if run.method == method] for method in (BASELINE, *texts)}
-    seeds = {method: sorted(one_run_a_seed(its)) for method, its in runs.items()}
+    seeds = {method: sorted(one_run_per_seed(its)) for method, its in runs.items()}
     for method, its in seeds.items():
         if its != seeds[BASELINE] or not its:
             raise RecordError(
@@ -230,16 +229,9 @@ def _cells(text: MethodText, row: Row, difference: Difference | None) -> tuple[s
         f"[{text.title}](#{anchor})",
         percent_spread(row.student, row.n_images),
         percent_spread(row.teacher, row.n_images),
-        "–" if difference is None else _points(difference, row.n_images),
+        "–" if difference is None else difference.cell(row.n_images),
         f"{row.seconds:.1f}",
     )
-
-
-def _points(difference: Difference, n_images: int) -> str:
-    size = percentage(abs(difference.mean), n_images)
-    sign = ("−" if difference.mean < 0 else "+") if float(size) else ""
-    error = difference.standard_error
-    return f"{sign}{size}" + ("" if error is None else f" ± {percentage(error, n_images)}")
 
 
 def _findings(texts: Mapping[str, MethodText], differences: Mapping[str, Difference], n_images: int) -> list[str]:
@@ -250,42 +242,34 @@ def _findings(texts: Mapping[str, MethodText], differences: Mapping[str, Differe
             size = percentage(difference.mean, n_images)
             error = f"{size} percentage points higher" if float(size) else "the same"
             sentences.append(f"{texts[method].title} does not beat supervised-only here: its mean error is {error}.")
-    unclear = [texts[method].title for method, d in differences.items() if d.mean < 0 and not d.clear]
-    if unclear:
-        sentences.append(f"Within two standard errors, and so not shown to help by these runs: {_listed(unclear)}.")
-    return sentences
+    return sentences + caution({texts[method].title: each for method, each in differences.items() if each.mean < 0})
 
 
 def _section(method: str, text: MethodText, runs: Sequence[Record]) -> list[str]:
     shown = median_run(runs)
     source = f"{text.paper}: {text.idea}" if text.paper else text.idea[:1].upper() + text.idea[1:]
     alarming = [run for run in runs if run.alarms]
-    kinds = _listed(sorted({alarm.kind for run in alarming for alarm in run.alarms}))
+    kinds = listed(sorted({alarm.kind for run in alarming for alarm in run.alarms}))
     return [
         f"## {text.title}",
         source,
         text.summary,
         f'<img src="{FOLDER}/{method}.svg" width="480" alt="{escape(description(text.title, shown))}">',
         f"*{_caption(shown, runs)}*",
-        f"The vitals raised an alarm in {count(len(alarming), 'run')}: {kinds}." if alarming else "",
+        f"The health checks raised an alarm in {count(len(alarming), 'run')}: {kinds}." if alarming else "",
     ]
 
 
 def _caption(shown: Record, runs: Sequence[Record]) -> str:
     errors = sorted(run.error("test") for run in runs)
     n_images = shown.data.n_test
-    middle = "the higher of the two in the middle" if len(runs) % 2 == 0 else "the median"
+    middle = "the higher of the two middle errors" if len(runs) % 2 == 0 else "the median"
     return (
-        f"The teacher of draw {shown.seed + 1} (seed {shown.seed}), which errs on "
-        f"{percent(shown.error('test'), n_images)} of the test points: {middle} of the {count(len(runs), 'draw')}, "
-        f"whose errors go from {percent_range(errors[0], errors[-1], n_images)}."
+        f"The teacher of draw {shown.seed + 1} (seed {shown.seed}), with a test error of "
+        f"{percent(shown.error('test'), n_images)}: {middle} of {count(len(runs), 'draw')}, which range from "
+        f"{percent_range(errors[0], errors[-1], n_images)}."
     )
 
 
 def _made_with(records: Sequence[Record]) -> str:
     return ", ".join(f"{name} {' and '.join(values)}" for name, values in conditions(records).items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    """A, B and C."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,13 +1,13 @@
-"""The model card of a fit in Markdown: what the model is for, how good it is, and where it must not be trusted."""
+"""The model card of a fit in Markdown: what the model is for, how good it is, and where not to trust it."""
 
 import re
 from collections.abc import Iterable, Sequence
 
-from meanteacher.report import fit_page, fit_text
-from meanteacher.report.compare import display_name
-from meanteacher.report.fit_tables import class_rows, confused_pairs, intervals
-from meanteacher.report.fit_text import Fit, commands, placeholders, python_code
-from meanteacher.report.page import duration
+from meanteacher.formats import count, display_name, duration
+from meanteacher.report import fit_page, fit_tables
+from meanteacher.report.compare import markdown_table
+from meanteacher.report.fit_page import commands, placeholders, python_code
+from meanteacher.report.fit_tables import Fit, class_rows, confused_pairs, intervals
 
 N_CLASSES = 50
 """As many as a reader looks through; the page lists all."""
@@ -19,21 +19,21 @@ def model_card(fit: Fit) -> str:
     """The card as text, a pure function of fit.json. Names are escaped: none can become a heading, link or tag."""
     parts = [
         f"# A classifier for {escaped(fit['title'])}",
-        escaped(fit_text.lead(fit)),
-        fit_text.difference_sentence(fit),
+        escaped(fit_page.lead(fit)),
+        fit_page.difference_sentence(fit),
         "## The model",
         _model(fit),
         *_section("## How good it is", _errors(fit)),
         *_section("### By class", _classes(fit)),
         *_section("### Most often confused", _confused(fit)),
-        *_section("### How far its confidence can be believed", [fit_text.calibration_sentence(fit)]),
+        *_section("### How reliable its confidence is", [fit_page.calibration_sentence(fit)]),
         "## Where not to trust it",
         _limits(fit),
-        "## What it learned from",
+        "## Training data",
         _data(fit),
         "## How to use it",
         _use(fit),
-        "## Provenance",
+        "## How it was made",
         _provenance(fit),
     ]
     card = "\n\n".join(part for part in parts if part) + "\n"
@@ -55,55 +55,56 @@ def escaped(text: object) -> str:
 
 def _model(fit: Fit) -> str:
     size, n_classes = fit["data"]["size"], len(fit["data"]["class_names"])
-    plan = dict(fit_page.plan(fit))
+    plan = dict(fit_tables.plan(fit))
     known = [f"{label.lower()}: {escaped(plan[label])}" for label in ("Network", "Parameters") if label in plan]
     return (
-        f"{fit_text.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and gives it one of "
-        f"{n_classes:,} classes. It knows no others: an image of something else is given one of them as well."
+        f"{fit_page.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and assigns it "
+        f"to one of {count(n_classes, 'class', 'classes')}. It knows no others: an image of something else is assigned "
+        "to one of them as well."
     ) + (f"\n\n{_listed(known)}" if known else "")
 
 
 def _errors(fit: Fit) -> list[str]:
-    judged = intervals(fit)
-    if judged is None:
-        return ["No labelled image was left to judge it with: its error is unknown."]
+    tested = intervals(fit)
+    if tested is None:
+        return ["No labelled image was left to test it on: its error is unknown."]
     rows = [
         (row.label, f"{row.error} %", f"{row.low} to {row.high} %", "–" if row.wrong is None else f"{row.wrong:,}")
-        for row in judged.rows
+        for row in tested.rows
     ]
-    header = ("Model", "Error", f"{fit_text.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
-    return [_table(header, rows), fit_text.judged_sentence(fit)]
+    header = ("Model", "Error", f"{fit_page.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
+    return [markdown_table(header, rows), fit_page.tested_sentence(fit)]
 
 
 def _classes(fit: Fit) -> list[str]:
     rows = class_rows(fit)
     if not rows:
         return []
-    lines = [(escaped(row.name), row.error, row.wrong or "not judged", f"{row.n_labelled:,}") for row in rows]
+    lines = [(escaped(row.name), row.error, row.wrong or "not tested", f"{row.n_labelled:,}") for row in rows]
     more = f"The highest errors first; {len(rows) - N_CLASSES:,} more classes are in report.html."
-    return [_table(("Class", "Error", "Wrong", "Labels"), lines[:N_CLASSES]), more if len(rows) > N_CLASSES else ""]
+    return [
+        markdown_table(("Class", "Error", "Wrong", "Labels"), lines[:N_CLASSES]),
+        more if len(rows) > N_CLASSES else "",
+    ]
 
 
 def _confused(fit: Fit) -> list[str]:
     pairs = confused_pairs(fit)[:N_CONFUSED]
-    return [_listed(f"{escaped(p.true)} taken for {escaped(p.taken_for)}: {p.n:,} of {p.of:,}" for p in pairs)]
+    return [_listed(f"{escaped(p.true)} mistaken for {escaped(p.mistaken_for)}: {p.n:,} of {p.of:,}" for p in pairs)]
 
 
 def _limits(fit: Fit) -> str:
-    health = fit_page.health(fit)
-    found = [each for each in fit_page.findings(fit) or () if each.severity != "note"]
+    health = fit_tables.health(fit)
+    found = [each for each in fit_tables.findings(fit) or () if each.severity != "note"]
     few = [row for row in fit.get("per_class") or () if row["n_labelled"] < 10]
+    n_few = count(len(few), "class", "classes")
     return _listed(
         [
-            "On images of another kind than those it learned from: its error there is unknown.",
-            "Where a wrong answer does harm: let a person look at every one.",
+            "On images of another kind than those it was trained on: its error there is unknown.",
+            "Where a wrong answer does harm: have a person check every answer.",
+            *([f"On the {n_few} with fewer than ten labels: too few to rely on."] if few else []),
             *(
-                [f"On its classes with fewer than ten labels, {len(few):,} in number: so few say little."]
-                if few
-                else []
-            ),
-            *(
-                f"{method}, while training: {escaped(sentence)}"
+                f"{method}, during training: {escaped(sentence)}"
                 for method, sentence in (health.alarms if health else ())
             ),
             *(f"{each.severity.capitalize()} in the data: {escaped(each.sentence)}" for each in found),
@@ -134,7 +135,7 @@ def _provenance(fit: Fit) -> str:
     return _listed(
         [
             *([f"Made: {escaped(fit['created'])}"] if fit.get("created") else []),
-            *(f"{escaped(tool)}: {escaped(value)}" for tool, value in fit_page.made_with(fit)),
+            *(f"{escaped(tool)}: {escaped(value)}" for tool, value in fit_tables.made_with(fit)),
             *([f"Time: {duration(timing['total_seconds'])}"] if timing.get("total_seconds") is not None else []),
             f"Method: {display_name(fit['answer']['shipped'])}; every number here is in fit.json",
         ]
@@ -148,8 +149,3 @@ def _section(heading: str, parts: Sequence[str]) -> list[str]:
 
 def _listed(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    ruler = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ruler, *rows))

@@ -1,37 +1,141 @@
-"""One offline HTML page from records: the answer, the errors, the curves, the vitals, the provenance."""
+"""One offline HTML page about runs: the answer, the errors beside the paper's, curves, health checks, provenance."""
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from meanteacher.files import write_atomic
-from meanteacher.formats import count, percent, percentage
-from meanteacher.report.compare import answer, baseline_and_others, paired_difference, percent_spread, summarise
+from meanteacher.formats import BASELINE, METHODS, count, duration, listed, percent, percentage, points, unbroken
+from meanteacher.report.compare import (
+    Difference,
+    Row,
+    baseline_differences,
+    baselines,
+    percent_spread,
+    recipe_labels,
+    shared_path,
+    spread,
+    summarise,
+)
 from meanteacher.report.figures import all_series, dot_plot, learning_curves, page_colour
-from meanteacher.report.records import Data, Part, Record, complete_runs
+from meanteacher.report.records import Part, Record, complete_runs
+
+
+def render(template: str, **values: object) -> str:
+    """A page from its template: the same values always give the same text, in which every value is escaped."""
+    loader = PackageLoader("meanteacher.report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(count=count)
+    environment.filters.update(duration=duration, json=_json, points=points, unbroken=unbroken)
+    html = environment.get_template(template).render(values)
+    # The name of a file can hold what no text file may: it is shown as an escape, and the page can be written.
+    return html.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def answer(records: Sequence[Record], *, part: Part = "test", brief: bool = False) -> list[str]:
+    """The sentences that open a page, about complete runs with the same data and number of labels.
+
+    The first compares Mean Teacher, or the first other method where it has not run, with supervised-only training.
+    Which one leads never depends on the errors: the best of many looks better than it is. The last ones say which
+    differences may be chance. `brief` leaves out the methods in between.
+    """
+    partner, differences, labels = baselines(records), baseline_differences(records, part), recipe_labels(records)
+    sentences = [
+        _compared(records, recipe, baseline, differences[recipe], part)
+        if recipe in differences and baseline is not None
+        else _alone(records, recipe, part)
+        for recipe, baseline in (partner or {records[0].recipe: None}).items()
+    ]
+    sentences[0] = f"With {count(records[0].data.n_labelled, 'label')}, {sentences[0]}"
+    sentences[1:] = [] if brief else [sentence[0].upper() + sentence[1:] for sentence in sentences[1:]]
+    if not partner:
+        return [*sentences, "There is no other method to compare with."]
+    if None in partner.values():
+        return [*sentences, "There are no supervised-only runs to compare with."]
+    unpaired = [labels[recipe] for recipe in partner if recipe not in differences]
+    apart = [f"Not compared, since supervised-only training ran on other label draws: {listed(unpaired)}."]
+    cautions = caution({labels[recipe]: difference for recipe, difference in differences.items()})
+    return [*sentences, *cautions, *(apart if unpaired else [])]
+
+
+def caution(differences: Mapping[str, Difference]) -> list[str]:
+    """Which of the differences to supervised-only training may be chance: name -> its difference."""
+    single = [name for name, each in differences.items() if each.standard_error is None]
+    unclear = [name for name, each in differences.items() if each.standard_error is not None and not each.clear]
+    two = [name for name, each in differences.items() if each.n == 2 and each.clear]
+    told = {
+        "Compared on one label draw only, which cannot show which method is better": single,
+        "Within two standard errors of supervised-only training, so these runs do not show a difference": unclear,
+        "Compared on two label draws only, so the standard error is itself uncertain": two,
+    }
+    return [f"{sentence}: {listed(names)}." for sentence, names in told.items() if names]
+
+
+def _compared(records: Sequence[Record], recipe: str, baseline: str, difference: Difference, part: Part) -> str:
+    labels, n_images = recipe_labels(records), records[0].data.n_images(part)
+    ours = percent(fmean(pair.other for pair in difference.pairs), n_images)
+    theirs = percent(fmean(pair.baseline for pair in difference.pairs), n_images)
+    n_runs = len([record for record in records if record.complete and record.recipe in (baseline, recipe)])
+    shared = " that both ran" if n_runs > 2 * difference.n else ""
+    return (
+        f"the {part} error is {ours} with {labels[recipe]} and {theirs} with {in_sentence(labels[baseline])}: "
+        f"{_points(difference, n_images)} over {count(difference.n, 'label draw')}{shared}."
+    )
+
+
+def in_sentence(name: str) -> str:
+    """A method's name within a sentence: the baseline's is no proper name.
+
+    >>> in_sentence("Supervised-only"), in_sentence("Mean Teacher")
+    ('supervised-only training', 'Mean Teacher')
+    """
+    baseline = METHODS[BASELINE]
+    return f"{baseline.lower()} training{name.removeprefix(baseline)}" if name.startswith(baseline) else name
+
+
+def _points(difference: Difference, n_images: int) -> str:
+    size = percentage(abs(difference.mean), n_images)
+    direction = "lower" if difference.mean < 0 else "higher"
+    text = f"{size} points {direction}" if float(size) else "no difference to that precision"
+    if difference.standard_error is None:
+        return text
+    return f"{text}, with a standard error of {percentage(difference.standard_error, n_images)}"
+
+
+def _alone(records: Sequence[Record], recipe: str, part: Part) -> str:
+    runs = [record for record in records if record.complete and record.recipe == recipe]
+    over, n_images = spread([run.error(part) for run in runs]), runs[0].data.n_images(part)
+    several = f" (mean and standard deviation over {len(runs)} label draws)" if len(runs) > 1 else ""
+    name = in_sentence(recipe_labels(records)[recipe])
+    return f"the {part} error is {percent_spread(over, n_images)} % with {name}{several}."
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """A recipe in the table of errors."""
 
-    label: str
+    row: Row
     colour: str
     student: str
     teacher: str
+    claim: str
     difference: str
-    n_runs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Checks:
     """The last health checks of a recipe's runs, averaged; empty where none was made."""
 
     label: str
@@ -44,19 +148,22 @@ class Pulse:
 class Comparison:
     """The recipes that ran on the same data with the same number of labels."""
 
-    data: Data
     heading: str
     summary: str
     sentences: Sequence[str]
     lines: Sequence[Line]
+    sources: str
+    """Where the paper reports the errors: Table 1."""
+    deviations: Mapping[str, Sequence[str]]
+    """recipe -> how it deviates from the paper, of the recipes for which the paper reports an error."""
     dots: Markup
     curves: Markup
-    """Empty where the runs recorded no curve."""
-    pulses: Sequence[Pulse]
+    """Empty where the runs were evaluated only once."""
+    checks: Sequence[Checks]
 
 
 def comparisons(records: Iterable[Record], part: Part) -> list[Comparison]:
-    """One comparison a data set and number of labels, the fewest labels first."""
+    """One comparison per data set and number of labels, the fewest labels first."""
     groups: defaultdict[tuple[int, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.data.n_labelled, record.data.fingerprint].append(record)
@@ -72,74 +179,56 @@ def conditions(records: Sequence[Record]) -> dict[str, list[str]]:
     return {name: list(distinct) for name, distinct in values.items()}
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a reader says them.
-
-    >>> duration(4.21), duration(75), duration(7190)
-    ('4.2 s', '1 min 15 s', '2 h 0 min')
-    """
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    if round(seconds) < 3600:
-        return "{} min {} s".format(*divmod(round(seconds), 60))
-    return "{} h {} min".format(*divmod(round(seconds / 60), 60))
-
-
 def _comparison(records: Sequence[Record], part: Part) -> Comparison:
     data, series = records[0].data, all_series(records)
-    n_methods, n_images = len(series), data.n_images(part)
-    differences = _differences(records, part)
-    lines = [
-        Line(
-            label=row.label,
-            colour=page_colour(its.colour),
-            student=percent_spread(row.student, n_images),
-            teacher=percent_spread(row.teacher, n_images),
-            difference=differences.get(row.recipe, "–"),
-            n_runs=row.n_runs,
-        )
-        for row, its in zip(summarise(records, part=part), series, strict=True)
-    ]
+    differences = baseline_differences(records, part)
+    rows, n_images = summarise(records, part=part), data.n_images(part)
+    first = {its.label: its.runs[0] for its in series}
+    shared = shared_path(record.recipe for record in records)
     return Comparison(
-        data=data,
-        heading=count(data.n_labelled, "label"),
-        summary=f"{count(n_methods, 'recipe')} · {count(len(records), 'run')} · {n_images:,} {part} images",
-        sentences=answer(records, part=part),
-        lines=lines,
+        heading=" · ".join(filter(None, (shared, count(data.n_labelled, "label")))),
+        summary=f"{count(len(series), 'recipe')} · {count(len(records), 'run')} · {n_images:,} {part} images",
+        sentences=answer(records, part=part, brief=True),
+        lines=[
+            Line(
+                row=row,
+                colour=page_colour(its.colour),
+                student=percent_spread(row.student, n_images),
+                teacher=percent_spread(row.teacher, n_images),
+                claim=_claim(row) if part == "test" else "",
+                difference=differences[row.recipe].cell(n_images) if row.recipe in differences else "–",
+            )
+            for row, its in zip(rows, series, strict=True)
+        ],
+        sources=listed(sorted({row.claim.where for row in rows if row.claim is not None})),
+        deviations={label: run.deviations for label, run in first.items() if run.claim and run.deviations},
         dots=Markup(dot_plot(records, part=part)),
         curves=Markup(_curves(records, part)),
-        pulses=[_pulse(its.label, its.runs) for its in series],
+        checks=[_checks(its.label, its.runs) for its in series],
     )
 
 
+def _claim(row: Row) -> str:
+    """The paper's error with as many digits as it reports: two."""
+    if row.claim is None:
+        return ""
+    return f"{row.claim.error:.2f}" + ("" if row.claim.spread is None else f" ± {row.claim.spread:.2f}")
+
+
 def _curves(records: Sequence[Record], part: Part) -> str:
-    """On `part`, or on the other part where only that was evaluated during training."""
-    evaluated = {point.part for record in records for point in record.curve}
+    """On `part`, or on the other part where only that was evaluated during training; else empty."""
     other: Part = "validation" if part == "test" else "test"
     for candidate in (part, other):
-        if candidate in evaluated:
+        # One evaluation per run is no curve: the figure of all label draws shows it.
+        if any(sum(point.part == candidate for point in record.curve) > 1 for record in records):
             return learning_curves(records, part=candidate)
     return ""
 
 
-def _differences(records: Sequence[Record], part: Part) -> dict[str, str]:
-    baseline, others = baseline_and_others(records)
-    if baseline is None:
-        return {}
-    n_images = records[0].data.n_images(part)
-    cells = {}
-    for other in others:
-        difference = paired_difference(records, baseline, other, part=part)
-        cells[other] = percentage(difference.mean, n_images).replace("-", "−")
-        if difference.standard_error is not None:
-            cells[other] += f" ± {percentage(difference.standard_error, n_images)}"
-    return cells
-
-
-def _pulse(label: str, runs: Sequence[Record]) -> Pulse:
+def _checks(label: str, runs: Sequence[Record]) -> Checks:
     last = [run.vitals[-1] for run in runs if run.vitals]
     costs = list(dict.fromkeys(cost for vital in last for cost in vital.gradients))
-    return Pulse(
+    return Checks(
         label=label,
         gradients={cost: _mean("{:.2g}".format, [vital.gradients.get(cost) for vital in last]) for cost in costs},
         distance=_mean("{:.2g}".format, [vital.distance for vital in last]),
@@ -150,9 +239,6 @@ def _pulse(label: str, runs: Sequence[Record]) -> Pulse:
 def _mean(written: Callable[[float], str], values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     return written(fmean(known)) if known else "–"
-
-
-TEMPLATE = "page.html.jinja"
 
 
 def write_page(records: Iterable[Record], path: str | Path, title: str, *, part: Part = "test") -> Path:
@@ -167,18 +253,15 @@ def write_page(records: Iterable[Record], path: str | Path, title: str, *, part:
 
 
 def render_page(records: Iterable[Record], title: str, *, part: Part = "test") -> str:
-    """The page as text. Everything in it comes from the records, and is escaped."""
+    """The page as text. Everything in it comes from the records."""
     records = list(records)
     complete = complete_runs(records)
     made_with = conditions(records)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(count=count)
-    environment.filters.update(duration=duration, json=_json, unbroken=_unbroken)
-    text = files("meanteacher.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
     unfinished = [record for record in records if not record.complete]
     alarms = [(record, alarm) for record in records for alarm in record.alarms]
     trouble = ((len(alarms), "alarm"), (len(unfinished), "unfinished run"))
-    return environment.from_string(text).render(
+    return render(
+        "runs.html.jinja",
         title=title,
         part=part,
         records=records,
@@ -193,14 +276,3 @@ def render_page(records: Iterable[Record], title: str, *, part: Part = "test") -
         datasets={record.data.fingerprint: record.data for record in records}.values(),
         recipes={(record.recipe, record.recipe_fingerprint): record for record in records}.values(),
     )
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _unbroken(sentence: str) -> str:
-    """A number and its unit stay on one line."""
-    for unit in (" %", " ± ", " points", " label"):
-        sentence = sentence.replace(unit, unit.replace(" ", "\N{NO-BREAK SPACE}"))
-    return sentence

@@ -94,6 +94,8 @@ class Field:
 
 SCHEMA = 1
 FILE_NAME = "record.json"
+FIT_FILES = ("fit.json", "plan.json")
+"""One of them is in the folder of a fit, whose own runs are no experiment: they are reported with the fit."""
 
 Part = Literal["test", "validation"]
 """The images an error is measured on."""
@@ -155,6 +157,15 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """What the paper reports for a recipe, in percent."""
+
+    error: float
+    spread: float | None
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What tables, figures and pages need to know about one run."""
 
@@ -177,10 +188,18 @@ class Record:
     """part -> the errors after the last step; None only for a run that did not finish."""
     vitals: tuple[Vital, ...]
     alarms: tuple[Alarm, ...]
+    claim: Claim | None = None
+    """None where the paper reports nothing, as for a changed recipe."""
 
     @property
     def complete(self) -> bool:
         return self.status == "complete"
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """How the recipe deviates from the paper, in sentences."""
+        told = self.recipe_fields.get("deviations")
+        return tuple(map(str, told)) if isinstance(told, list) else ()
 
     def errors(self, part: Part) -> Errors:
         """The errors after the last step: no step is chosen by looking at them."""
@@ -214,14 +233,27 @@ def load_record(path: str | Path) -> Record:
 
 
 def load_records(folder: str | Path) -> list[Record]:
-    """Every `record.json` below a folder, in the order of their paths."""
+    """Every `record.json` below a folder, in the order of their paths; those inside a fit are left out."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RecordError(f"{folder}: is not a folder. Give the folder that holds the runs.")
-    paths = sorted(folder.rglob(FILE_NAME), key=lambda path: path.relative_to(folder).parts)
+    fits = {path.parent for name in FIT_FILES for path in folder.rglob(name)}
+    if folder in fits:
+        raise RecordError(f"{folder}: holds a fit that is not complete. Finish it with: meanteacher fit ... --resume")
+    paths = [path for path in folder.rglob(FILE_NAME) if fits.isdisjoint(path.parents)]
     if not paths:
-        raise RecordError(f"{folder}: no {FILE_NAME} below it. Run a recipe into this folder first.")
-    return [load_record(path) for path in paths]
+        raise RecordError(f"{folder}: no {FILE_NAME} below it. {_instead(folder, fits)}")
+    return [load_record(path) for path in sorted(paths, key=lambda path: path.relative_to(folder).parts)]
+
+
+def _instead(folder: Path, fits: set[Path]) -> str:
+    """What to do about a folder without a record."""
+    if fits:
+        return f"There is a fit in {min(fits)}: give that folder."
+    started = sorted(path.parent for path in folder.rglob("run.json"))
+    if started:
+        return f"No run there is complete. Finish one: meanteacher run RECIPE --out {started[0]} --resume"
+    return "Run a recipe into this folder first."
 
 
 def complete_runs(records: Iterable[Record]) -> list[Record]:
@@ -261,7 +293,15 @@ def _record(field: Field) -> Record:
         last=_last(last) if status == "complete" else last.optional(_last),
         vitals=tuple(_vital(vital) for vital in field["vitals"].elements()),
         alarms=tuple(alarm_of(alarm) for alarm in field["alarms"].elements()),
+        claim=_claim(field["recipe"]["fields"]),
     )
+
+
+def _claim(fields: Field) -> Claim | None:
+    if fields.mapping().get("claim") is None:
+        return None
+    claim = fields["claim"]
+    return Claim(claim["error"].positive(), claim["spread"].optional(Field.positive), claim["where"].text())
 
 
 def data_of(field: Field) -> Data:
@@ -276,24 +316,16 @@ def data_of(field: Field) -> Data:
 
 
 def _last(field: Field) -> Mapping[str, Errors]:
-    return {
-        part: Errors(
-            student=field["student"][part].optional(Field.fraction),
-            teacher=field["teacher"][part].optional(Field.fraction),
-        )
-        for part in ("test", "validation")
-    }
+    return {part: _errors(field["student"][part], field["teacher"][part]) for part in ("test", "validation")}
 
 
 def _point(field: Field) -> Point:
-    return Point(
-        step=field["step"].count(),
-        part=field["part"].choice("test", "validation"),
-        errors=Errors(
-            student=field["student"].optional(Field.fraction),
-            teacher=field["teacher"].optional(Field.fraction),
-        ),
-    )
+    part = field["part"].choice("test", "validation")
+    return Point(field["step"].count(), part, _errors(field["student"], field["teacher"]))
+
+
+def _errors(student: Field, teacher: Field) -> Errors:
+    return Errors(student.optional(Field.fraction), teacher.optional(Field.fraction))
 
 
 def _vital(field: Field) -> Vital:
