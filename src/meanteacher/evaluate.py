@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import Dataset
-from meanteacher.passes import class_output, in_fast_layout
+from meanteacher.passes import class_output, to_channels_last
 
 _BATCH = 100
 """On a CPU larger batches fall out of its caches: 500 is a third slower than 100."""
@@ -46,7 +46,7 @@ def predict_logits(
     """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU."""
     device = next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
     with evaluation_mode(network):
-        inputs = (in_fast_layout(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
+        inputs = (to_channels_last(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
         # All of them brought back at once: a GPU is waited for once.
         return torch.cat([class_output(network(x)) for x in inputs]).cpu()
 

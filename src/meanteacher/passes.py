@@ -12,7 +12,7 @@ Logits = Tensor | tuple[Tensor, Tensor]
 """What a network returns: logits [B, C], or a pair of them, for classification and for consistency."""
 
 
-def in_fast_layout(x: Tensor) -> Tensor:
+def to_channels_last(x: Tensor) -> Tensor:
     """Images, or a convolution's weights, with channels last in memory, where it runs fastest; the same values."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 

@@ -11,9 +11,9 @@ from meanteacher.bench import files, memory, parts, steps
 from meanteacher.bench.setup import training
 from meanteacher.cli import bench
 from meanteacher.core import InputError
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 
-TINY = Conv13(width=0.02)
+TINY = Conv13Spec(width=0.02)
 
 
 def _silent(line: str) -> None:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from meanteacher.classifier.bundle import Bundle, Seen, load_bundle, save_bundle
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
+from meanteacher.models import Conv13Spec, FastNetSpec, ModelSpec, WideResNetSpec
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 NAMES = ("cat", "dog", 'naïve = "owl"', "\udcff")
 SIZE = 16
-FAST = FastNet(width=0.125)
+FAST = FastNetSpec(width=0.125)
 CHANNELS = PerChannel()
 
 
@@ -78,7 +78,7 @@ def refused(folder: Path, words: str) -> None:
         (FAST, PerChannel()),
         (FAST, PerImage()),
         (FAST, Zca(contrast=True, epsilon=0.1)),
-        (WideResNet(depth=10, widen=1, outputs=2), PerChannel()),
+        (WideResNetSpec(depth=10, widen=1, outputs=2), PerChannel()),
     ],
     ids=repr,
 )
@@ -202,9 +202,9 @@ def test_failed_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
 
 def test_network_that_is_not_of_its_spec_is_not_saved(tmp_path: Path):
     with pytest.raises(InputError, match="do not fit"):
-        save_bundle(made(), FastNet(width=0.25), PerChannel(), tmp_path / "model")
+        save_bundle(made(), FastNetSpec(width=0.25), PerChannel(), tmp_path / "model")
     with pytest.raises(InputError, match=r"cannot be shipped: a model holds one of FastNet, WideResNet"):
-        save_bundle(made(), Conv13(), PerChannel(), tmp_path / "model")
+        save_bundle(made(), Conv13Spec(), PerChannel(), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
@@ -364,14 +364,14 @@ def test_weights_that_do_not_fit_are_refused(what: str, saved: Path):
 
 def test_network_is_not_built_before_its_weights_are_seen(saved: Path, monkeypatch: pytest.MonkeyPatch):
     devices = []
-    build = FastNet.build
+    build = FastNetSpec.build
 
-    def watched(self: FastNet, problem: Problem) -> nn.Module:
+    def watched(self: FastNetSpec, problem: Problem) -> nn.Module:
         network = build(self, problem)
         devices.append(next(network.parameters()).device.type)
         return network
 
-    monkeypatch.setattr(FastNet, "build", watched)
+    monkeypatch.setattr(FastNetSpec, "build", watched)
     rewrite(saved, lambda c: c["network"]["fields"].update(width=8))
     refused(saved, "is expected")
     assert set(devices) == {"meta"}

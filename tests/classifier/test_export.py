@@ -17,7 +17,7 @@ from meanteacher.classifier import export
 from meanteacher.classifier.bundle import Bundle
 from meanteacher.classifier.export import export_onnx
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.photos import decode
 from meanteacher.views import PerChannel
 
@@ -35,7 +35,7 @@ def images(n: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def bundle() -> Bundle:
     torch.manual_seed(0)
-    network = FastNet(width=0.125).build(Problem(3, 1, (3, SIZE, SIZE)))
+    network = FastNetSpec(width=0.125).build(Problem(3, 1, (3, SIZE, SIZE)))
     normalise = PerChannel().fit(images(50))
     network.initialise_from(normalise(images(50)))
     for _ in range(50):  # until the running statistics are those of the images

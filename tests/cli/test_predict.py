@@ -13,7 +13,7 @@ from PIL import Image
 from meanteacher.classifier.bundle import Bundle, Seen, load_bundle, save_bundle
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.photos.decode import decode
 from meanteacher.photos.duplicates import digest
 from meanteacher.views import PerImage
@@ -24,7 +24,7 @@ SIZE = 16
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    spec = FastNet(width=0.125)
+    spec = FastNetSpec(width=0.125)
     network = spec.build(Problem(3, 1, (3, SIZE, SIZE)))
     network.initialise_from(torch.randn(9, 3, SIZE, SIZE))
     bundle = Bundle(network.eval(), PerImage().fit(torch.empty(0)), ("[b]", "cat", "dog"), SIZE, 1.0, {})
@@ -95,7 +95,7 @@ def seeing(model: Path, photos: Path, *, taught: str = "", without: str = "", co
     ]
     estimate = {"error": 0.192, "low": 0.15, "high": 0.241, "how": "held-out", "n": 312}
     bundle = replace(load_bundle(model), seen=Seen(*digests, complete), about={"estimate": estimate})
-    save_bundle(bundle, FastNet(width=0.125), PerImage(), model / "model", overwrite=True)
+    save_bundle(bundle, FastNetSpec(width=0.125), PerImage(), model / "model", overwrite=True)
 
 
 def evaluated(model: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:

@@ -25,7 +25,7 @@ from meanteacher.classifier.evaluate import evaluate
 from meanteacher.classifier.export import export_onnx, metadata
 from meanteacher.classifier.predict import predict
 from meanteacher.core import Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.views import PerChannel
 
 NAMES = ("pear", "apple", "fig")
@@ -63,7 +63,7 @@ def model() -> Model:
         Image.fromarray(coarse.astype(np.uint8)).resize((48 + k, 40), Image.Resampling.BICUBIC).save(path)
     (photos / _BROKEN).write_bytes(b"not an image")
     bundle = _drawn()
-    save_bundle(bundle, FastNet(width=0.125), PerChannel(), folder / "model")
+    save_bundle(bundle, FastNetSpec(width=0.125), PerChannel(), folder / "model")
     weights = load_file(folder / "model" / "weights.safetensors")
     names = tuple(sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png")))
     pixels = np.stack([_pixels(photos / name) for name in names])
@@ -79,7 +79,7 @@ def _pixels(path: Path) -> np.ndarray:
 
 def _drawn() -> Bundle:
     generator = torch.Generator().manual_seed(0)
-    network = FastNet(width=0.125).build(Problem(len(NAMES), 1, (3, _SIZE, _SIZE)))
+    network = FastNetSpec(width=0.125).build(Problem(len(NAMES), 1, (3, _SIZE, _SIZE)))
     for name, tensor in network.state_dict().items():
         if tensor.is_floating_point():
             drawn = torch.randn(tensor.shape, generator=generator)
@@ -102,7 +102,7 @@ def _drawn() -> Bundle:
 def a_model_is_read_as_it_was_saved() -> None:
     given = _drawn()
     with tempfile.TemporaryDirectory() as folder:
-        save_bundle(given, FastNet(width=0.125), PerChannel(), Path(folder) / "model")
+        save_bundle(given, FastNetSpec(width=0.125), PerChannel(), Path(folder) / "model")
         read = load_bundle(Path(folder) / "model")
         content = json.loads((Path(folder) / "model" / "model.json").read_text())
     assert read.class_names == NAMES == tuple(content["class_names"]), "the classes are in another order"

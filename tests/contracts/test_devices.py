@@ -31,23 +31,23 @@ from meanteacher.data.download import Progress
 from meanteacher.evaluate import error_rate, predict_logits
 from meanteacher.experiment import DataSpec, Outcome, Recipe, restored, run
 from meanteacher.models import (
-    Conv13,
-    FastNet,
-    ImageGenerator,
-    Mirrored,
-    Mlp,
+    Conv13Spec,
+    FastNetSpec,
+    ImageGeneratorSpec,
+    MirroredSpec,
+    MlpSpec,
     ModelSpec,
-    PointGenerator,
-    ResNeXt152,
-    Shake26,
-    WideResNet,
+    PointGeneratorSpec,
+    ResNeXt152Spec,
+    Shake26Spec,
+    WideResNetSpec,
 )
-from meanteacher.models.external import External, ExternalNetwork
+from meanteacher.models.external import ExternalNetwork, ExternalSpec
 from meanteacher.passes import Logits, both_outputs
 from meanteacher.recipes.fast import fast_views
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
-from meanteacher.train import Muon, Sgd
+from meanteacher.train import MuonSpec, SgdSpec
 from meanteacher.views import Normaliser, PerChannel, PerImage, RandAugment, Zca, normalise
 from meanteacher.views.randaugment import OPERATIONS
 from pretend_gpu import GPU, NAME, OnGpu, TwoDevicesError, pretend_gpu
@@ -62,18 +62,18 @@ class Foreign:
 
     def build(self, problem: Problem) -> nn.Module:
         network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 900, 2 * 3))
-        return ExternalNetwork(network, 3, External(library="timm", name="any", outputs=2))
+        return ExternalNetwork(network, 3, ExternalSpec(library="timm", name="any", outputs=2))
 
 
 NETWORKS: dict[str, ModelSpec] = {
-    "conv13": Conv13(width=0.05, dropout=0.0, outputs=2),
+    "conv13": Conv13Spec(width=0.05, dropout=0.0, outputs=2),
     "external": Foreign(),
-    "fast": FastNet(width=0.25),
-    "mirrored": Mirrored(model=FastNet(width=0.25)),
-    "mlp": Mlp(),
-    "resnext152": ResNeXt152(width=0.05),
-    "shake26": Shake26(width=0.05),
-    "wrn": WideResNet(depth=10, widen=1, outputs=2),
+    "fast": FastNetSpec(width=0.25),
+    "mirrored": MirroredSpec(model=FastNetSpec(width=0.25)),
+    "mlp": MlpSpec(),
+    "resnext152": ResNeXt152Spec(width=0.05),
+    "shake26": Shake26Spec(width=0.05),
+    "wrn": WideResNetSpec(depth=10, widen=1, outputs=2),
 }
 NORMALISERS: dict[str, Normaliser] = {
     "per-channel": PerChannel(),
@@ -156,7 +156,7 @@ def _weights(out: Path) -> dict[str, Tensor]:
 
 
 def _short(method: str = "mean-teacher", **changes: object) -> Recipe:
-    whole = recipe(method, steps=3, optim=Sgd(learning_rate=Constant(0.02)))
+    whole = recipe(method, steps=3, optim=SgdSpec(learning_rate=Constant(0.02)))
     return dataclasses.replace(whole, **changes)
 
 
@@ -194,14 +194,14 @@ _PHOTOS: dict[str, Any] = {
 PARTS: dict[str, dict[str, Any]] = {
     # The labelled rows have a view of their own, and the strong views read what each image drew.
     "fast": {
-        "model": FastNet(width=0.25),
+        "model": FastNetSpec(width=0.25),
         "views": fast_views(32, flip=True, gentle=True),
-        "optim": Muon(learning_rate=Constant(0.02), sgd_learning_rate=Constant(0.02)),
+        "optim": MuonSpec(learning_rate=Constant(0.02), sgd_learning_rate=Constant(0.02)),
     },
     # With its dropout, which draws other numbers on a GPU, and Adam. Whitening larger images takes a minute.
     "paper": {
         "data": DataSpec(source=Photos(side=12), n_labelled=6),
-        "model": Conv13(width=0.05),
+        "model": Conv13Spec(width=0.05),
         "normalise": Zca(contrast=True, epsilon=0.1),
         "optim": recipe().optim,
     },
@@ -303,7 +303,7 @@ def test_network_passes_forward_and_back_on_a_gpu(name: str):
 
 
 def test_dropout_of_the_convnet_is_a_gpus_own():
-    network = Conv13(width=0.05).build(IMAGES).train()
+    network = Conv13Spec(width=0.05).build(IMAGES).train()
     with pretend_gpu():
         layer = network.dropout1
         x = torch.ones(4, 8, 16, 16, device=GPU)
@@ -313,8 +313,8 @@ def test_dropout_of_the_convnet_is_a_gpus_own():
         assert torch.equal(layer.eval()(x).cpu(), torch.ones(4, 8, 16, 16))
 
 
-@pytest.mark.parametrize("spec", [PointGenerator(), ImageGenerator(width=0.05)], ids=["points", "images"])
-def test_generator_makes_its_examples_on_a_gpu(spec: PointGenerator | ImageGenerator):
+@pytest.mark.parametrize("spec", [PointGeneratorSpec(), ImageGeneratorSpec(width=0.05)], ids=["points", "images"])
+def test_generator_makes_its_examples_on_a_gpu(spec: PointGeneratorSpec | ImageGeneratorSpec):
     with pretend_gpu():
         network = spec.build(IMAGES).to(GPU)
         assert isinstance(network(torch.randn(4, spec.n_noise, device=GPU)), OnGpu)
@@ -382,7 +382,7 @@ def test_model_predicts_the_same_on_a_gpu_and_stays_where_it_was(tmp_path: Path,
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
     torch.manual_seed(0)
-    network = FastNet(width=0.25).build(IMAGES).eval()
+    network = FastNetSpec(width=0.25).build(IMAGES).eval()
     bundle = Bundle(network, PerChannel().fit(_bytes(9, 3, 32, 32)), ("a", "b", "c"), 32, 2.0, {})
     photos, here, there = tmp_path / "photos", tmp_path / "here.csv", tmp_path / "there.csv"
     predict(bundle, photos, here, device="cpu")

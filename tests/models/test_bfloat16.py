@@ -18,15 +18,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method, Problem
 from meanteacher.methods import ImprovedGan
 from meanteacher.models import (
-    Conv13,
-    FastNet,
-    ImageGenerator,
-    Mirrored,
-    Mlp,
+    Conv13Spec,
+    FastNetSpec,
+    ImageGeneratorSpec,
+    MirroredSpec,
+    MlpSpec,
     ModelSpec,
-    ResNeXt152,
-    Shake26,
-    WideResNet,
+    ResNeXt152Spec,
+    Shake26Spec,
+    WideResNetSpec,
 )
 from meanteacher.models.layers import WeightNormLayer
 from meanteacher.train.compile import autocast
@@ -35,14 +35,14 @@ from support import METHODS
 
 PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
 NETWORKS: dict[str, ModelSpec] = {
-    "conv13": Conv13(width=0.05),
-    "conv13-two-outputs": Conv13(width=0.05, outputs=2),
-    "fast": FastNet(width=0.25),
-    "mirrored": Mirrored(model=Conv13(width=0.05)),
-    "mlp": Mlp(),
-    "resnext152": ResNeXt152(width=0.05),
-    "shake26": Shake26(width=0.05, outputs=2),
-    "wrn": WideResNet(depth=10, widen=1),
+    "conv13": Conv13Spec(width=0.05),
+    "conv13-two-outputs": Conv13Spec(width=0.05, outputs=2),
+    "fast": FastNetSpec(width=0.25),
+    "mirrored": MirroredSpec(model=Conv13Spec(width=0.05)),
+    "mlp": MlpSpec(),
+    "resnext152": ResNeXt152Spec(width=0.05),
+    "shake26": Shake26Spec(width=0.05, outputs=2),
+    "wrn": WideResNetSpec(depth=10, widen=1),
 }
 CPU = torch.device("cpu")
 
@@ -75,8 +75,8 @@ def test_network_computes_in_bfloat16_and_keeps_float32(name: str):
 def test_every_method_trains_the_convnet_in_bfloat16(name: str):
     method: Method = METHODS[name]
     if isinstance(method, ImprovedGan):
-        method = dataclasses.replace(method, generator=ImageGenerator(width=0.05))
-    student = Conv13(width=0.05).build(PROBLEM).train()
+        method = dataclasses.replace(method, generator=ImageGeneratorSpec(width=0.05))
+    student = Conv13Spec(width=0.05).build(PROBLEM).train()
     memory = method.init(student, PROBLEM).train()
     with FakeTensorMode(allow_non_fake_inputs=True):
         views = {role: torch.randn(6, 3, 32, 32) for role in method.roles}

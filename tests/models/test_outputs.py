@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import Conv13, Mlp, ModelSpec, ResNeXt152, Shake26, WideResNet
+from meanteacher.models import Conv13Spec, MlpSpec, ModelSpec, ResNeXt152Spec, Shake26Spec, WideResNetSpec
 from meanteacher.models.layers import TwoHeads
 
 PROBLEM = Problem(n_classes=5, n_examples=100, input_shape=(2, 16, 16))
 SPECS: dict[str, ModelSpec] = {
-    "conv13": Conv13(width=0.1),
-    "mlp": Mlp(hidden=(20, 10), dropout=0.1),
-    "resnext152": ResNeXt152(width=0.1),
-    "shake26": Shake26(width=0.1),
-    "wrn": WideResNet(depth=10, widen=1),
+    "conv13": Conv13Spec(width=0.1),
+    "mlp": MlpSpec(hidden=(20, 10), dropout=0.1),
+    "resnext152": ResNeXt152Spec(width=0.1),
+    "shake26": Shake26Spec(width=0.1),
+    "wrn": WideResNetSpec(depth=10, widen=1),
 }
 every_network = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 

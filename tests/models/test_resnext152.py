@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import ResNeXt152
+from meanteacher.models import ResNeXt152Spec
 from meanteacher.models.resnext152 import Bottleneck
 
 IMAGENET = Problem(n_classes=1000, n_examples=1_281_167, input_shape=(3, 224, 224))
@@ -23,13 +23,13 @@ def _same_draws_every_time() -> Iterator[None]:
 
 @pytest.fixture
 def small() -> nn.Module:
-    return ResNeXt152(width=0.1).build(SMALL)
+    return ResNeXt152Spec(width=0.1).build(SMALL)
 
 
 def on_paper(problem: Problem = IMAGENET, **spec: object) -> nn.Module:
     """The network without its numbers: full size is a quarter of a gigabyte."""
     with torch.device("meta"):
-        return ResNeXt152(**spec).build(problem)
+        return ResNeXt152Spec(**spec).build(problem)
 
 
 def size(module: nn.Module) -> int:
@@ -132,13 +132,13 @@ def test_any_width_keeps_whole_groups(width: float) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 32, 32), (2, 33, 47)])
 def test_small_images_run(shape: tuple[int, int, int]) -> None:
-    network = ResNeXt152(width=0.1).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
+    network = ResNeXt152Spec(width=0.1).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
     assert network(torch.randn(3, *shape)).shape == (3, 4)
 
 
 def test_tables_are_refused() -> None:
     with pytest.raises(InputError, match=r"ResNeXt152 takes images .* got data of shape \(20,\). Use Mlp"):
-        ResNeXt152().build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))
+        ResNeXt152Spec().build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))
 
 
 def test_a_deep_copy_is_a_network_of_its_own(small: nn.Module) -> None:

@@ -10,7 +10,7 @@ from meanteacher.data import Dataset, Fixed, ImageStream, make_split
 from meanteacher.methods import MeanTeacher
 from meanteacher.models import ModelSpec
 from meanteacher.schedules import Constant
-from meanteacher.train import Adam, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
+from meanteacher.train import AdamSpec, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Noise, PerImage, Translate
 
 BATCH, N_LABELLED = 100, 25
@@ -18,7 +18,7 @@ N_IMAGES, N_SHOWN = 10_000, 500
 """Images there are, and those that show their labels."""
 VIEW = Chain((Translate(2), Noise(0.15)))
 METHOD = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
-OPTIM = Adam(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
+OPTIM = AdamSpec(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
 _PAST_THE_START = 1001
 """The vitals read every step's gradients at first; from here on, once in a thousand."""
 

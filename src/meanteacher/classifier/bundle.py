@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from meanteacher.classifier.manifest import AGAIN, FORMAT, NETWORKS, NORMALISERS, SCHEMA, Manifest, read_manifest
 from meanteacher.core import InputError
 from meanteacher.models import ModelSpec
-from meanteacher.passes import class_output, in_fast_layout
+from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.duplicates import DIGEST_BYTES, digest
 from meanteacher.views import Normaliser
 
@@ -91,7 +91,7 @@ class ClassifierModule(nn.Module):
         self.temperature = temperature
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = class_output(self.network(in_fast_layout(self.normalise(images))))
+        logits = class_output(self.network(to_channels_last(self.normalise(images))))
         return torch.softmax(logits / self.temperature, 1)
 
 
@@ -187,7 +187,7 @@ def load_bundle(folder: Path) -> Bundle:
     manifest.check(tensors)
     network, normalise = manifest.build(tensors)
     for parameter in network.parameters():
-        parameter.data = in_fast_layout(parameter.data)
+        parameter.data = to_channels_last(parameter.data)
     return Bundle(
         network=network.requires_grad_(requires_grad=False),
         normalise=normalise,

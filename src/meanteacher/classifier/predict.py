@@ -19,7 +19,7 @@ from meanteacher.classifier.bundle import Bundle, ClassifierModule
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
-from meanteacher.passes import in_fast_layout
+from meanteacher.passes import to_channels_last
 from meanteacher.photos.decode import UnreadableError, decode, squeeze
 from meanteacher.photos.duplicates import digest
 from meanteacher.photos.find import EXTENSIONS, Photos, images_below, printable
@@ -47,7 +47,7 @@ def folded(network: nn.Module) -> nn.Module:
         if not isinstance(conv, nn.Conv2d) or before is None or len(calls[before.target]) > 1:
             continue
         merged = fuse_conv_bn_eval(conv, norm)
-        merged.weight.data = in_fast_layout(merged.weight.data)
+        merged.weight.data = to_channels_last(merged.weight.data)
         traced.set_submodule(str(before.target), merged)
         node.replace_all_uses_with(node.args[0])
         traced.graph.erase_node(node)

@@ -14,9 +14,9 @@ from meanteacher.bench import files, memory, parts, steps
 from meanteacher.core import InputError
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_json
-from meanteacher.models import Conv13, FastNet, WideResNet
+from meanteacher.models import Conv13Spec, FastNetSpec, WideResNetSpec
 
-FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
+FULL, QUARTER, FAST = Conv13Spec(), Conv13Spec(width=0.25), FastNetSpec()
 
 
 def run_bench(out: Path, *, quick: bool, only: str | None) -> None:
@@ -73,9 +73,9 @@ def _measurements(rounds: int, *, quick: bool) -> dict[str, Callable[[Callable[[
         "step/conv13": lambda a: steps.against_the_limit(FULL, n_steps=1, rounds=rounds, announce=a),
         "plain/conv13-quarter": lambda a: steps.against_plain(QUARTER, n_steps=4 * many, rounds=rounds, announce=a),
         "vitals/conv13-quarter": lambda a: steps.vitals_share(QUARTER, n_steps=many, rounds=rounds, announce=a),
-        "growth": lambda a: steps.growth(Conv13(width=0.05), n_steps=10, rounds=rounds, announce=a),
+        "growth": lambda a: steps.growth(Conv13Spec(width=0.05), n_steps=10, rounds=rounds, announce=a),
         "memory/peak-mb": lambda a: memory.peak(
-            {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}, announce=a
+            {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNetSpec()}, announce=a
         ),
         "memory/temporal-ensembling-table": lambda a: memory.table(n_images=1_000_000, n_classes=10),
     }

@@ -17,7 +17,7 @@ from meanteacher.data import Fixed, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.files import write_json
-from meanteacher.models import FastNet, ModelSpec
+from meanteacher.models import FastNetSpec, ModelSpec
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views
 from meanteacher.views import PerChannel
 
@@ -106,7 +106,7 @@ class OwnPhotos:
 class Continued:
     """The network of `start`, its last layer's rows carried over class by class."""
 
-    network: FastNet
+    network: FastNetSpec
     start: str
     """The folder of the model."""
     sha256: str
@@ -147,7 +147,7 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
     return Recipe(
         name=f"fit/{method}",
         data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
-        model=model or FastNet(width=plan.width),
+        model=model or FastNetSpec(width=plan.width),
         method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
         normalise=PerChannel(),
         views=fast_views(plan.size, flip=plan.flip, gentle=plan.gentle),

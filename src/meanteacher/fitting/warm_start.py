@@ -8,7 +8,7 @@ from meanteacher.classifier.manifest import read_manifest
 from meanteacher.core import InputError
 from meanteacher.fitting.plan import Continued
 from meanteacher.fitting.results import read_fit
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Previous:
     """What of an earlier fit matters to the next."""
 
     folder: Path
-    network: FastNet
+    network: FastNetSpec
     size: int
     sha256: str
     held_out: frozenset[str]
@@ -38,6 +38,6 @@ def read_previous(folder: Path) -> Previous:
     # Says what is wrong with a damaged model now, not after minutes.
     seen = load_bundle(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
-    if not isinstance(manifest.spec, FastNet):
+    if not isinstance(manifest.spec, FastNetSpec):
         raise InputError(f"The model in {folder} is no FastNet, so that fit cannot go on from it.")
     return Previous(folder, manifest.spec, manifest.size, manifest.sha256, held_out, seen)

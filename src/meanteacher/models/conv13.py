@@ -17,7 +17,7 @@ from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conv13:
+class Conv13Spec:
     """Weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
 
     width: float = 1.0
@@ -32,7 +32,7 @@ class Conv13:
         if len(size) != 2 or min(size) < 12:
             raise InputError(
                 f"The 13-layer ConvNet takes images of at least 12x12 pixels, got {problem.input_shape} "
-                "(channels, height, width). Use a smaller network, for instance Mlp."
+                "(channels, height, width). Use a smaller network, for instance MlpSpec."
             )
         return Conv13Network(n_channels, problem.n_classes, self)
 
@@ -40,7 +40,7 @@ class Conv13:
 class Conv13Network(nn.Module):
     """Children are named after the rows of Table 5, in order."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: Conv13) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: Conv13Spec) -> None:
         super().__init__()
 
         def channels(full: int) -> int:

@@ -17,7 +17,7 @@ Library = Literal["timm", "torchvision"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class External:
+class ExternalSpec:
     """A classification network built from its name, without pretrained weights.
 
     timm and torchvision are no dependencies of this package: they are imported when a network is built.
@@ -56,7 +56,7 @@ class External:
 class ExternalNetwork(nn.Module):
     """The other library's network, held to what this package expects of one."""
 
-    def __init__(self, network: nn.Module, n_classes: int, spec: External) -> None:
+    def __init__(self, network: nn.Module, n_classes: int, spec: ExternalSpec) -> None:
         super().__init__()
         self.network = network
         self.n_classes = n_classes

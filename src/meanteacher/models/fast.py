@@ -17,7 +17,7 @@ _LOGIT_SCALE = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastNet:
+class FastNetSpec:
     """Error per second on a CPU is what it was chosen by (docs/experiments/fast-network.md).
 
     The first layer decorrelates small patches of the training images and is not trained, so nothing is
@@ -44,7 +44,7 @@ class FastNet:
 class FastNetwork(nn.Module):
     """Images larger than 32 pixels are brought to about 32 by the stride of the first layer."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: FastNet, *, stride: int) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: FastNetSpec, *, stride: int) -> None:
         super().__init__()
         kernel = 2 * stride
         n1, n2, n3 = (max(4, round(full * spec.width)) for full in (32, 128, 128))
@@ -75,7 +75,7 @@ class FastNetwork(nn.Module):
 class _Stage(nn.Module):
     """Convolve, halve the sides, normalise, and once more without halving."""
 
-    def __init__(self, n_in: int, n_out: int, spec: FastNet) -> None:
+    def __init__(self, n_in: int, n_out: int, spec: FastNetSpec) -> None:
         super().__init__()
         # PyTorch's momentum is the share of the new batch, not of the past.
         momentum = 1 - spec.norm_decay
@@ -102,7 +102,7 @@ def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Mirrored:
+class MirroredSpec:
     """A network that in evaluation takes the mean over an image and its mirror image, for twice the time.
 
     It trains as it would alone. For images whose class a mirror does not change.

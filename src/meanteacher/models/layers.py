@@ -73,7 +73,7 @@ def channels_of(problem: Problem, network: str) -> int:
     if len(problem.input_shape) != 3:
         raise InputError(
             f"{network} takes images (channels, height, width), got data of shape {problem.input_shape}. "
-            "Use Mlp for points and tables."
+            "Use MlpSpec for points and tables."
         )
     return problem.input_shape[0]
 

@@ -14,7 +14,7 @@ from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shake26:
+class Shake26Spec:
     """26 layers, two residual branches of 96 channels, mixed at random (Gastaldi 2017).
 
     This is the Mean Teacher authors' version. Gastaldi's own normalises after the first convolution,
@@ -32,7 +32,7 @@ class Shake26:
 class Shake26Network(nn.Module):
     """Three stages of four blocks; each stage but the first halves the image's sides."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: Shake26) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: Shake26Spec) -> None:
         super().__init__()
         # An even number, because the shortcuts are convolutions in two groups.
         n96, n192, n384 = (2 * max(1, round(full * spec.width / 2)) for full in (96, 192, 384))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
-from meanteacher.passes import in_fast_layout
+from meanteacher.passes import to_channels_last
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
@@ -33,7 +33,7 @@ def start(
     """The state before the first step, student and memory on the device."""
     student.to(device).train()
     for parameter in student.parameters():
-        parameter.data = in_fast_layout(parameter.data)
+        parameter.data = to_channels_last(parameter.data)
     with isolated_global_randomness():
         if isinstance(student, InitialisesFromData):
             seed_global(seed, "initialise")

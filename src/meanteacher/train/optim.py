@@ -21,7 +21,7 @@ class OptimSpec(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class AdamSpec:
     """Adam with ramped learning rate, beta1 and beta2 (App. B.1)."""
 
     learning_rate: Schedule
@@ -39,7 +39,7 @@ class Adam:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd:
+class SgdSpec:
     """Stochastic gradient descent with Nesterov momentum and L2 weight decay (App. B.2)."""
 
     learning_rate: Schedule
@@ -62,7 +62,7 @@ class Sgd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muon:
+class MuonSpec:
     """Convolutions move by orthogonal matrices (Jordan et al. 2024); everything else by plain SGD with momentum.
 
     An update whose singular values are all alike moves every direction of a layer equally, which takes
@@ -94,7 +94,7 @@ class Muon:
 class _MuonOptimizer(torch.optim.Optimizer):
     """Two groups: matrices, and the others."""
 
-    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], *, spec: Muon) -> None:
+    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], *, spec: MuonSpec) -> None:
         groups: list[dict[str, Any]] = [
             {"params": matrices, "decay": spec.matrix_decay},
             {"params": others, "decay": spec.weight_decay},
