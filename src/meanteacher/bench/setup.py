@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from meanteacher.core import Problem
+from meanteacher.core import Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, make_split
 from meanteacher.methods import MeanTeacher
 from meanteacher.models import ModelSpec
@@ -17,7 +17,7 @@ BATCH, N_LABELLED = 100, 25
 N_IMAGES, N_SHOWN = 10_000, 500
 """Images there are, and those that show their labels."""
 VIEW = Chain((Translate(2), Noise(0.15)))
-METHOD = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
+METHOD: Method = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
 OPTIM = AdamSpec(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
 _PAST_THE_START = 1001
 """The vitals read every step's gradients at first; from here on, once in a thousand."""
