@@ -1,4 +1,4 @@
-"""Networks. None knows which method trains it, and any nn.Module can stand in its place."""
+"""Networks and their descriptions. None knows which method trains it, and any nn.Module can replace it."""
 
 from meanteacher.models.conv13 import Conv13Spec
 from meanteacher.models.external import ExternalSpec

@@ -18,13 +18,13 @@ from meanteacher.passes import Logits
 
 @dataclass(frozen=True, kw_only=True)
 class Conv13Spec:
-    """Weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
+    """The 13-layer ConvNet: weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
 
     width: float = 1.0
     """Multiplies every channel count: a quarter costs about a tenth."""
     dropout: float = 0.5
     mean_decay: float = 0.999
-    """Of the running means that evaluation uses; short runs want a shorter memory."""
+    """Of the running means that evaluation uses; short runs need a smaller decay."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
@@ -71,7 +71,7 @@ class Conv13Network(nn.Module):
         self.softmax = last_layer(spec.outputs, lambda: WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay))
 
     def forward(self, x: Tensor) -> Logits:
-        """Logits: the softmax itself is part of the costs."""
+        """Logits; the softmax is part of the costs."""
         for layer in self.children():
             x = layer(x)
         return x

@@ -16,7 +16,7 @@ _BLOCKS = (3, 8, 36, 3)
 class ResNeXt152Spec:
     """50 bottleneck blocks of three layers, 32 groups of 4 channels in the first (Xie et al. 2016).
 
-    Made for 224x224 pixels. Smaller images run, but are down to a 32nd of their size at the end.
+    Made for 224x224 pixels. Smaller images work, but the last stage has 1/32 of their size.
     """
 
     width: float = 1.0

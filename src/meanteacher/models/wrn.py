@@ -1,4 +1,4 @@
-"""The wide residual network that semi-supervised methods have been compared on since 2018."""
+"""The wide residual network on which semi-supervised methods have been compared since 2018."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class WideResNetSpec:
     """6 n + 4, for n blocks in each of three stages."""
     widen: int = 2
     norm_decay: float = 0.999
-    """Of the running statistics that evaluation uses; short runs want a shorter memory."""
+    """Of the running statistics that evaluation uses; short runs need a smaller decay."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:

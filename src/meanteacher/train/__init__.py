@@ -1,4 +1,4 @@
-"""Training: knows the Method protocol and no concrete method."""
+"""Training. It knows the Method protocol and no concrete method."""
 
 from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints
