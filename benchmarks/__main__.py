@@ -19,11 +19,11 @@ from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.core import InputError
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_json
-from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
+from meanteacher.models import Conv13Spec, FastNetSpec, ModelSpec, WideResNetSpec
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-FULL, QUARTER, FAST = Conv13(), Conv13(width=0.25), FastNet()
-MODELS: dict[str, ModelSpec] = {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNet()}
+FULL, QUARTER, FAST = Conv13Spec(), Conv13Spec(width=0.25), FastNetSpec()
+MODELS: dict[str, ModelSpec] = {"conv13": FULL, "conv13-quarter": QUARTER, "fast": FAST, "wrn-28-2": WideResNetSpec()}
 
 
 @app.command()
@@ -94,7 +94,7 @@ def _measurements(*, quick: bool) -> dict[str, Callable[[Compare], dict[str, Any
         "step/conv13": lambda compare: training.against_limit(compare, FULL, n_steps=1),
         "plain/conv13-quarter": lambda compare: training.against_plain(compare, QUARTER, n_steps=4 * n),
         "vitals/conv13-quarter": lambda compare: training.vitals_share(compare, QUARTER, n_steps=n),
-        "growth": lambda compare: training.growth(compare, Conv13(width=0.05), n_steps=10),
+        "growth": lambda compare: training.growth(compare, Conv13Spec(width=0.05), n_steps=10),
         "memory/peak-mb": lambda compare: training.peak_memory(MODELS),
         "memory/temporal-ensembling-table": lambda compare: training.table_memory(n_images=1_000_000, n_classes=10),
     }

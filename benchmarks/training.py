@@ -23,7 +23,7 @@ from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.models import ModelSpec
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
-from meanteacher.train import Adam, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
+from meanteacher.train import AdamSpec, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
 from meanteacher.train.state import trained_parameters
 from meanteacher.views import Chain, Noise, PerImage, Translate
 
@@ -31,7 +31,7 @@ BATCH, N_LABELLED_ROWS = 100, 25
 N_IMAGES, N_LABELLED = 10_000, 500
 VIEW = Chain((Translate(2), Noise(0.15)))
 METHOD: Method = MeanTeacher(decay=Constant(0.99), buffers="own", weight=Constant(10.0))
-OPTIM = Adam(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
+OPTIM = AdamSpec(learning_rate=Constant(1e-3), beta1=Constant(0.9), beta2=Constant(0.99))
 _FIRST_STEP = 1001
 """The vitals read the gradients of the first thousand steps often, and of every thousandth step afterwards."""
 _ROOT = Path(__file__).parents[1]

@@ -11,20 +11,20 @@ from meanteacher.data import Fixed
 from meanteacher.data.toy import Digits
 from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher
-from meanteacher.models import Mlp
+from meanteacher.models import MlpSpec
 from meanteacher.schedules import Constant, SigmoidRampUp
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Noise, PerChannel, Translate
 
 recipe = Recipe(
     name="own/digits",
     data=DataSpec(source=Digits(), n_labelled=40),
-    model=Mlp(hidden=(128, 128)),
+    model=MlpSpec(hidden=(128, 128)),
     method=MeanTeacher(decay=Constant(0.97), buffers="own", weight=SigmoidRampUp(value=20.0, steps=100)),
     normalise=PerChannel(),
     views={"student": Chain((Translate(1), Noise(0.5))), "teacher": Noise(0.5)},
     batch=Fixed(size=140, labelled=40, unlabelled_pool="all"),
-    optim=Adam(learning_rate=Constant(0.003), beta1=Constant(0.9), beta2=Constant(0.99)),
+    optim=AdamSpec(learning_rate=Constant(0.003), beta1=Constant(0.9), beta2=Constant(0.99)),
     steps=300,
     evaluate_every=100,
     seeds=(0, 1, 2),

@@ -175,7 +175,7 @@ def _network() -> Iterator[Number]:
     yield Number(
         "the network",
         lambda r: _kind(r.model),
-        ("Conv13", {"width": 1.0, "dropout": 0.5, "mean_decay": 0.999, "outputs": 1}),
+        ("Conv13Spec", {"width": 1.0, "dropout": 0.5, "mean_decay": 0.999, "outputs": 1}),
         "table of the ConvNet architecture, as wide as there, dropout p=0.5; memory of the running means: code; "
         'Sec. 3.4: "using the same output for both"',
     )
@@ -263,7 +263,7 @@ def _consistency_weight(cell: Cell) -> float:
 
 
 def _optimiser(cell: Cell) -> Iterator[Number]:
-    yield Number("the optimiser", lambda r: type(r.optim).__name__, "Adam", 'App. B.1: "We used Adam Optimizer"')
+    yield Number("the optimiser", lambda r: type(r.optim).__name__, "AdamSpec", 'App. B.1: "We used Adam Optimizer"')
     yield Number("epsilon", lambda r: r.optim.epsilon, 1e-8, 'App. B.1: "and epsilon = 10^-8"')
     yield from _two_values("beta2", lambda r: r.optim.beta2, 0.99 if cell.table == 1 else 0.999, "Adam beta2")
     down, end = ramp_down(cell)

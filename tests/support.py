@@ -34,7 +34,7 @@ from meanteacher.methods import (
     VatEntMin,
 )
 from meanteacher.schedules import Constant
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from meanteacher.train.state import trained_parameters
 from meanteacher.views import Noise, PerChannel
 
@@ -156,7 +156,7 @@ def recipe(method: str = "mean-teacher", batch: str = "fixed", **changes: object
         normalise=PerChannel(),
         views=VIEWS,
         batch=BATCHES[batch],
-        optim=Adam(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99)),
+        optim=AdamSpec(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99)),
         steps=20,
         evaluate_every=5,
         seeds=(0,),

@@ -15,7 +15,7 @@ from meanteacher.core import InputError, Problem
 from meanteacher.devices import choose_device, device_name, free_bytes, in_double, same_kind, wait_for
 from meanteacher.experiment import run
 from meanteacher.experiment.folder import environment
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.passes import SameNoise
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.views import PerChannel
@@ -182,7 +182,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    spec, normaliser = FastNet(width=0.125), PerChannel()
+    spec, normaliser = FastNetSpec(width=0.125), PerChannel()
     network = spec.build(Problem(n_classes=2, n_examples=1, input_shape=(3, 32, 32))).eval()
     fitted = normaliser.fit(torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8))
     parts = {"spec": spec, "normaliser": normaliser}

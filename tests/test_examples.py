@@ -27,7 +27,7 @@ from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.cli.app import app
 from meanteacher.core import Problem
 from meanteacher.experiment import run
-from meanteacher.models import FastNet, Mlp
+from meanteacher.models import FastNetSpec, MlpSpec
 from meanteacher.photos.decode import decode
 from meanteacher.schedules import Constant
 from meanteacher.views import PerChannel
@@ -73,7 +73,7 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
         recipe(), views={role: Flattened() for role in ("student", "teacher")}, method=method
     )
     outcome = run(
-        dataclasses.replace(images_too, model=Mlp(hidden=(16,))),
+        dataclasses.replace(images_too, model=MlpSpec(hidden=(16,))),
         seed=0,
         out=tmp_path / "run",
         data=images_too.data.source.load(tmp_path),
@@ -105,7 +105,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model as `fit` leaves it, and as `export` writes it."""
     folder = tmp_path_factory.mktemp("shipped")
     images = torch.stack([torch.from_numpy(decode(path, 16).copy()).permute(2, 0, 1) for path in _pictures(folder)])
-    spec = FastNet(width=0.125)
+    spec = FastNetSpec(width=0.125)
     torch.manual_seed(0)
     network = spec.build(Problem(3, 1, (3, 16, 16)))
     normalise = PerChannel().fit(images)

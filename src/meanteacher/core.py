@@ -1,6 +1,6 @@
-"""What every part agrees on: a batch, a step's output, and the shapes of the things that plug in."""
+"""The types that all parts share: a batch, the output of a step, and the protocols of methods and streams."""
 
-from __future__ import annotations  # torch is for the reader here: checking a folder should not wait for it
+from __future__ import annotations  # torch is imported late: checking a folder should not wait for it
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ Schedule = Callable[[int], float]
 """step -> value"""
 
 ADDED_LATER: Mapping[str, bool] = {"added later": True}
-"""Metadata of a dataclass field that recipes did not always have: at its default it is left out of a recipe's
-description, so that older records and runs keep their fingerprint."""
+"""Metadata of a dataclass field that was added after the first records: at its default it is left out of a
+recipe's description, so that older records and runs keep their fingerprint."""
 
 Augment = Callable[["Tensor", "torch.Generator"], "Tensor"]
 """A whole batch of images and a source of randomness -> the batch as one role sees it."""
 
 
 class InputError(ValueError):
-    """Something the caller gave is wrong. The message says what, and what to do about it."""
+    """An argument, option or file is wrong. The message says what was expected and what to do."""
 
 
 class DivergedError(RuntimeError):
@@ -57,7 +57,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step trains on. A hidden label never enters it."""
+    """What one step trains on. Hidden labels are not part of it."""
 
     views: Mapping[str, Tensor]
     """role -> [B, ...]: the same images as each role sees them."""

@@ -1,7 +1,7 @@
-"""The costs: pure maths. None detaches anything; stopping a gradient is the method's decision.
+"""The costs as pure functions. None detaches anything: stopping a gradient is up to the method.
 
-One convention for all: classification is averaged over the labelled rows (those there are, or those to be expected),
-consistency over the rows it applies to, and weights stand outside, explicit.
+Classification is averaged over the labelled rows (counted or expected), consistency over the rows it applies to. No
+cost contains a weight: the methods multiply by it.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class ConsistencyCost(Protocol):
     """How far the student's logits are from the target's. Subclass it for a cost of your own."""
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """A scalar: the mean over the rows it applies to, [B] of bool; all of them without."""
+        """A scalar, the mean over `rows` ([B] of bool, None for all)."""
         ...
 
     def is_active(self, target_logits: Tensor) -> Tensor | bool:
-        """Whether these targets can train anything. While they cannot, the cost rests and its zero is no alarm."""
+        """Whether these targets can train anything. While they cannot, the cost rests and raises no alarm."""
         return True
 
 
@@ -30,17 +30,17 @@ def classification_cost(logits: Tensor, labels: Tensor, labelled_share: float | 
     """Cross-entropy, averaged over the labelled rows (App. B.1).
 
     The authors divide by the size of the whole batch instead, which hides a factor of 100 on SVHN; their
-    weights are converted. Without any labelled row the cost is zero, and so is its gradient.
+    weights are converted. Without any labelled row the cost and its gradient are zero.
 
-    Where the number of labelled rows varies from batch to batch, the mean over those there are gives a row of a batch
-    with few labels more weight than one of a batch with many. `labelled_share` divides by the expected number instead,
-    the same for every batch, so that all labelled rows weigh alike as in the authors' code. Parts of a batch then need
-    not know of each other: the mean of their costs is the cost of the whole.
+    Where the number of labelled rows varies between batches, their mean gives a row more weight in a batch with few
+    labels than in one with many. `labelled_share` divides by the expected number instead, which is the same for every
+    batch, so that all labelled rows have the same weight as in the authors' code. The cost of a batch is then the mean
+    of the costs of its parts, which can be computed independently.
 
     Args:
         logits: [B, C]
         labels: [B], `UNLABELLED` where hidden
-        labelled_share: of the rows of an average batch; without it the labelled rows of this batch are counted
+        labelled_share: expected share of labelled rows; None counts those of this batch
 
     >>> classification_cost(torch.zeros(3, 2), torch.tensor([0, -1, 1]))
     tensor(0.6931)
@@ -59,12 +59,12 @@ def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | No
     """Squared distance of two softmax outputs: the consistency cost J of Sec. 2.
 
     Mean over rows *and* classes: a sum over classes would make a weight of 100 act like 1000 with ten
-    classes. Gradient flows to both arguments (the Pi model wants both sides).
+    classes. Gradient flows to both arguments (the Pi model trains both sides).
 
     Args:
         student_logits: [B, C]
         target_logits: [B, C]
-        rows: [B] of bool, the rows it applies to; all of them without.
+        rows: [B] of bool, the rows it applies to; None for all
 
     >>> softmax_mse(torch.zeros(4, 10), torch.zeros(4, 10))
     tensor(0.)
@@ -98,7 +98,7 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
     if tau == 1:
         return kl_divergence(student_logits, target_logits, rows) * (2 / n_classes**2)
     # Near tau = 0 the divergence is a difference of almost equal numbers, divided by tau²: float32 would
-    # leave nothing but rounding.
+    # leave only rounding errors.
     uniform = (1 - tau) / n_classes
     p = tau * in_double(target_logits).softmax(1) + uniform
     q = tau * in_double(student_logits).softmax(1) + uniform
@@ -183,7 +183,7 @@ def confident_cross_entropy(
 
 
 def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Of the softmax output, mean over rows: low where the network has made up its mind.
+    """Entropy of the softmax output, mean over rows: low where the network is certain.
 
     >>> entropy(torch.zeros(3, 2))
     tensor(0.6931)
@@ -195,7 +195,7 @@ def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
 def logit_distance(first: Tensor, second: Tensor) -> Tensor:
     """Mean squared difference of two outputs' logits, over rows and classes (Sec. 3.4, "decoupling").
 
-    Gradient flows to both: it is what couples the two outputs of one network.
+    Gradient flows to both: this cost couples the two outputs of one network.
 
     >>> logit_distance(torch.zeros(2, 2), torch.ones(2, 2))
     tensor(1.)

@@ -1,4 +1,4 @@
-"""Where a run computes: its device by name, what there is of them, and what some of them cannot do."""
+"""Devices: choosing one by name, and what differs between them."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from torch import Tensor
 from meanteacher.core import InputError
 
 VARIABLE = "MEANTEACHER_DEVICE"
-"""Of the environment: what "auto" means instead of a GPU if there is one."""
+"""Environment variable with the device that "auto" stands for."""
 CPU = torch.device("cpu")
 
 
@@ -53,7 +53,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
-    """The device to go on with in `folder`: of the kind that its run was started on, since another rounds differently.
+    """The device to resume `folder` on: of the kind its run was started on, since another rounds differently.
 
     Args:
         wanted: "auto" takes that kind
@@ -79,10 +79,10 @@ def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What its maker calls it, for instance "NVIDIA A100-SXM4-40GB"."""
+    """The name of the hardware, for instance "NVIDIA A100-SXM4-40GB"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    # Apple's GPUs have no name of their own: they are part of the processor.
+    # Apple's GPUs are part of the processor and have its name.
     return _processor()
 
 
@@ -94,7 +94,7 @@ def _what_there_is(n_cuda: int, has_mps: bool) -> str:
 
 @cache
 def _processor() -> str:
-    """From the system, each in its own way; at least the architecture."""
+    """The processor's name as the system gives it, or at least its architecture."""
     try:
         if platform.system() == "Darwin":
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -108,9 +108,9 @@ def _processor() -> str:
 
 
 def free_bytes(device: torch.device) -> float:
-    """Memory of a GPU that is free; a CPU has what it has, so there it is infinite."""
+    """Free memory of a GPU in bytes; infinite on a CPU."""
     if device.type == "cuda":
-        # What earlier runs of this process left is torch's to use again, though the system counts it as used.
+        # torch reuses what earlier runs of this process have freed, though the system counts it as used.
         left = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + left
     if device.type == "mps":
@@ -119,7 +119,7 @@ def free_bytes(device: torch.device) -> float:
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when everything that the device was asked for is computed: a clock would stop too early otherwise."""
+    """Return when the device has finished all its work, for instance before the time is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -127,5 +127,5 @@ def wait_for(device: torch.device) -> None:
 
 
 def in_double(x: Tensor) -> Tensor:
-    """The same in float64, on its device where that knows it. Apple's GPUs do not: there, on the CPU."""
+    """The tensor in float64, on its device; on the CPU for Apple's GPUs, which have no float64."""
     return (x.cpu() if x.device.type == "mps" else x).double()

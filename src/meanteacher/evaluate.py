@@ -1,4 +1,4 @@
-"""Errors of a network on a data set: the same code for student, teacher and shipped model."""
+"""Predictions and errors of a network: the same code for student, teacher and shipped model."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import Dataset
-from meanteacher.passes import class_output, in_fast_layout
+from meanteacher.passes import class_output, to_channels_last
 
 _BATCH = 100
-"""On a CPU larger batches fall out of its caches: 500 is a third slower than 100."""
+"""On a CPU larger batches do not fit its caches: 500 is a third slower than 100."""
 
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Without noise, on running statistics, without gradients; every module's own mode restored after."""
+    """Evaluation mode without gradients; afterwards every module has its own mode again."""
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
@@ -30,9 +30,9 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 
 
 def _not_compiled() -> AbstractContextManager[object]:
-    """Compiling anew for another mode and another size of batch would take longer than it saves.
+    """Run compiled networks eagerly: compiling again for another mode and batch size takes longer than it saves.
 
-    Where torch's compiler was never imported nothing is compiled, and importing it takes seconds.
+    If torch's compiler was never imported nothing is compiled, and importing it takes seconds.
     """
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
@@ -46,8 +46,8 @@ def predict_logits(
     """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU."""
     device = next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
     with evaluation_mode(network):
-        inputs = (in_fast_layout(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
-        # All of them brought back at once: a GPU is waited for once.
+        inputs = (to_channels_last(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
+        # Copied back all at once, to wait for a GPU only once.
         return torch.cat([class_output(network(x)) for x in inputs]).cpu()
 
 
@@ -61,10 +61,10 @@ def error_rate(
     """The share of images whose most probable class is not their label.
 
     Args:
-        network: of logits
+        network: returns logits
         dataset: images and their true labels
-        index: the positions to judge by; all of them without.
-        normalise: what the network was trained behind.
+        index: positions to evaluate on; None for all
+        normalise: the normalisation that the network was trained with
     """
     images = dataset.images if index is None else dataset.images[index]
     labels = dataset.labels if index is None else dataset.labels[index]

@@ -1,4 +1,4 @@
-"""Passes through a network that leave something out: its writes, its dropout, or the draw of new noise."""
+"""Passes through a network without its writes, without its dropout, or with the same noise again."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,13 +12,13 @@ Logits = Tensor | tuple[Tensor, Tensor]
 """What a network returns: logits [B, C], or a pair of them, for classification and for consistency."""
 
 
-def in_fast_layout(x: Tensor) -> Tensor:
-    """Images, or a convolution's weights, with channels last in memory, where it runs fastest; the same values."""
+def to_channels_last(x: Tensor) -> Tensor:
+    """Images or convolution weights in the channels_last memory format, which is fastest; values are unchanged."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
-    """The logits for classification and those for consistency: the same ones where there is one output.
+    """The logits for classification and for consistency; the same tensor where there is one output.
 
     In float32 where the network computed in bfloat16: a cost compares differences that bfloat16 would round away.
     """
@@ -43,8 +43,8 @@ def class_output(output: Logits) -> Tensor:
 def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Logits:
     """A pass whose writes to running statistics go to copies and are dropped.
 
-    In training mode a layer updates its statistics as it runs; an extra pass must not count twice, and one
-    whose statistics are not the network's own must not count at all.
+    In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count
+    twice, and a pass over other images, such as adversarial ones, must not count.
 
     Args:
         network: in any mode
@@ -72,7 +72,7 @@ def without_dropout(network: nn.Module) -> Iterator[None]:
 class SameNoise:
     """Repeats the noise of a pass: every `with` block draws what the first one drew.
 
-    Two passes can only be compared to a millionth if they drop the same units.
+    Small differences between two passes can only be measured if both drop the same units.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -89,7 +89,7 @@ class SameNoise:
             self._write(now)
 
     def _read(self) -> tuple[Tensor, ...]:
-        """Of the CPU's generator, and of the device's, from which its networks draw."""
+        """The states of the CPU's generator and of the device's, from which its networks draw."""
         if self._device.type == "cuda":
             return torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
         if self._device.type == "mps":

@@ -1,6 +1,6 @@
 """Pure functions from the step to a value: every ramp of the paper.
 
-All count optimiser steps from zero. A schedule is a frozen value, so it can stand in a recipe.
+All count optimiser steps from zero. A schedule is a frozen value, so it can be part of a recipe.
 """
 
 import math
@@ -78,7 +78,7 @@ class SigmoidRampDown:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWarmUp:
-    """From `first` to `value` along a line over the first `steps` (ImageNet, App. B.2.2)."""
+    """Linear from `first` to `value` over the first `steps` (ImageNet, App. B.2.2)."""
 
     first: float
     value: float
@@ -94,7 +94,7 @@ class LinearWarmUp:
 class Cosine:
     """Half a cosine from `value` to zero at step `steps`, zero afterwards (App. B.2).
 
-    The paper's runs stop before it arrives: 180 of 210 epochs, 300 of 350, 60 of 75.
+    The paper's runs stop before it reaches zero: 180 of 210 epochs, 300 of 350, 60 of 75.
     """
 
     value: float

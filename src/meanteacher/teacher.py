@@ -24,8 +24,8 @@ copy     the student's latest
 def warmed_up(decay: float, step: int) -> float:
     """The decay to use after step `step`.
 
-    The first averages would be dominated by the random start: take the plain mean of the students so far
-    until the decay takes over.
+    At first an exponential average would be dominated by the random start, so it is the plain mean of the students so
+    far until that mean's decay reaches `decay`.
 
     >>> warmed_up(0.99, 0), warmed_up(0.99, 1), warmed_up(0.99, 500)
     (0.0, 0.5, 0.99)
@@ -36,8 +36,8 @@ def warmed_up(decay: float, step: int) -> float:
 class Teacher(nn.Module):
     """A network whose weights are the exponential moving average of the student's (Sec. 2).
 
-    At least float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is rounded
-    away. The teacher of a float64 student is float64. No gradient ever reaches it.
+    At least float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is lost to
+    rounding. The teacher of a float64 student is float64. No gradient reaches it.
     """
 
     def __init__(self, student: nn.Module, *, buffers: Buffers, dropout: bool = True) -> None:
@@ -45,7 +45,7 @@ class Teacher(nn.Module):
         check_choice("buffers", buffers, get_args(Buffers))
         self.buffer_policy: Buffers = buffers
         self.dropout = dropout
-        """Whether dropout is active while it teaches (Figure 4b)."""
+        """Whether dropout is active in the teacher's own passes (Figure 4b)."""
         self.network: nn.Module = copy.deepcopy(student)._apply(at_least_float32).requires_grad_(requires_grad=False)
 
     @property

@@ -12,9 +12,9 @@ from benchmarks import images, training
 from benchmarks.__main__ import bench
 from benchmarks.timing import interleaved
 from meanteacher.core import InputError
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 
-TINY = Conv13(width=0.02)
+TINY = Conv13Spec(width=0.02)
 
 
 def _announced(line: str) -> None:

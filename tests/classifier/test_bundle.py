@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import Conv13, FastNet, ModelSpec, WideResNet
+from meanteacher.models import Conv13Spec, FastNetSpec, ModelSpec, WideResNetSpec
 from meanteacher.photos.duplicates import digest
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 NAMES = ("cat", "dog", 'naïve = "owl"', "\udcff")
 SIZE = 16
-FAST = FastNet(width=0.125)
+FAST = FastNetSpec(width=0.125)
 CHANNELS = PerChannel()
 
 
@@ -80,7 +80,7 @@ def refused(folder: Path, words: str) -> None:
         (FAST, PerChannel()),
         (FAST, PerImage()),
         (FAST, Zca(contrast=True, epsilon=0.1)),
-        (WideResNet(depth=10, widen=1, outputs=2), PerChannel()),
+        (WideResNetSpec(depth=10, widen=1, outputs=2), PerChannel()),
     ],
     ids=repr,
 )
@@ -204,8 +204,8 @@ def test_failed_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
 
 def test_network_that_is_not_of_its_spec_is_not_saved(tmp_path: Path):
     with pytest.raises(InputError, match="do not fit"):
-        dataclasses.replace(made(), spec=FastNet(width=0.25)).save(tmp_path / "model")
-    for spec in (Conv13(), None):
+        dataclasses.replace(made(), spec=FastNetSpec(width=0.25)).save(tmp_path / "model")
+    for spec in (Conv13Spec(), None):
         with pytest.raises(InputError, match=r"cannot be saved with a model, which holds one of FastNet, WideResNet"):
             dataclasses.replace(made(), spec=spec).save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
@@ -367,14 +367,14 @@ def test_weights_that_do_not_fit_are_refused(what: str, saved: Path):
 
 def test_network_is_not_built_before_its_weights_are_seen(saved: Path, monkeypatch: pytest.MonkeyPatch):
     devices = []
-    build = FastNet.build
+    build = FastNetSpec.build
 
-    def watched(self: FastNet, problem: Problem) -> nn.Module:
+    def watched(self: FastNetSpec, problem: Problem) -> nn.Module:
         network = build(self, problem)
         devices.append(next(network.parameters()).device.type)
         return network
 
-    monkeypatch.setattr(FastNet, "build", watched)
+    monkeypatch.setattr(FastNetSpec, "build", watched)
     rewrite(saved, lambda c: c["network"]["fields"].update(width=8))
     refused(saved, "is expected")
     assert set(devices) == {"meta"}
@@ -386,7 +386,7 @@ def test_a_model_written_before_is_read_and_computes_the_same():
     model = load(old)
     assert (model.class_names, model.size, model.temperature) == (("cat", "dog", "naïve owl"), 16, 1.3)
     assert model.about["estimate"] == {"error": 0.25, "low": 0.1, "high": 0.4, "how": "folds", "n": 20}
-    assert (model.spec, model.normaliser) == (FastNet(width=0.0625), PerChannel())
+    assert (model.spec, model.normaliser) == (FastNetSpec(width=0.0625), PerChannel())
     pattern = np.indices((3, 16, 16, 3)).sum(0) * np.arange(5, 24, 8)[:, None, None, None] * np.array([1, 3, 7])
     given = (pattern % 256).astype(np.uint8)
     expected = json.loads((old / "probabilities.json").read_text())

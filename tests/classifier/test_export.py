@@ -16,7 +16,7 @@ from torch import nn
 from meanteacher.classifier import export
 from meanteacher.classifier.bundle import Classifier
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.photos import decode
 from meanteacher.views import PerChannel
 
@@ -34,7 +34,7 @@ def images(n: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def model() -> Classifier:
     torch.manual_seed(0)
-    network = FastNet(width=0.125).build(Problem(3, 1, (3, SIZE, SIZE)))
+    network = FastNetSpec(width=0.125).build(Problem(3, 1, (3, SIZE, SIZE)))
     normalise = PerChannel().fit(images(50))
     network.initialise_from(normalise(images(50)))
     for _ in range(50):  # until the running statistics are those of the images

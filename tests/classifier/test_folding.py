@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from meanteacher.classifier.predict import folded
 from meanteacher.core import InitialisesFromData, Problem
-from meanteacher.models import FastNet, ModelSpec, WideResNet
+from meanteacher.models import FastNetSpec, ModelSpec, WideResNetSpec
 from meanteacher.passes import class_output
 
 
@@ -44,10 +44,10 @@ def images() -> Tensor:
 @pytest.mark.parametrize(
     ("spec", "negative", "left"),
     [
-        (FastNet(width=0.125), False, 0),
-        (FastNet(width=0.125), True, 3),
-        (WideResNet(depth=10, widen=1), True, 3),
-        (WideResNet(depth=10, widen=1, outputs=2), False, 3),
+        (FastNetSpec(width=0.125), False, 0),
+        (FastNetSpec(width=0.125), True, 3),
+        (WideResNetSpec(depth=10, widen=1), True, 3),
+        (WideResNetSpec(depth=10, widen=1, outputs=2), False, 3),
     ],
 )
 @torch.no_grad()

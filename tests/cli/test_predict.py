@@ -14,7 +14,7 @@ from PIL import Image
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.photos.decode import decode
 from meanteacher.photos.duplicates import digest
 from meanteacher.views import PerImage
@@ -25,7 +25,7 @@ SIZE = 16
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    spec = FastNet(width=0.125)
+    spec = FastNetSpec(width=0.125)
     network = spec.build(Problem(3, 1, (3, SIZE, SIZE)))
     network.initialise_from(torch.randn(9, 3, SIZE, SIZE))
     parts = {"spec": spec, "normaliser": PerImage()}

@@ -23,7 +23,7 @@ from meanteacher.classifier import predict as prediction
 from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.classifier.export import metadata
 from meanteacher.core import Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.views import PerChannel
 
 NAMES = ("pear", "apple", "fig")
@@ -76,7 +76,7 @@ def _pixels(path: Path) -> np.ndarray:
 
 def _drawn() -> Classifier:
     generator = torch.Generator().manual_seed(0)
-    network = FastNet(width=0.125).build(Problem(len(NAMES), 1, (3, _SIZE, _SIZE)))
+    network = FastNetSpec(width=0.125).build(Problem(len(NAMES), 1, (3, _SIZE, _SIZE)))
     for name, tensor in network.state_dict().items():
         if tensor.is_floating_point():
             drawn = torch.randn(tensor.shape, generator=generator)
@@ -93,7 +93,7 @@ def _drawn() -> Classifier:
         head = network.head.weight
         head -= (head @ mean / mean.square().sum())[:, None] * mean
         head /= (features[0] @ head.T).std(0)[:, None]
-    parts = {"spec": FastNet(width=0.125), "normaliser": PerChannel()}
+    parts = {"spec": FastNetSpec(width=0.125), "normaliser": PerChannel()}
     return Classifier(network, normalise, NAMES, _SIZE, _TEMPERATURE, {}, **parts)
 
 

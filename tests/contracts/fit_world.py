@@ -27,7 +27,7 @@ from meanteacher.data import Fixed
 from meanteacher.fitting import crossval, fit, results
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.plan import Machine, Plan
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.schedules import Constant
 from meanteacher.views import Translate
 
@@ -259,7 +259,7 @@ def forward(
 ) -> np.ndarray:
     """[N, n_classes] logits in double precision, of a network with these weights."""
     problem = Problem(n_classes=n_classes, n_examples=1, input_shape=(3, *pixels.shape[2:]))
-    network = FastNet(width=_WIDTH).build(problem)
+    network = FastNetSpec(width=_WIDTH).build(problem)
     network.load_state_dict(dict(weights))
     x = (torch.from_numpy(pixels).double() / 255 - normalise["mean"].double()) / normalise["deviation"].double()
     with torch.no_grad():

@@ -9,17 +9,17 @@ from torch import nn
 
 from meanteacher.core import Augment, Problem
 from meanteacher.models import (
-    Conv13,
-    External,
-    FastNet,
-    ImageGenerator,
-    Mirrored,
-    Mlp,
+    Conv13Spec,
+    ExternalSpec,
+    FastNetSpec,
+    ImageGeneratorSpec,
+    MirroredSpec,
+    MlpSpec,
     ModelSpec,
-    PointGenerator,
-    ResNeXt152,
-    Shake26,
-    WideResNet,
+    PointGeneratorSpec,
+    ResNeXt152Spec,
+    Shake26Spec,
+    WideResNetSpec,
 )
 from meanteacher.views import (
     Chain,
@@ -85,7 +85,7 @@ def _create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: in
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExternalStandIn(External):
+class ExternalStandIn(ExternalSpec):
     """External without its library: timm need not be installed to hold External to the contract."""
 
     def build(self, problem: Problem) -> nn.Module:
@@ -96,18 +96,18 @@ class ExternalStandIn(External):
 
 PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
 NETWORKS: dict[str, ModelSpec] = {
-    "conv13": Conv13(width=0.05),
-    "conv13-two-outputs": Conv13(width=0.05, outputs=2),
+    "conv13": Conv13Spec(width=0.05),
+    "conv13-two-outputs": Conv13Spec(width=0.05, outputs=2),
     "external": ExternalStandIn(library="timm", name="any", outputs=2),
-    "fast": FastNet(width=0.25),
-    "mirrored": Mirrored(model=Conv13(width=0.05)),
-    "mirrored-two-outputs": Mirrored(model=WideResNet(depth=10, widen=1, outputs=2)),
-    "mlp": Mlp(hidden=(20, 10), dropout=0.1, outputs=2),
-    "resnext152": ResNeXt152(width=0.05, outputs=2),
-    "shake26": Shake26(width=0.05, outputs=2),
-    "wrn": WideResNet(depth=10, widen=1, outputs=2),
+    "fast": FastNetSpec(width=0.25),
+    "mirrored": MirroredSpec(model=Conv13Spec(width=0.05)),
+    "mirrored-two-outputs": MirroredSpec(model=WideResNetSpec(depth=10, widen=1, outputs=2)),
+    "mlp": MlpSpec(hidden=(20, 10), dropout=0.1, outputs=2),
+    "resnext152": ResNeXt152Spec(width=0.05, outputs=2),
+    "shake26": Shake26Spec(width=0.05, outputs=2),
+    "wrn": WideResNetSpec(depth=10, widen=1, outputs=2),
 }
-GENERATORS: dict[str, PointGenerator | ImageGenerator] = {
-    "generator-points": PointGenerator(),
-    "generator-images": ImageGenerator(width=0.05),
+GENERATORS: dict[str, PointGeneratorSpec | ImageGeneratorSpec] = {
+    "generator-points": PointGeneratorSpec(),
+    "generator-images": ImageGeneratorSpec(width=0.05),
 }

@@ -11,7 +11,7 @@ from meanteacher import costs
 from meanteacher.costs import Kl
 from meanteacher.data import Fixed
 from meanteacher.experiment import Recipe
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 from meanteacher.recipes import RECIPES, paper, table1, table2
 from meanteacher.schedules import Constant, SigmoidRampUp, StepChange
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
@@ -228,7 +228,7 @@ def ramp_down_is_missing_where_the_scripts_have_it(patch: Patch) -> None:
 
 @mutant
 def network_is_half_as_wide(patch: Patch) -> None:
-    _constant(patch, paper, "MODEL", Conv13(width=0.5))
+    _constant(patch, paper, "MODEL", Conv13Spec(width=0.5))
 
 
 @mutant

@@ -21,7 +21,7 @@ from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, run
 from meanteacher.methods import Supervised
 from meanteacher.schedules import Constant, LinearWarmUp
-from meanteacher.train import Adam, Evaluation, TrainState, loop
+from meanteacher.train import AdamSpec, Evaluation, TrainState, loop
 from support import N_CLASSES, SmallNet, made_up, recipe
 
 
@@ -82,7 +82,7 @@ def the_curve_of_a_resumed_run_is_whole() -> None:
 
 def the_optimiser_follows_its_schedules() -> None:
     ramp = LinearWarmUp(first=0.001, value=0.01, steps=4)
-    adam = Adam(learning_rate=ramp, beta1=Constant(0.9), beta2=Constant(0.99))
+    adam = AdamSpec(learning_rate=ramp, beta1=Constant(0.9), beta2=Constant(0.99))
     whole = recipe(steps=5, evaluate_every=1, optim=adam)
     with _folder() as folder:
         _run(whole, folder / "run", whole.data.source.load(folder))
@@ -138,7 +138,7 @@ def the_record_holds_the_errors_of_the_models_it_names() -> None:
     split = Split(*(torch.from_numpy(part) for part in (labelled, rest, held)))
     few = torch.from_numpy(np.concatenate([np.flatnonzero(test.labels.numpy() == k)[:n] for k, n in ((0, 2), (1, 6))]))
     data = TrainTest(train, Dataset(test.images[few], test.labels[few], test.class_names))
-    still = Adam(learning_rate=Constant(0.0), beta1=Constant(0.9), beta2=Constant(0.99))
+    still = AdamSpec(learning_rate=Constant(0.0), beta1=Constant(0.9), beta2=Constant(0.99))
     method = _ShipsOne(decay=Constant(0.9), buffers="average")
     whole = dataclasses.replace(recipe(steps=2, evaluate_every=1), model=_SaysZero(), method=method, optim=still)
     with _folder() as folder:

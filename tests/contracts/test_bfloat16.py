@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method
 from meanteacher.methods import ImprovedGan
-from meanteacher.models import Conv13, ImageGenerator
+from meanteacher.models import Conv13Spec, ImageGeneratorSpec
 from meanteacher.train.compile import autocast
 from meanteacher.train.state import trained_parameters
 from support import METHODS
@@ -54,8 +54,8 @@ def test_network_computes_in_bfloat16_and_keeps_float32(name: str):
 def test_every_method_trains_the_convnet_in_bfloat16(name: str):
     method: Method = METHODS[name]
     if isinstance(method, ImprovedGan):
-        method = dataclasses.replace(method, generator=ImageGenerator(width=0.05))
-    student = Conv13(width=0.05).build(PROBLEM).train()
+        method = dataclasses.replace(method, generator=ImageGeneratorSpec(width=0.05))
+    student = Conv13Spec(width=0.05).build(PROBLEM).train()
     memory = method.init(student, PROBLEM).train()
     with FakeTensorMode(allow_non_fake_inputs=True):
         views = {role: torch.randn(6, 3, 32, 32) for role in method.roles}

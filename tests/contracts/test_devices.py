@@ -29,12 +29,12 @@ from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.evaluate import error_rate, predict_logits
 from meanteacher.experiment import DataSpec, Outcome, Recipe, restored, run
-from meanteacher.models import Conv13, FastNet, ImageGenerator, PointGenerator
+from meanteacher.models import Conv13Spec, FastNetSpec, ImageGeneratorSpec, PointGeneratorSpec
 from meanteacher.passes import Logits, both_outputs
 from meanteacher.recipes.fast import fast_views, weak_labelled_view
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
-from meanteacher.train import Muon, Sgd
+from meanteacher.train import MuonSpec, SgdSpec
 from meanteacher.views import PerChannel, Zca, normalise
 from pretend_gpu import GPU, NAME, OnGpu, TwoDevicesError, pretend_gpu
 from support import METHODS, PROBLEM, SHAPE, SmallNet, recipe
@@ -114,7 +114,7 @@ def _weights(out: Path) -> dict[str, Tensor]:
 
 
 def _short(method: str = "mean-teacher", **changes: object) -> Recipe:
-    whole = recipe(method, steps=3, optim=Sgd(learning_rate=Constant(0.02)))
+    whole = recipe(method, steps=3, optim=SgdSpec(learning_rate=Constant(0.02)))
     return dataclasses.replace(whole, **changes)
 
 
@@ -152,15 +152,15 @@ _PHOTOS: dict[str, Any] = {
 PARTS: dict[str, dict[str, Any]] = {
     # The labelled rows have a view of their own, and the strong views read what each image drew.
     "fast": {
-        "model": FastNet(width=0.25),
+        "model": FastNetSpec(width=0.25),
         "views": fast_views(32, flip=True),
         "labelled_view": weak_labelled_view(32, flip=True),
-        "optim": Muon(learning_rate=Constant(0.02), sgd_learning_rate=Constant(0.02)),
+        "optim": MuonSpec(learning_rate=Constant(0.02), sgd_learning_rate=Constant(0.02)),
     },
     # With its dropout, which draws other numbers on a GPU, and Adam. Whitening larger images takes a minute.
     "paper": {
         "data": DataSpec(source=Photos(side=12), n_labelled=6),
-        "model": Conv13(width=0.05),
+        "model": Conv13Spec(width=0.05),
         "normalise": Zca(contrast=True, epsilon=0.1),
         "optim": recipe().optim,
     },
@@ -265,7 +265,7 @@ def test_network_passes_forward_and_back_on_a_gpu(name: str):
 
 
 def test_dropout_of_the_convnet_is_a_gpus_own():
-    network = Conv13(width=0.05).build(IMAGES).train()
+    network = Conv13Spec(width=0.05).build(IMAGES).train()
     with pretend_gpu():
         layer = network.dropout1
         x = torch.ones(4, 8, 16, 16, device=GPU)
@@ -276,7 +276,7 @@ def test_dropout_of_the_convnet_is_a_gpus_own():
 
 
 @pytest.mark.parametrize("spec", GENERATORS.values(), ids=GENERATORS)
-def test_generator_makes_its_examples_on_a_gpu(spec: PointGenerator | ImageGenerator):
+def test_generator_makes_its_examples_on_a_gpu(spec: PointGeneratorSpec | ImageGeneratorSpec):
     with pretend_gpu():
         network = spec.build(IMAGES).to(GPU)
         assert isinstance(network(torch.randn(4, spec.n_noise, device=GPU)), OnGpu)
@@ -344,7 +344,7 @@ def test_model_predicts_the_same_on_a_gpu_and_stays_where_it_was(tmp_path: Path,
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
     torch.manual_seed(0)
-    network = FastNet(width=0.25).build(IMAGES).eval()
+    network = FastNetSpec(width=0.25).build(IMAGES).eval()
     model = Classifier(network, PerChannel().fit(_bytes(9, 3, 32, 32)), ("a", "b", "c"), 32, 2.0, {})
     photos, here, there = tmp_path / "photos", tmp_path / "here.csv", tmp_path / "there.csv"
     model.predict(photos, out=here, device="cpu")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from meanteacher import models
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import External, Mlp, ModelSpec
+from meanteacher.models import ExternalSpec, MlpSpec, ModelSpec
 from meanteacher.passes import without_dropout
 
 ALL_NETWORKS: dict[str, ModelSpec] = {**NETWORKS, **GENERATORS}
@@ -29,7 +29,7 @@ WITH_OUTPUTS: dict[str, Any] = {
     type(spec).__name__: dataclasses.replace(spec, outputs=1) for spec in NETWORKS.values() if hasattr(spec, "outputs")
 }
 """Those that can be asked for one output or two."""
-WITH_HEADS = [name for name, spec in WITH_OUTPUTS.items() if not isinstance(spec, External)]
+WITH_HEADS = [name for name, spec in WITH_OUTPUTS.items() if not isinstance(spec, ExternalSpec)]
 """Those whose second output is a layer of its own, rather than the second half of a layer of twice the size."""
 
 
@@ -233,7 +233,7 @@ def test_its_description_is_a_frozen_value(name: str):
     contract.is_a_frozen_value(ALL_NETWORKS[name])
 
 
-@pytest.mark.parametrize("name", [name for name, spec in NETWORKS.items() if not isinstance(spec, Mlp)])
+@pytest.mark.parametrize("name", [name for name, spec in NETWORKS.items() if not isinstance(spec, MlpSpec)])
 def test_tables_are_refused(name: str):
     inside = getattr(NETWORKS[name], "model", NETWORKS[name])
     called = {"Conv13": "13-layer ConvNet", "ExternalStandIn": "timm's any"}

@@ -11,7 +11,7 @@ from meanteacher.core import DivergedError, InputError
 from meanteacher.data import Dataset, Fixed
 from meanteacher.experiment import DataSpec, override, run
 from meanteacher.schedules import Constant, StepChange
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from support import MadeUp, held_by_another_process, made_up, recipe
 
 
@@ -62,7 +62,7 @@ def test_divergence_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path: P
 
     At 4 and 9 it is the very step before a checkpoint, whose costs were still finite.
     """
-    infinite = Adam(
+    infinite = AdamSpec(
         learning_rate=StepChange(first=0.01, then=float("inf"), at=at), beta1=Constant(0.9), beta2=Constant(0.99)
     )
     with pytest.raises(DivergedError, match="Likely cause: the learning rate"):

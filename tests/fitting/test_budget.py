@@ -10,11 +10,11 @@ from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.fitting import budget
 from meanteacher.fitting.budget import Pace, limited_threads, measure_machine
 from meanteacher.fitting.plan import METHODS, WIDTHS, Machine, Plan, photo_recipe
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 
 
 def width_of(recipe: Recipe) -> float:
-    assert isinstance(recipe.model, FastNet)
+    assert isinstance(recipe.model, FastNetSpec)
     return recipe.model.width
 
 

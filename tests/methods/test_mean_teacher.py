@@ -68,10 +68,10 @@ def test_student_matches_with_its_second_output_and_the_teacher_answers_with_its
     memory = method.init(other, PROBLEM)
     batch = stream()[0]
     output = method.forward(student, memory, batch, 0)
-    logits, matched = student(batch.views["student"])
+    logits, consistency_logits = student(batch.views["student"])
     target, _ = other(batch.views["teacher"])
-    torch.testing.assert_close(output.costs["consistency"].value, 2.0 * softmax_mse(matched, target))
-    torch.testing.assert_close(output.costs["logit distance"].value, 0.01 * logit_distance(logits, matched))
+    torch.testing.assert_close(output.costs["consistency"].value, 2.0 * softmax_mse(consistency_logits, target))
+    torch.testing.assert_close(output.costs["logit distance"].value, 0.01 * logit_distance(logits, consistency_logits))
     torch.testing.assert_close(output.logits, logits)
     assert [output.costs[name].weight for name in ("consistency", "logit distance")] == [2.0, 0.01]
 

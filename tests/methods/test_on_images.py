@@ -8,15 +8,23 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Batch, Problem
 from meanteacher.methods import ImprovedGan
-from meanteacher.models import Conv13, ImageGenerator, ModelSpec, PointGenerator, ResNeXt152, Shake26, WideResNet
+from meanteacher.models import (
+    Conv13Spec,
+    ImageGeneratorSpec,
+    ModelSpec,
+    PointGeneratorSpec,
+    ResNeXt152Spec,
+    Shake26Spec,
+    WideResNetSpec,
+)
 from meanteacher.train.state import trained_parameters
 from support import METHODS
 
 PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
 NETWORKS: dict[str, ModelSpec] = {
-    "conv13": Conv13(width=0.05),
-    "shake26": Shake26(width=0.05),
-    "wrn": WideResNet(depth=10, widen=1),
+    "conv13": Conv13Spec(width=0.05),
+    "shake26": Shake26Spec(width=0.05),
+    "wrn": WideResNetSpec(depth=10, widen=1),
 }
 
 
@@ -36,7 +44,7 @@ def test_method_trains_network(name: str, network: str):
     torch.manual_seed(0)
     method = METHODS[name]
     if isinstance(method, ImprovedGan):
-        method = dataclasses.replace(method, generator=ImageGenerator(width=0.05))
+        method = dataclasses.replace(method, generator=ImageGeneratorSpec(width=0.05))
     student = NETWORKS[network].build(PROBLEM).train()
     memory = method.init(student, PROBLEM).train()
     trained = trained_parameters(student, memory)
@@ -54,15 +62,21 @@ def test_method_trains_network(name: str, network: str):
 
 def test_resnext_trains_with_two_outputs():
     method = dataclasses.replace(METHODS["mean-teacher"], logit_distance=0.01)
-    student = ResNeXt152(width=0.1, outputs=2).build(PROBLEM).train()
+    student = ResNeXt152Spec(width=0.1, outputs=2).build(PROBLEM).train()
     output = method.forward(student, method.init(student, PROBLEM), _batch(0), 0)
     assert set(output.costs) == {"classification", "consistency", "logit distance"}
 
 
 @pytest.mark.parametrize(
     ("spec", "shape"),
-    [(PointGenerator(), (2,)), (ImageGenerator(width=0.1), (3, 32, 32)), (ImageGenerator(width=0.1), (1, 32, 32))],
+    [
+        (PointGeneratorSpec(), (2,)),
+        (ImageGeneratorSpec(width=0.1), (3, 32, 32)),
+        (ImageGeneratorSpec(width=0.1), (1, 32, 32)),
+    ],
 )
-def test_generator_makes_examples_of_the_datas_shape(spec: PointGenerator | ImageGenerator, shape: tuple[int, ...]):
+def test_generator_makes_examples_of_the_datas_shape(
+    spec: PointGeneratorSpec | ImageGeneratorSpec, shape: tuple[int, ...]
+):
     generator = spec.build(Problem(n_classes=2, n_examples=9, input_shape=shape))
     assert generator(torch.randn(5, spec.n_noise)).shape == (5, *shape)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 from meanteacher.models.layers import WeightNormConv2d, WeightNormLayer, WeightNormLinear
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
@@ -53,7 +53,7 @@ def _same_draws_every_time() -> Iterator[None]:
 def built(problem: Problem = CIFAR, *, seed: int = 0, **spec: float) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Conv13(**spec).build(problem)
+        return Conv13Spec(**spec).build(problem)
 
 
 def small(**spec: float) -> nn.Module:

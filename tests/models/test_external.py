@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import External
+from meanteacher.models import ExternalSpec
 from meanteacher.models.external import _install_command
 
 PROBLEM = Problem(n_classes=5, n_examples=100, input_shape=(2, 8, 8))
@@ -87,13 +87,13 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
 
 def test_timm_is_told_the_channels_and_the_classes(timm: list[dict[str, object]]) -> None:
-    network = External(library="timm", name="resnet18").build(PROBLEM)
+    network = ExternalSpec(library="timm", name="resnet18").build(PROBLEM)
     assert timm == [{"name": "resnet18", "pretrained": False, "in_chans": 2, "num_classes": 5}]
     assert network(torch.randn(3, 2, 8, 8)).shape == (3, 5)
 
 
 def test_torchvision_is_told_the_classes_and_made_to_take_the_channels(torchvision: list[dict[str, object]]) -> None:
-    network = External(library="torchvision", name="resnet18").build(PROBLEM)
+    network = ExternalSpec(library="torchvision", name="resnet18").build(PROBLEM)
     assert torchvision == [{"name": "resnet18", "weights": None, "num_classes": 5}]
     assert network(torch.randn(3, 2, 8, 8)).shape == (3, 5)
     first, second = (layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
@@ -105,7 +105,7 @@ def test_torchvision_is_told_the_classes_and_made_to_take_the_channels(torchvisi
 def test_torchvisions_network_is_left_as_it_is_where_the_images_have_three_channels() -> None:
     colour = Problem(n_classes=5, n_examples=100, input_shape=(3, 8, 8))
     torch.manual_seed(7)
-    network = External(library="torchvision", name="vgg11").build(colour)
+    network = ExternalSpec(library="torchvision", name="vgg11").build(colour)
     torch.manual_seed(7)
     for ours, theirs in zip(network.parameters(), Plain(3, 5).parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -114,7 +114,7 @@ def test_torchvisions_network_is_left_as_it_is_where_the_images_have_three_chann
 @pytest.mark.usefixtures("timm", "torchvision")
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_two_outputs_share_the_trunk_and_no_row_of_the_last_layer(library: str) -> None:
-    network = External(library=library, name="resnet18", outputs=2).build(PROBLEM)
+    network = ExternalSpec(library=library, name="resnet18", outputs=2).build(PROBLEM)
     x = torch.randn(3, 2, 8, 8)
     for_class, for_consistency = network(x)
     assert for_class.shape == for_consistency.shape == (3, 5)
@@ -134,27 +134,27 @@ def test_two_outputs_share_the_trunk_and_no_row_of_the_last_layer(library: str) 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_an_unknown_name_gives_the_nearest_ones(library: str) -> None:
     with pytest.raises(InputError, match=rf"{library} .*'resnet-18'.*\bresnet18\b"):
-        External(library=library, name="resnet-18").build(PROBLEM)
+        ExternalSpec(library=library, name="resnet-18").build(PROBLEM)
     with pytest.raises(InputError, match=rf"{library} .*'zzz'.* {'4' if library == 'timm' else '5'} "):
-        External(library=library, name="zzz").build(PROBLEM)
+        ExternalSpec(library=library, name="zzz").build(PROBLEM)
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_a_network_for_another_task_is_unknown() -> None:
     with pytest.raises(InputError, match="'fcn_resnet50'"):
-        External(library="torchvision", name="fcn_resnet50").build(PROBLEM)
+        ExternalSpec(library="torchvision", name="fcn_resnet50").build(PROBLEM)
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_a_network_that_returns_more_than_logits_is_refused() -> None:
-    network = External(library="torchvision", name="inception_v3").build(PROBLEM)
+    network = ExternalSpec(library="torchvision", name="inception_v3").build(PROBLEM)
     with pytest.raises(InputError, match=r"inception_v3 .*\bBoth\b.*\(3, 5\)"):
         network(torch.randn(3, 2, 8, 8))
     assert network.eval()(torch.randn(3, 2, 8, 8)).shape == (3, 5)
 
 
 def test_a_network_that_ignores_the_number_of_classes_is_refused(timm: list[dict[str, object]]) -> None:
-    network = External(library="timm", name="vgg11").build(PROBLEM)
+    network = ExternalSpec(library="timm", name="vgg11").build(PROBLEM)
     network.network.fc = nn.Linear(4, 1000)
     with pytest.raises(InputError, match=r"timm's vgg11 .*\(3, 1000\).*\(3, 5\)"):
         network(torch.randn(3, 2, 8, 8))
@@ -167,7 +167,7 @@ def test_a_missing_library_gives_one_line_that_says_what_to_install(
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
     with pytest.raises(InputError) as caught:
-        External(library=library, name="resnet18").build(PROBLEM)
+        ExternalSpec(library=library, name="resnet18").build(PROBLEM)
     message = str(caught.value)
     assert library in message
     assert "ModuleNotFoundError" in message
@@ -193,7 +193,7 @@ def test_a_broken_library_is_as_good_as_missing(
     expected = rf"^{library} .*{error}: operator torchvision::nms does not exist\b.*pip install"
     for _ in range(2):
         with pytest.raises(InputError, match=expected) as caught:
-            External(library=library, name="resnet18").build(PROBLEM)
+            ExternalSpec(library=library, name="resnet18").build(PROBLEM)
         assert "\n" not in str(caught.value)
 
 
@@ -214,11 +214,11 @@ def test_the_command_keeps_the_installed_torch(version: str, command: str) -> No
 
 def test_the_specification_itself_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    assert External(library="timm", name="resnet18") == External(library="timm", name="resnet18")
+    assert ExternalSpec(library="timm", name="resnet18") == ExternalSpec(library="timm", name="resnet18")
 
 
 def test_an_unknown_library_and_a_wrong_number_of_outputs_are_refused_at_once() -> None:
     with pytest.raises(InputError, match=r"library .*timm, torchvision.*'keras'"):
-        External(library="keras", name="resnet18")
+        ExternalSpec(library="keras", name="resnet18")
     with pytest.raises(InputError, match="got 3"):
-        External(library="timm", name="resnet18", outputs=3)
+        ExternalSpec(library="timm", name="resnet18", outputs=3)

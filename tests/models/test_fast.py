@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
 
@@ -13,7 +13,7 @@ def network(size: int = 32, n_classes: int = 10, **fields: float) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         problem = Problem(n_classes=n_classes, n_examples=100, input_shape=(3, size, size))
-        return FastNet(**fields).build(problem)
+        return FastNetSpec(**fields).build(problem)
 
 
 def images(n: int = 16, size: int = 32) -> Tensor:
@@ -27,7 +27,7 @@ def test_the_network_has_the_parameters_of_its_definition() -> None:
         return 9 * n_in * n_out + 9 * n_out * n_out + 4 * n_out
 
     expected = 24 * 3 * 4 + stage(24, 32) + stage(32, 128) + stage(128, 128) + 128 * 10
-    assert sum(p.numel() for p in FastNet().build(CIFAR).parameters()) == expected
+    assert sum(p.numel() for p in FastNetSpec().build(CIFAR).parameters()) == expected
 
 
 def test_the_first_layer_decorrelates_patches_of_the_data() -> None:
@@ -71,7 +71,7 @@ def test_a_network_that_goes_on_training_keeps_its_first_layer() -> None:
 
 def test_grey_images_have_fewer_directions() -> None:
     problem = Problem(n_classes=2, n_examples=9, input_shape=(1, 28, 28))
-    net = FastNet(width=0.25).build(problem)
+    net = FastNetSpec(width=0.25).build(problem)
     net.initialise_from(images(size=28)[:, :1])
     assert net.whitening.weight.shape == (8, 1, 2, 2)
     assert net(images(size=28)[:, :1]).shape == (16, 2)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from meanteacher.core import Problem
-from meanteacher.models import Mlp
+from meanteacher.models import MlpSpec
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def _same_draws_every_time() -> Iterator[None]:
 
 
 def built(shape: tuple[int, ...] = (6,), n_classes: int = 3, **spec: object) -> nn.Module:
-    return Mlp(**spec).build(Problem(n_classes=n_classes, n_examples=10, input_shape=shape))
+    return MlpSpec(**spec).build(Problem(n_classes=n_classes, n_examples=10, input_shape=shape))
 
 
 @pytest.mark.parametrize("shape", [(2,), (64,), (1, 8, 8), (3, 5, 4)])

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from meanteacher.core import Problem
-from meanteacher.models import ResNeXt152
+from meanteacher.models import ResNeXt152Spec
 from meanteacher.models.resnext152 import Bottleneck
 
 IMAGENET = Problem(n_classes=1000, n_examples=1_281_167, input_shape=(3, 224, 224))
@@ -22,7 +22,7 @@ def _same_draws_every_time() -> Iterator[None]:
 def on_paper(problem: Problem = IMAGENET, **spec: object) -> nn.Module:
     """The network without its numbers: full size is a quarter of a gigabyte."""
     with torch.device("meta"):
-        return ResNeXt152(**spec).build(problem)
+        return ResNeXt152Spec(**spec).build(problem)
 
 
 def size(module: nn.Module) -> int:
@@ -125,5 +125,5 @@ def test_any_width_keeps_whole_groups(width: float) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 32, 32), (2, 33, 47)])
 def test_small_images_run(shape: tuple[int, int, int]) -> None:
-    network = ResNeXt152(width=0.1).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
+    network = ResNeXt152Spec(width=0.1).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
     assert network(torch.randn(3, *shape)).shape == (3, 4)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Problem
-from meanteacher.models import Shake26
+from meanteacher.models import Shake26Spec
 from meanteacher.models.shake26 import Mixture, ShakeBlock
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
@@ -21,7 +21,7 @@ def _same_draws_every_time() -> Iterator[None]:
 
 
 def small(**spec: object) -> nn.Module:
-    return Shake26(**{"width": 0.1, **spec}).build(SMALL)
+    return Shake26Spec(**{"width": 0.1, **spec}).build(SMALL)
 
 
 def size(module: nn.Module) -> int:
@@ -51,7 +51,7 @@ def test_the_network_has_the_parameters_of_shake_shake_26_2x96d() -> None:
     assert stem + stage1 + stage2 + stage3 + 2 * head == 26_197_316
 
     with torch.device("meta"):
-        one, two = Shake26().build(CIFAR), Shake26(outputs=2).build(CIFAR)
+        one, two = Shake26Spec().build(CIFAR), Shake26Spec(outputs=2).build(CIFAR)
     assert [size(part) for part in one.children()] == [stem, stage1, stage2, stage3, head]
     assert size(one) == 26_197_316 - head
     assert size(two) == 26_197_316
@@ -59,7 +59,7 @@ def test_the_network_has_the_parameters_of_shake_shake_26_2x96d() -> None:
 
 def test_the_stages_put_out_96_192_and_384_channels_at_full_half_and_quarter_size() -> None:
     with torch.device("meta"):
-        network, images = Shake26().build(CIFAR), torch.randn(2, 3, 32, 32)
+        network, images = Shake26Spec().build(CIFAR), torch.randn(2, 3, 32, 32)
     shapes = {}
     for name, part in network.named_children():
         part.register_forward_hook(lambda _part, _x, y, name=name: shapes.update({name: tuple(y.shape)}))
@@ -100,7 +100,7 @@ def test_any_width_gives_a_network_that_runs(width: float) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (3, 4, 4), (1, 8, 8), (1, 28, 28), (3, 13, 30), (3, 9, 7)])
 def test_images_of_any_size_fit(shape: tuple[int, int, int]) -> None:
-    network = Shake26(width=0.05).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
+    network = Shake26Spec(width=0.05).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
     assert network(torch.randn(5, *shape)).shape == (5, 4)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import WideResNet
+from meanteacher.models import WideResNetSpec
 from meanteacher.models.wrn import PreActivationBlock
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
@@ -21,7 +21,7 @@ def _same_draws_every_time() -> Iterator[None]:
 
 
 def small(**spec: object) -> nn.Module:
-    return WideResNet(**{"depth": 10, "widen": 1, **spec}).build(SMALL)
+    return WideResNetSpec(**{"depth": 10, "widen": 1, **spec}).build(SMALL)
 
 
 def size(module: nn.Module) -> int:
@@ -50,12 +50,12 @@ def test_the_network_has_the_parameters_of_its_definition(depth: int, widen: int
     parts = [9 * 3 * 16, stage(16, n1), stage(n1, n2), stage(n2, n3), norm(n3), n3 * 10 + 10]
     assert sum(parts) == expected
     with torch.device("meta"):
-        network = WideResNet(depth=depth, widen=widen).build(CIFAR)
+        network = WideResNetSpec(depth=depth, widen=widen).build(CIFAR)
     assert [size(part) for part in network.children()] == parts
 
 
 def test_the_stages_put_out_32_64_and_128_channels_at_full_half_and_quarter_size() -> None:
-    network, shapes = WideResNet().build(CIFAR), {}
+    network, shapes = WideResNetSpec().build(CIFAR), {}
     for name, part in network.named_children():
         part.register_forward_hook(lambda _part, _x, y, name=name: shapes.update({name: tuple(y.shape)}))
     network(torch.randn(2, 3, 32, 32))
@@ -70,7 +70,7 @@ def test_the_stages_put_out_32_64_and_128_channels_at_full_half_and_quarter_size
 
 
 def test_it_has_as_many_convolutions_as_its_depth_says() -> None:
-    convolutions = [layer for layer in WideResNet().build(CIFAR).modules() if isinstance(layer, nn.Conv2d)]
+    convolutions = [layer for layer in WideResNetSpec().build(CIFAR).modules() if isinstance(layer, nn.Conv2d)]
     assert len(convolutions) == 28
 
 
@@ -78,7 +78,7 @@ def test_it_has_as_many_convolutions_as_its_depth_says() -> None:
 @pytest.mark.parametrize("n_out", [4, 6])
 def test_a_block_normalises_and_activates_before_each_convolution(activate_shortcut: bool, n_out: int) -> None:
     stride = 1 if n_out == 4 else 2
-    block = PreActivationBlock(4, n_out, WideResNet(), stride=stride, activate_shortcut=activate_shortcut).double()
+    block = PreActivationBlock(4, n_out, WideResNetSpec(), stride=stride, activate_shortcut=activate_shortcut).double()
     x = torch.randn(3, 4, 8, 8, dtype=torch.float64)
     first, second = block.residual[0].weight, block.residual[2].weight
     y = nn.functional.conv2d(activated(x), first, stride=stride, padding=1)
@@ -92,7 +92,7 @@ def test_a_block_normalises_and_activates_before_each_convolution(activate_short
 
 
 def test_only_the_very_first_block_activates_its_shortcut() -> None:
-    blocks = [block for block in WideResNet().build(CIFAR).modules() if isinstance(block, PreActivationBlock)]
+    blocks = [block for block in WideResNetSpec().build(CIFAR).modules() if isinstance(block, PreActivationBlock)]
     assert [block.activate_shortcut for block in blocks] == [True] + [False] * 11
 
 
@@ -115,7 +115,7 @@ def test_the_running_statistics_keep_the_share_of_the_past_asked_for(decay: floa
 
 
 def test_weights_start_as_the_conventions_say() -> None:
-    network = WideResNet().build(CIFAR)
+    network = WideResNetSpec().build(CIFAR)
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             expected = math.sqrt(2 / (layer.kernel_size[0] ** 2 * layer.out_channels))
@@ -131,7 +131,7 @@ def test_weights_start_as_the_conventions_say() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (1, 8, 8), (3, 13, 30), (3, 96, 96)])
 def test_images_of_any_size_fit(shape: tuple[int, int, int]) -> None:
-    network = WideResNet(depth=10, widen=1).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
+    network = WideResNetSpec(depth=10, widen=1).build(Problem(n_classes=4, n_examples=10, input_shape=shape))
     assert network(torch.randn(5, *shape)).shape == (5, 4)
 
 

@@ -8,7 +8,7 @@ from meanteacher.data import Fixed
 from meanteacher.experiment import Recipe
 from meanteacher.methods import MeanTeacher, Supervised
 from meanteacher.recipes import find
-from meanteacher.train import Muon
+from meanteacher.train import MuonSpec
 
 every_task = pytest.mark.parametrize("name", ["fast/svhn-500", "fast/cifar10-4000", "fast/cifar10-250"])
 with_a_curve = pytest.mark.parametrize("name", ["fast/svhn-500", "fast/cifar10-4000"])
@@ -38,7 +38,7 @@ def test_a_run_of_other_minutes_has_its_share_of_steps_and_ends_its_schedules_wi
     for minutes in (1, 3, 10, 60):
         recipe = find(f"{name}/minutes-{minutes}")
         assert recipe.steps == recipe.evaluate_every == half_an_hour.steps * minutes / 30
-        assert isinstance(recipe.optim, Muon)
+        assert isinstance(recipe.optim, MuonSpec)
         assert recipe.optim.learning_rate(recipe.steps - 1) < 0.001 < recipe.optim.learning_rate(recipe.steps // 2)
         assert (recipe.data, recipe.model, recipe.views) == (half_an_hour.data, half_an_hour.model, half_an_hour.views)
 

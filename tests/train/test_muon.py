@@ -4,17 +4,17 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.schedules import Constant, LinearWarmUp
-from meanteacher.train import Muon
+from meanteacher.train import MuonSpec
 from meanteacher.train.optim import orthogonal
 
-SPEC = Muon(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), momentum=0.9)
+SPEC = MuonSpec(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), momentum=0.9)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def moved(spec: Muon, start: Tensor, gradients: list[Tensor]) -> Tensor:
+def moved(spec: MuonSpec, start: Tensor, gradients: list[Tensor]) -> Tensor:
     parameter = nn.Parameter(start.clone())
     optimizer = spec.build([parameter])
     for step, gradient in enumerate(gradients):
@@ -51,7 +51,7 @@ def test_a_convolution_moves_by_the_orthogonal_matrix_of_its_momentum() -> None:
 
 
 def test_everything_else_moves_as_nesterov_sgd_does() -> None:
-    spec = Muon(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), weight_decay=0.01)
+    spec = MuonSpec(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), weight_decay=0.01)
     start, gradients = draw(5), [draw(5, seed=seed) for seed in (1, 2, 3)]
     expected = nn.Parameter(start.clone())
     sgd = torch.optim.SGD([expected], lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01)
@@ -62,7 +62,7 @@ def test_everything_else_moves_as_nesterov_sgd_does() -> None:
 
 
 def test_matrices_decay_towards_zero_by_their_own_rate() -> None:
-    spec = Muon(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), matrix_decay=0.5)
+    spec = MuonSpec(learning_rate=Constant(0.1), sgd_learning_rate=Constant(0.2), matrix_decay=0.5)
     start = draw(4, 2, 3, 3)
     without = moved(SPEC, start, [draw(4, 2, 3, 3, seed=1)])
     assert torch.allclose(moved(spec, start, [draw(4, 2, 3, 3, seed=1)]), without - 0.05 * start, atol=1e-6)
@@ -70,7 +70,7 @@ def test_matrices_decay_towards_zero_by_their_own_rate() -> None:
 
 def test_each_kind_follows_its_own_schedule() -> None:
     rate, other = LinearWarmUp(first=0.0, value=1.0, steps=4), LinearWarmUp(first=2.0, value=0.0, steps=4)
-    spec = Muon(learning_rate=rate, sgd_learning_rate=other)
+    spec = MuonSpec(learning_rate=rate, sgd_learning_rate=other)
     optimizer = spec.build([nn.Parameter(draw(2, 2, 3, 3)), nn.Parameter(draw(3))])
     for step in (0, 3, 1):
         spec.set_step(optimizer, step)
@@ -78,7 +78,7 @@ def test_each_kind_follows_its_own_schedule() -> None:
 
 
 def test_a_saved_optimiser_goes_on_exactly() -> None:
-    spec = Muon(learning_rate=Constant(0.01), sgd_learning_rate=Constant(0.01))
+    spec = MuonSpec(learning_rate=Constant(0.01), sgd_learning_rate=Constant(0.01))
 
     def advance(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
         for step in steps:

@@ -3,10 +3,10 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.schedules import Constant, LinearWarmUp, SigmoidRampDown, StepChange
-from meanteacher.train.optim import Adam, OptimSpec, Sgd
+from meanteacher.train.optim import AdamSpec, OptimSpec, SgdSpec
 
 RATE = LinearWarmUp(first=0.1, value=0.5, steps=4)
-ADAM = Adam(
+ADAM = AdamSpec(
     learning_rate=RATE,
     beta1=SigmoidRampDown(value=0.9, final=0.5, steps=5, total=6),
     beta2=StepChange(first=0.99, then=0.999, at=3),
@@ -25,7 +25,7 @@ def stepped(spec: OptimSpec, optimizer: torch.optim.Optimizer, step: int, p: nn.
     return p.detach().clone()
 
 
-@pytest.mark.parametrize("spec", [ADAM, Sgd(learning_rate=RATE)], ids=["adam", "sgd"])
+@pytest.mark.parametrize("spec", [ADAM, SgdSpec(learning_rate=RATE)], ids=["adam", "sgd"])
 def test_the_learning_rate_of_every_group_follows_its_schedule(spec: OptimSpec) -> None:
     optimizer = spec.build([parameter(1.0)])
     optimizer.add_param_group({"params": [parameter(2.0)]})
@@ -48,12 +48,13 @@ def test_adam_takes_the_papers_epsilon_and_no_weight_decay() -> None:
     assert group["eps"] == 1e-8
     assert group["weight_decay"] == 0
     assert (
-        Adam(learning_rate=RATE, beta1=RATE, beta2=RATE, epsilon=1e-3).build([parameter(1.0)]).defaults["eps"] == 1e-3
+        AdamSpec(learning_rate=RATE, beta1=RATE, beta2=RATE, epsilon=1e-3).build([parameter(1.0)]).defaults["eps"]
+        == 1e-3
     )
 
 
 def test_two_steps_of_adam_are_those_computed_by_hand() -> None:
-    spec = Adam(
+    spec = AdamSpec(
         learning_rate=StepChange(first=0.1, then=0.05, at=1),
         beta1=StepChange(first=0.9, then=0.5, at=1),
         beta2=StepChange(first=0.99, then=0.999, at=1),
@@ -72,7 +73,7 @@ def test_two_steps_of_adam_are_those_computed_by_hand() -> None:
 
 
 def test_two_steps_of_sgd_are_nesterov_momentum_with_weight_decay_by_hand() -> None:
-    spec = Sgd(learning_rate=StepChange(first=0.1, then=0.05, at=1), momentum=0.9, weight_decay=0.01)
+    spec = SgdSpec(learning_rate=StepChange(first=0.1, then=0.05, at=1), momentum=0.9, weight_decay=0.01)
     start = torch.tensor([1.0, -2.0]).double()
     p = parameter(*start.tolist())
     optimizer = spec.build([p])
@@ -88,14 +89,14 @@ def test_two_steps_of_sgd_are_nesterov_momentum_with_weight_decay_by_hand() -> N
 
 
 def test_sgd_without_momentum_is_plain_gradient_descent() -> None:
-    spec = Sgd(learning_rate=Constant(0.1), momentum=0.0)
+    spec = SgdSpec(learning_rate=Constant(0.1), momentum=0.0)
     p = parameter(1.0)
     optimizer = spec.build([p])
     for step, expected in enumerate([0.8, 0.6]):
         assert stepped(spec, optimizer, step, p, torch.tensor([2.0]).double()).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("spec", [ADAM, Sgd(learning_rate=RATE)], ids=["adam", "sgd"])
+@pytest.mark.parametrize("spec", [ADAM, SgdSpec(learning_rate=RATE)], ids=["adam", "sgd"])
 def test_the_optimiser_trains_the_parameters_it_was_given_and_no_other(spec: OptimSpec) -> None:
     given, other = parameter(1.0), parameter(1.0)
     optimizer = spec.build([given])

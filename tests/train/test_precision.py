@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from meanteacher.evaluate import error_rate
 from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
-from meanteacher.train import Declared, Evaluation, Intervals, Sgd, TrainState, Vitals, start, train
+from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.train import compile as compiling
 from meanteacher.train.compile import bfloat16_fault, choose_precision, choose_speed
 from support import METHODS, PROBLEM, made_up, stream
@@ -35,7 +35,7 @@ class Noting(nn.Module):
 
 
 def _state(network: nn.Module) -> TrainState:
-    method, optim = METHODS["mean-teacher"], Sgd(learning_rate=Constant(0.1))
+    method, optim = METHODS["mean-teacher"], SgdSpec(learning_rate=Constant(0.1))
     return start(network, method, optim, stream(), normalise=nn.Identity(), problem=PROBLEM, seed=0)
 
 
@@ -102,7 +102,7 @@ def test_networks_compute_in_bfloat16_while_they_train_and_everything_else_is_fl
     train(
         state,
         method,
-        Sgd(learning_rate=Constant(0.1)),
+        SgdSpec(learning_rate=Constant(0.1)),
         batches,
         steps=2,
         seed=0,

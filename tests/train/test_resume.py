@@ -16,9 +16,9 @@ import torch
 from meanteacher.data import Dataset, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Outcome, run
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 from meanteacher.schedules import Constant, Cosine
-from meanteacher.train import Checkpoints, Declared, Evaluation, Intervals, Sgd, TrainState, Vitals, start, train
+from meanteacher.train import Checkpoints, Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
 from support import BATCHES, METHODS, PATIENCE, PROBLEM, SmallNet, child_environment, recipe, stream
 
@@ -108,10 +108,10 @@ def test_run_with_the_papers_parts_resumes_exactly(normalise: Normaliser, tmp_pa
     view = Chain((Flip(), Translate(2), Noise(0.15)))
     whole = recipe(
         data=DataSpec(source=Photos(), n_labelled=6),
-        model=Conv13(width=0.03),
+        model=Conv13Spec(width=0.03),
         normalise=normalise,
         views={"student": view, "teacher": view},
-        optim=Sgd(learning_rate=Cosine(value=0.05, steps=30), weight_decay=2e-4),
+        optim=SgdSpec(learning_rate=Cosine(value=0.05, steps=30), weight_decay=2e-4),
     )
     data = whole.data.source.load(tmp_path)
     for name, stops in (("a", [7, 6]), ("b", [])):
@@ -191,7 +191,7 @@ def test_long_time_between_evaluations_does_not_mean_a_long_time_between_checkpo
     save_seconds: float, saved: list[int]
 ):
     method = METHODS["supervised"]
-    optim = Sgd(learning_rate=Constant(0.1))
+    optim = SgdSpec(learning_rate=Constant(0.1))
     steps: list[int] = []
 
     class Noting(Checkpoints):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from meanteacher.experiment import run
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from support import recipe
 
 
 @dataclass(frozen=True)
-class NotingAdam(Adam):
+class NotingAdam(AdamSpec):
     """Notes the steps whose learning rate is set: those that are taken."""
 
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -27,7 +27,7 @@ TAKEN: list[int] = []
 
 def _taken(out: Path, skip_to: Callable[[int], int], *, stops: tuple[int, ...] = ()) -> list[int]:
     whole = recipe("mean-teacher", "fixed")
-    assert isinstance(whole.optim, Adam)
+    assert isinstance(whole.optim, AdamSpec)
     optim = NotingAdam(**{field.name: getattr(whole.optim, field.name) for field in fields(whole.optim)})
     whole = replace(whole, steps=20, evaluate_every=5, optim=optim)
     TAKEN.clear()

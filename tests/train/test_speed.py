@@ -17,7 +17,7 @@ from meanteacher.evaluate import error_rate
 from meanteacher.experiment import Outcome, run
 from meanteacher.passes import untracked
 from meanteacher.schedules import Constant
-from meanteacher.train import Sgd, TrainState, start
+from meanteacher.train import SgdSpec, TrainState, start
 from meanteacher.train import compile as compiling
 from meanteacher.train.compile import Speed, check_speed, choose_speed, compile_networks
 from support import METHODS, PROBLEM, SmallNet, made_up, recipe, stream
@@ -77,7 +77,7 @@ def _weights(out: Path) -> dict[str, bytes]:
 
 
 def _state(method: str = "mean-teacher") -> TrainState:
-    optim = Sgd(learning_rate=Constant(0.1))
+    optim = SgdSpec(learning_rate=Constant(0.1))
     torch.manual_seed(0)
     return start(SmallNet(), METHODS[method], optim, stream(), normalise=nn.Identity(), problem=PROBLEM, seed=0)
 

@@ -17,7 +17,7 @@ from meanteacher.experiment import Recipe, run
 from meanteacher.methods import MeanTeacher
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
-from meanteacher.train import Adam, Declared, Vitals
+from meanteacher.train import AdamSpec, Declared, Vitals
 from support import BATCHES, METHODS, Small, made_up, recipe, stream
 
 
@@ -165,7 +165,7 @@ def test_cost_may_rest_for_a_while(tmp_path: Path):
     "never", [{"weight": Late(70)}, {"cost": Confident(threshold=0.999, temperature=1.0)}], ids=["weight", "threshold"]
 )
 def test_cost_that_rests_for_half_of_the_run_is_an_alarm(never: dict[str, Any], tmp_path: Path):
-    slow = Adam(learning_rate=Constant(1e-6), beta1=Constant(0.9), beta2=Constant(0.99))
+    slow = AdamSpec(learning_rate=Constant(1e-6), beta1=Constant(0.9), beta2=Constant(0.99))
     resting = dataclasses.replace(recipe(steps=120), method=_mean_teacher(**never), optim=slow)
     alarms = _alarms(resting, tmp_path / "r")
     assert set(alarms) == {"resting-cost/consistency"}

@@ -28,7 +28,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import choose_device
 from meanteacher.files import write_atomic
 from meanteacher.models import ModelSpec
-from meanteacher.passes import in_fast_layout
+from meanteacher.passes import to_channels_last
 from meanteacher.photos.duplicates import DIGEST_BYTES
 from meanteacher.views import Normaliser
 
@@ -257,7 +257,7 @@ def load(folder: str | PathLike[str]) -> Classifier:
     manifest.check(tensors)
     network, normalise = manifest.build(tensors)
     for parameter in network.parameters():
-        parameter.data = in_fast_layout(parameter.data)
+        parameter.data = to_channels_last(parameter.data)
     return Classifier(
         network=network.requires_grad_(requires_grad=False),
         normalise=normalise,

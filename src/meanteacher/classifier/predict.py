@@ -22,7 +22,7 @@ from meanteacher.classifier.images import Images, ImagesLike, as_images
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
-from meanteacher.passes import class_output, in_fast_layout
+from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.decode import UnreadableError
 from meanteacher.photos.duplicates import digest
 from meanteacher.photos.find import escape_name
@@ -44,7 +44,7 @@ class ClassifierModule(nn.Module):
         self.temperature = temperature
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = class_output(self.network(in_fast_layout(self.normalise(images))))
+        logits = class_output(self.network(to_channels_last(self.normalise(images))))
         return torch.softmax(logits / self.temperature, 1)
 
 
@@ -69,7 +69,7 @@ def folded(network: nn.Module) -> nn.Module:
         if not isinstance(conv, nn.Conv2d) or before is None or len(calls[before.target]) > 1:
             continue
         merged = fuse_conv_bn_eval(conv, norm)
-        merged.weight.data = in_fast_layout(merged.weight.data)
+        merged.weight.data = to_channels_last(merged.weight.data)
         traced.set_submodule(str(before.target), merged)
         node.replace_all_uses_with(node.args[0])
         traced.graph.erase_node(node)

@@ -11,7 +11,7 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
 from meanteacher.data.sampling import Sampler
-from meanteacher.passes import in_fast_layout
+from meanteacher.passes import to_channels_last
 from meanteacher.seeding import generator
 
 
@@ -54,7 +54,7 @@ class ImageStream:
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         images = self.normalise(self._rows(index))
         return Batch(
-            views={role: in_fast_layout(self._seen(role, images, shows_label, step)) for role in self.views},
+            views={role: to_channels_last(self._seen(role, images, shows_label, step)) for role in self.views},
             labels=labels.to(self.device),
             index=index.to(self.device),
         )

@@ -15,39 +15,56 @@ _NOT_COMPUTED = {"claim", "deviations", "seeds"}
 
 _RECORDED_AS = {
     "meanteacher.experiment.recipe": {
-        "Claim": "meanteacher.recipes.recipe",
-        "DataSpec": "meanteacher.recipes.recipe",
-        "Recipe": "meanteacher.recipes.recipe",
+        "Claim": "meanteacher.recipes.recipe.Claim",
+        "DataSpec": "meanteacher.recipes.recipe.DataSpec",
+        "Recipe": "meanteacher.recipes.recipe.Recipe",
     },
-    "meanteacher.data.toy": {"Digits": "meanteacher.data.digits", "Moons": "meanteacher.data.moons"},
+    "meanteacher.data.toy": {"Digits": "meanteacher.data.digits.Digits", "Moons": "meanteacher.data.moons.Moons"},
     "meanteacher.views.basic": {
-        "Chain": "meanteacher.views.chain",
-        "Flip": "meanteacher.views.flip",
-        "Translate": "meanteacher.views.translate",
-        "Noise": "meanteacher.views.noise",
+        "Chain": "meanteacher.views.chain.Chain",
+        "Flip": "meanteacher.views.flip.Flip",
+        "Translate": "meanteacher.views.translate.Translate",
+        "Noise": "meanteacher.views.noise.Noise",
     },
     "meanteacher.views.geometry": {
-        "Rotate": "meanteacher.views.rotate",
-        "Crop": "meanteacher.views.crop",
-        "Cutout": "meanteacher.views.cutout",
+        "Rotate": "meanteacher.views.rotate.Rotate",
+        "Crop": "meanteacher.views.crop.Crop",
+        "Cutout": "meanteacher.views.cutout.Cutout",
     },
-    "meanteacher.views.normalise": {"Zca": "meanteacher.views.zca"},
-    "meanteacher.models.fast": {"Mirrored": "meanteacher.models.mirrored"},
-    "meanteacher.methods.pi_model": {"PseudoEnsemble": "meanteacher.methods.pseudo_ensemble"},
+    "meanteacher.views.normalise": {"Zca": "meanteacher.views.zca.Zca"},
+    "meanteacher.models.conv13": {"Conv13Spec": "meanteacher.models.conv13.Conv13"},
+    "meanteacher.models.external": {"ExternalSpec": "meanteacher.models.external.External"},
+    "meanteacher.models.fast": {
+        "FastNetSpec": "meanteacher.models.fast.FastNet",
+        "MirroredSpec": "meanteacher.models.mirrored.Mirrored",
+    },
+    "meanteacher.models.generator": {
+        "PointGeneratorSpec": "meanteacher.models.generator.PointGenerator",
+        "ImageGeneratorSpec": "meanteacher.models.generator.ImageGenerator",
+    },
+    "meanteacher.models.mlp": {"MlpSpec": "meanteacher.models.mlp.Mlp"},
+    "meanteacher.models.resnext152": {"ResNeXt152Spec": "meanteacher.models.resnext152.ResNeXt152"},
+    "meanteacher.models.shake26": {"Shake26Spec": "meanteacher.models.shake26.Shake26"},
+    "meanteacher.models.wrn": {"WideResNetSpec": "meanteacher.models.wrn.WideResNet"},
+    "meanteacher.methods.pi_model": {"PseudoEnsemble": "meanteacher.methods.pseudo_ensemble.PseudoEnsemble"},
     "meanteacher.methods.vat": {
-        "VatEntMin": "meanteacher.methods.vat_entmin",
-        "MeanTeacherVat": "meanteacher.methods.mean_teacher_vat",
+        "VatEntMin": "meanteacher.methods.vat_entmin.VatEntMin",
+        "MeanTeacherVat": "meanteacher.methods.mean_teacher_vat.MeanTeacherVat",
     },
     "meanteacher.methods.pseudo_label": {
-        "FixMatch": "meanteacher.methods.fixmatch",
-        "FreeMatch": "meanteacher.methods.freematch",
+        "FixMatch": "meanteacher.methods.fixmatch.FixMatch",
+        "FreeMatch": "meanteacher.methods.freematch.FreeMatch",
     },
-    "meanteacher.fitting.plan": {"OwnPhotos": "meanteacher.fit.plan"},
-    "meanteacher.fitting.warm_start": {"Continued": "meanteacher.fit.continued"},
-    "meanteacher.train.optim": {"Muon": "meanteacher.train.muon"},
+    "meanteacher.fitting.plan": {"OwnPhotos": "meanteacher.fit.plan.OwnPhotos"},
+    "meanteacher.fitting.warm_start": {"Continued": "meanteacher.fit.continued.Continued"},
+    "meanteacher.train.optim": {
+        "AdamSpec": "meanteacher.train.optim.Adam",
+        "SgdSpec": "meanteacher.train.optim.Sgd",
+        "MuonSpec": "meanteacher.train.muon.Muon",
+    },
 }
-"""module -> class -> the module that records name it by. A class that moves keeps its name in records: otherwise the
-recipes of finished runs would get another fingerprint."""
+"""module -> class -> its name in records. A class that moves or is renamed keeps it: otherwise the recipes of finished
+runs would get another fingerprint."""
 
 
 def describe(value: object) -> Any:
@@ -110,5 +127,5 @@ def _as_before(value: object, field: "Field[Any]") -> bool:
 
 
 def _qualified(named: Any) -> str:
-    module = _RECORDED_AS.get(named.__module__, {}).get(named.__qualname__, named.__module__)
-    return f"{module}.{named.__qualname__}"
+    module, name = named.__module__, named.__qualname__
+    return _RECORDED_AS.get(module, {}).get(name, f"{module}.{name}")

@@ -15,7 +15,7 @@ from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.files import write_json
 from meanteacher.formats import count
-from meanteacher.models import FastNet, ModelSpec
+from meanteacher.models import FastNetSpec, ModelSpec
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
 from meanteacher.views import PerChannel
 
@@ -57,8 +57,8 @@ class Plan:
     """1 with a held-out part; with folds, one per fold and a last one on all labels."""
 
     @property
-    def network(self) -> FastNet:
-        return FastNet(width=self.width)
+    def network(self) -> FastNetSpec:
+        return FastNetSpec(width=self.width)
 
     def runs(self) -> list[str]:
         """The method of each run, in order. The last run, on all labels, is counted as the more expensive method."""

@@ -24,7 +24,7 @@ from meanteacher.fitting.crossval import Comparison, CrossValidation, Evaluation
 from meanteacher.fitting.label_next import Suggestion, label_next
 from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit, FitData
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.find import Photos, escape_name
 from meanteacher.photos.findings import Finding
@@ -45,7 +45,7 @@ def write_results(
     comparison: Comparison,
     findings: tuple[Finding, ...],
     *,
-    network: FastNet,
+    network: FastNetSpec,
     earlier: Seen,
 ) -> dict[str, Any]:
     """Predict every image with the better model and write all files to `config.out`. Returns what fit.json holds.

@@ -10,14 +10,14 @@ from meanteacher.classifier.bundle import Seen, load
 from meanteacher.classifier.manifest import read_manifest
 from meanteacher.core import InputError, Problem
 from meanteacher.fitting.results import read_fit
-from meanteacher.models import FastNet
+from meanteacher.models import FastNetSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Continued:
     """The network of `start`; the rows of its last layer are copied class by class."""
 
-    network: FastNet
+    network: FastNetSpec
     start: str
     """The folder of the model."""
     sha256: str
@@ -50,7 +50,7 @@ class EarlierFit:
     """What a new fit needs of an earlier one."""
 
     folder: Path
-    network: FastNet
+    network: FastNetSpec
     size: int
     sha256: str
     held_out: frozenset[str]
@@ -72,7 +72,7 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
     # Loaded whole, so that a damaged model is refused now and not after minutes.
     seen = load(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
-    if not isinstance(manifest.spec, FastNet):
+    if not isinstance(manifest.spec, FastNetSpec):
         raise InputError(
             f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet can be continued. "
             "Train a new one, without start (--from)."

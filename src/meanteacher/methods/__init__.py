@@ -1,4 +1,4 @@
-"""The methods, one small file each. The names are the command line's; nothing needs to be registered."""
+"""The methods. `METHODS` maps the names of the command line to the classes; nothing is registered."""
 
 from meanteacher.core import Method
 from meanteacher.methods.gamma_model import GammaModel

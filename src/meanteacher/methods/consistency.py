@@ -1,4 +1,4 @@
-"""What the consistency methods share: a cost, its ramped weight, and the rows it applies to."""
+"""What the consistency methods share: the cost, its ramped weight, and the rows it applies to."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -15,14 +15,14 @@ ConsistencyOn = Literal["all", "unlabelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyMethod(TeacherMethod[M]):
-    """Two views of each image must be classified alike; the methods differ in where the target comes from."""
+    """Two views of each image must get the same prediction. The methods differ in where the target comes from."""
 
     weight: Schedule
     cost: ConsistencyCost = Mse()
     consistency_on: ConsistencyOn = "all"
-    """The authors leave the labelled row of a batch out on semi-supervised SVHN and nowhere else."""
+    """The authors leave labelled rows out on semi-supervised SVHN only."""
     logit_distance: float | None = None
-    """For a network with two outputs: the weight of the cost that holds them together (Sec. 3.4)."""
+    """For a network with two outputs: the weight of the cost on their distance (Sec. 3.4)."""
     roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class ConsistencyMethod(TeacherMethod[M]):
         Args:
             logits: [B, C], the student's for classification
             consistency_logits: [B, C], the student's for consistency
-            target: [B, C], logits; detached or not is the method's decision
+            target: [B, C], logits; whether it is detached is up to the method
             batch: what they were computed from
             step: for the ramp
             rows: [B] of bool, to leave more rows out than `consistency_on` does; the cost rests without any

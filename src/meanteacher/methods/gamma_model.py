@@ -1,4 +1,4 @@
-"""The Gamma model (Rasmus et al. 2015): undo the noise, and arrive at the clean prediction."""
+"""The Gamma model (Rasmus et al. 2015): a denoiser maps the noisy prediction to the clean one."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from meanteacher.teacher import Memory, Teacher
 
 
 class Denoiser(nn.Module):
-    """ẑ = (z̃ - μ(u)) ν(u) + μ(u), with μ and ν of the form a₁ sigmoid(a₂ u + a₃) + a₄ u + a₅, a unit each.
+    """ẑ = (z̃ - μ(u)) ν(u) + μ(u), with μ and ν of the form a₁ sigmoid(a₂ u + a₃) + a₄ u + a₅ per class.
 
-    u is the noisy prediction itself, normalised over the batch. It starts as the identity.
+    u is the noisy prediction, normalised over the batch. The denoiser starts as the identity.
     """
 
     def __init__(self, n_classes: int) -> None:
@@ -31,9 +31,9 @@ class Denoiser(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class GammaModel(ConsistencyMethod[Memory[Denoiser]]):
-    """The Gamma model (Rasmus et al. 2015): undo the noise, and arrive at the clean prediction.
+    """The Gamma model (Rasmus et al. 2015): a denoiser maps the noisy prediction to the clean one.
 
-    The student is noisy, the teacher is the same network without noise, taken as a constant.
+    The student is noisy. The target is the same network without noise, detached.
 
     Give the role `teacher` a view without noise.
     """

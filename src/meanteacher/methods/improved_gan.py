@@ -1,4 +1,4 @@
-"""Improved GAN (Salimans et al. 2016): tell the real images' classes, and real from made up."""
+"""Improved GAN (Salimans et al. 2016): classify real images, and tell them from generated ones."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +14,7 @@ from meanteacher.teacher import Memory, Teacher
 
 
 class GeneratorSpec(Protocol):
-    """Becomes a network from noise [B, n_noise] to made-up examples [B, *input_shape]."""
+    """Describes a network from noise [B, n_noise] to made-up examples [B, *input_shape]."""
 
     @property
     def n_noise(self) -> int: ...
@@ -24,13 +24,13 @@ class GeneratorSpec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
-    """Improved GAN (Salimans et al. 2016): tell the real images' classes, and real from made up.
+    """Improved GAN (Salimans et al. 2016): classify real images, and tell them from generated ones.
 
     The student is the discriminator, with K classes and "made up" as class K + 1, whose logit is fixed at 0.
 
     The generator learns by feature matching: the mean features of its images, before the student's last layer,
-    must be those of the real ones. One backward pass serves both players: the discriminator sees made-up images
-    as constants, the generator sees the discriminator's weights as constants.
+    must match those of the real ones. One backward pass serves both networks: made-up images are detached for the
+    discriminator, and the discriminator's weights are detached for the generator.
     """
 
     generator: GeneratorSpec
@@ -62,7 +62,7 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
 
 
 class _Features:
-    """While open, remembers what goes into the network's last layer."""
+    """A context that records the input of the network's last layer."""
 
     def __init__(self, network: nn.Module) -> None:
         layers = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]

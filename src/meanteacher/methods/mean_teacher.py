@@ -1,4 +1,4 @@
-"""Mean Teacher (Tarvainen & Valpola 2017): agree with the average of one's past selves."""
+"""Mean Teacher (Tarvainen & Valpola 2017): consistency with a teacher that averages the student."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from meanteacher.teacher import Teacher
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTeacher(ConsistencyMethod[Teacher]):
-    """Mean Teacher (Tarvainen & Valpola 2017): agree with the average of one's past selves.
+    """Mean Teacher (Tarvainen & Valpola 2017): consistency with a teacher that averages the student.
 
-    The student is drawn towards the teacher, whose weights are the average of the student's (Sec. 2).
+    The student must agree with the teacher, whose weights are the moving average of the student's (Sec. 2).
     """
 
     teacher_dropout: bool = True

@@ -18,7 +18,7 @@ class PiModel(ConsistencyMethod[Teacher]):
     """
 
     one_sided: bool = False
-    """Take the second pass as a constant: Mean Teacher with a decay of 0."""
+    """Detach the second pass: Mean Teacher with a decay of 0."""
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
         return Teacher(student, buffers=self.buffers)

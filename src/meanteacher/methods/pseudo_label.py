@@ -1,4 +1,4 @@
-"""Confident predictions as labels: Pseudo-Label, FixMatch and FreeMatch."""
+"""Predictions as labels: Pseudo-Label, FixMatch and FreeMatch."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from meanteacher.teacher import Memory, Teacher
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabel(Supervised):
-    """Pseudo-label (Lee 2013): believe one's own best guess.
+    """Pseudo-label (Lee 2013): the network's own predictions as labels.
 
-    Unlabelled rows are trained towards the class the network itself finds most probable.
+    An unlabelled row is trained on the class that the network finds most probable.
     """
 
     weight: Schedule
@@ -39,7 +39,7 @@ class PseudoLabel(Supervised):
 
 @dataclass(frozen=True, kw_only=True)
 class MatchMethod(TeacherMethod[M]):
-    """A certain prediction of the weak view becomes the label of the strong one; the methods differ in the thresholds.
+    """A confident prediction on the weak view labels the strong one. The methods differ in their thresholds.
 
     Role `student` is the weak view, role `strong` the strong one.
     """
@@ -47,7 +47,7 @@ class MatchMethod(TeacherMethod[M]):
     weight: Schedule
     threshold: float
     labelled_by: Literal["student", "teacher"] = "student"
-    """Whose prediction of the weak view becomes the label: the student's as in the original, or the average's."""
+    """Whose prediction on the weak view is the label: the student's as in the original, or the teacher's."""
     roles: ClassVar[tuple[str, ...]] = ("student", "strong")
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class MatchMethod(TeacherMethod[M]):
         confidence, guess = target.softmax(1).max(1)
         unlabelled = batch.labels == UNLABELLED
         certain = unlabelled & (confidence >= self.thresholds(memory, guess))
-        # Averaged over all unlabelled rows, not over the certain ones: few certain rows weigh little.
+        # Averaged over all unlabelled rows, not over the certain ones: the cost is small while few rows are certain.
         share = certain.sum() / unlabelled.sum().clamp_min(1)
         weight = self.weight(step)
         value = weight * share * classification_cost(strong, guess.where(certain, UNLABELLED))
@@ -81,12 +81,12 @@ class MatchMethod(TeacherMethod[M]):
 
     @abstractmethod
     def thresholds(self, memory: M, guess: Tensor) -> Tensor:
-        """[B], the confidence from which each row's guess is its label."""
+        """[B], the confidence from which on a row's guess is its label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(MatchMethod[Teacher]):
-    """FixMatch (Sohn et al. 2020): what is certain about a weak view must be learnt from a strong one.
+    """FixMatch (Sohn et al. 2020): confident predictions on a weak view are labels for a strong one.
 
     Role `student` is the weak view, role `strong` the strong one. The weight average is what is evaluated.
     """
@@ -113,11 +113,11 @@ class Certainty(nn.Module):
         self.register_buffer("per_class", uniform.clone())
 
     def threshold(self) -> Tensor:
-        """[C]: the overall certainty, lower for classes that are harder at present."""
+        """[C]: the overall confidence, scaled down for classes that are harder at present."""
         return self.overall * self.per_class / self.per_class.max()
 
     def note(self, probabilities: Tensor, rows: Tensor, momentum: float) -> None:
-        """Take the rows [B] of bool into the averages; without any, nothing changes."""
+        """Update the averages with these rows, [B] of bool; without any, nothing changes."""
         share = rows / rows.sum().clamp_min(1)
         pull = (1 - momentum) * rows.any()
         self.overall.lerp_(share @ probabilities.amax(1), pull)
@@ -126,9 +126,9 @@ class Certainty(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class FreeMatch(MatchMethod[Memory[Certainty]]):
-    """FreeMatch (Wang et al. 2023): FixMatch with thresholds that follow the network's own certainty.
+    """FreeMatch (Wang et al. 2023): FixMatch with thresholds that follow the network's confidence.
 
-    The threshold starts at 1 / n_classes and rises with the network's certainty, to `threshold` at most.
+    The threshold starts at 1 / n_classes and rises with the network's confidence, to `threshold` at most.
 
     The self-adaptive thresholds are the original's; its further cost on the distribution of the predictions is left
     out.

@@ -1,4 +1,4 @@
-"""Temporal Ensembling (Laine & Aila 2017): agree with the average of one's past predictions."""
+"""Temporal Ensembling (Laine & Aila 2017): consistency with the average of past predictions."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from meanteacher.teacher import Memory, Teacher
 
 
 class EnsembleTable(nn.Module):
-    """The predictions of every training example, averaged over epochs. Its size grows with the data set."""
+    """The predictions for every training example, averaged over epochs. Its size grows with the data set."""
 
     average: Tensor
     latest: Tensor
@@ -34,14 +34,15 @@ class EnsembleTable(nn.Module):
         return (self.average[index] / correction[:, None]).clamp_min(1e-30).log(), known
 
     def note(self, index: Tensor, predictions: Tensor) -> None:
+        """Keep the predictions [B, C] for the end of the epoch."""
         self.latest[index] = predictions
         self.visited[index] = True
 
     def end_epoch(self, momentum: float) -> None:
-        """Take the epoch's predictions into the average.
+        """Update the averages with the predictions of the epoch.
 
-        Rows that were not visited keep their target: taking them for zero, as the original code does with the
-        incomplete last batch, shrinks it.
+        Rows that were not visited keep their target. The original code counts those of the incomplete last batch as
+        zero, which shrinks their targets.
         """
         rows = self.visited
         self.average[rows] = momentum * self.average[rows] + (1 - momentum) * self.latest[rows]
@@ -51,14 +52,14 @@ class EnsembleTable(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalEnsembling(ConsistencyMethod[Memory[EnsembleTable]]):
-    """Temporal Ensembling (Laine & Aila 2017): agree with the average of one's past predictions.
+    """Temporal Ensembling (Laine & Aila 2017): consistency with the average of past predictions.
 
-    The target of an example is the average of what the network said of it in earlier epochs.
+    The target of an example is the average of the network's predictions for it in earlier epochs.
     """
 
     momentum: float = 0.6
     epoch_steps: int
-    """Steps between two updates of the targets: as many as one pass over the training set takes."""
+    """Steps between two updates of the targets: the length of an epoch."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def init(self, student: nn.Module, problem: Problem) -> Memory[EnsembleTable]:

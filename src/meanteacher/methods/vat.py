@@ -1,4 +1,4 @@
-"""Virtual adversarial training, alone, with entropy minimisation and towards a mean teacher."""
+"""Virtual adversarial training: alone, with entropy minimisation, and with a mean teacher."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ def adversarial_direction(
 ) -> Tensor:
     """The unit perturbation of each example that changes its prediction most, by power iteration.
 
-    At x itself the divergence is at its minimum, so its gradient there is zero: a finite step away from it, the
-    gradient points along the direction of largest curvature.
+    The divergence has its minimum at x, so its gradient there is zero. A finite step away from x, the gradient points
+    along the direction of largest curvature.
 
     Args:
         predict: logits of perturbed examples, with the same noise every time
         x: [B, ...]
         target: [B, C], the logits at x
-        step_size: how far away; too small and float32 sees nothing, too large and it is another place
+        step_size: length of the finite step; too small a one is lost in the rounding of float32
         iterations: each costs a forward and a backward pass; one is enough in practice
     """
     direction = _unit(torch.randn_like(x))
@@ -49,7 +49,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Vat(Supervised):
-    """Virtual Adversarial Training (Miyato et al. 2017): be smooth in the direction that hurts most.
+    """Virtual Adversarial Training (Miyato et al. 2017): smoothness in the adversarial direction.
 
     The prediction must not change under the worst small perturbation of the input.
 
@@ -76,21 +76,21 @@ class Vat(Supervised):
         return StepOutput(costs, logits)
 
     def perturbed(self, student: nn.Module, x: Tensor, logits: Tensor, noise: SameNoise) -> Tensor:
-        """The student's logits at the worst place within `epsilon` of x."""
+        """The student's logits at the adversarial point at distance `epsilon` from x."""
 
-        def predict(there: Tensor) -> Tensor:
+        def predict(perturbed: Tensor) -> Tensor:
             with noise.again():
-                return class_output(untracked(student, there))
+                return class_output(untracked(student, perturbed))
 
-        worst = adversarial_direction(predict, x, logits, step_size=self.step_size, iterations=self.iterations)
-        return predict(x + self.epsilon * worst)
+        direction = adversarial_direction(predict, x, logits, step_size=self.step_size, iterations=self.iterations)
+        return predict(x + self.epsilon * direction)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VatEntMin(Vat):
-    """VAT with entropy minimisation (Miyato et al. 2017): smooth, and decided.
+    """VAT with entropy minimisation (Miyato et al. 2017): smoothness and confident predictions.
 
-    VAT and a cost on every prediction that is not made up.
+    VAT, and the entropy of the predictions as a further cost.
     """
 
     entropy_weight: float = 1.0
@@ -105,7 +105,7 @@ class VatEntMin(Vat):
 class MeanTeacherVat(Vat):
     """Mean Teacher with VAT: better targets and better perturbations, the combination the paper leaves open.
 
-    The student, where it is most easily misled, must agree with the teacher.
+    Under the adversarial perturbation the student must agree with the teacher.
 
     "One approach is to choose the perturbation carefully. Another is to choose the teacher model carefully"
     (Sec. 1): VAT chooses the perturbation of the student's input, the weight average gives the target.

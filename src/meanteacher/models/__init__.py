@@ -1,25 +1,25 @@
-"""Networks. None knows which method trains it, and any nn.Module can stand in its place."""
+"""Networks and their descriptions. None knows which method trains it, and any nn.Module can replace it."""
 
-from meanteacher.models.conv13 import Conv13
-from meanteacher.models.external import External
-from meanteacher.models.fast import FastNet, Mirrored
-from meanteacher.models.generator import ImageGenerator, PointGenerator
+from meanteacher.models.conv13 import Conv13Spec
+from meanteacher.models.external import ExternalSpec
+from meanteacher.models.fast import FastNetSpec, MirroredSpec
+from meanteacher.models.generator import ImageGeneratorSpec, PointGeneratorSpec
 from meanteacher.models.layers import ModelSpec
-from meanteacher.models.mlp import Mlp
-from meanteacher.models.resnext152 import ResNeXt152
-from meanteacher.models.shake26 import Shake26
-from meanteacher.models.wrn import WideResNet
+from meanteacher.models.mlp import MlpSpec
+from meanteacher.models.resnext152 import ResNeXt152Spec
+from meanteacher.models.shake26 import Shake26Spec
+from meanteacher.models.wrn import WideResNetSpec
 
 __all__ = [
-    "Conv13",
-    "External",
-    "FastNet",
-    "ImageGenerator",
-    "Mirrored",
-    "Mlp",
+    "Conv13Spec",
+    "ExternalSpec",
+    "FastNetSpec",
+    "ImageGeneratorSpec",
+    "MirroredSpec",
+    "MlpSpec",
     "ModelSpec",
-    "PointGenerator",
-    "ResNeXt152",
-    "Shake26",
-    "WideResNet",
+    "PointGeneratorSpec",
+    "ResNeXt152Spec",
+    "Shake26Spec",
+    "WideResNetSpec",
 ]

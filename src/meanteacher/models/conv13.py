@@ -17,14 +17,14 @@ from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conv13:
-    """Weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
+class Conv13Spec:
+    """The 13-layer ConvNet: weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
 
     width: float = 1.0
     """Multiplies every channel count: a quarter costs about a tenth."""
     dropout: float = 0.5
     mean_decay: float = 0.999
-    """Of the running means that evaluation uses; short runs want a shorter memory."""
+    """Of the running means that evaluation uses; short runs need a smaller decay."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
@@ -32,7 +32,7 @@ class Conv13:
         if len(size) != 2 or min(size) < 12:
             raise InputError(
                 f"The 13-layer ConvNet takes images of at least 12x12 pixels, got {problem.input_shape} "
-                "(channels, height, width). Use a smaller network, for instance Mlp."
+                "(channels, height, width). Use a smaller network, for instance MlpSpec."
             )
         return Conv13Network(n_channels, problem.n_classes, self)
 
@@ -40,7 +40,7 @@ class Conv13:
 class Conv13Network(nn.Module):
     """Children are named after the rows of Table 5, in order."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: Conv13) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: Conv13Spec) -> None:
         super().__init__()
 
         def channels(full: int) -> int:
@@ -71,7 +71,7 @@ class Conv13Network(nn.Module):
         self.softmax = last_layer(spec.outputs, lambda: WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay))
 
     def forward(self, x: Tensor) -> Logits:
-        """Logits: the softmax itself is part of the costs."""
+        """Logits; the softmax is part of the costs."""
         for layer in self.children():
             x = layer(x)
         return x

@@ -1,4 +1,4 @@
-"""Any network of timm or torchvision, by name, where the user has them."""
+"""Any network of timm or torchvision by name, if the library is installed."""
 
 import re
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ Library = Literal["timm", "torchvision"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class External:
+class ExternalSpec:
     """A classification network built from its name, without pretrained weights.
 
-    timm and torchvision are no dependencies of this package: they are imported when a network is built.
+    timm and torchvision are not dependencies of this package: they are imported when a network is built.
     """
 
     library: Library
@@ -54,9 +54,9 @@ class External:
 
 
 class ExternalNetwork(nn.Module):
-    """The other library's network, held to what this package expects of one."""
+    """The network of the other library; checks that it returns logits as this package expects."""
 
-    def __init__(self, network: nn.Module, n_classes: int, spec: External) -> None:
+    def __init__(self, network: nn.Module, n_classes: int, spec: ExternalSpec) -> None:
         super().__init__()
         self.network = network
         self.n_classes = n_classes
@@ -81,7 +81,7 @@ def _imported(module: str, library: str) -> Any:
     try:
         return import_module(module)
     except Exception as error:
-        # A build that does not fit the torch beside it fails in many ways: RuntimeError, OSError, AttributeError.
+        # A build for another torch fails in many ways: RuntimeError, OSError, AttributeError.
         reason = str(error).partition("\n")[0]
         raise InputError(
             f"{library} cannot be imported ({type(error).__name__}: {reason}). Install it to match this torch with "
@@ -90,7 +90,7 @@ def _imported(module: str, library: str) -> Any:
 
 
 def _install_command(library: str, torch_version: str) -> str:
-    """One that leaves the installed torch alone, and replaces a torchvision made for another.
+    """A command that keeps the installed torch, and replaces a torchvision built for another.
 
     >>> _install_command("timm", "2.13.0+cpu")
     'pip install -U timm torchvision torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu'

@@ -11,19 +11,18 @@ from meanteacher.models.layers import ModelSpec, channels_of
 from meanteacher.passes import Logits
 
 _KEPT = 12
-"""Principal directions of a patch that are kept; each is seen with both signs."""
+"""Principal directions of a patch that are kept, each with both signs."""
 _LOGIT_SCALE = 1 / 3
 """Maxima of normalised features are large; unscaled, the first steps saturate the softmax."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastNet:
-    """Error per second on a CPU is what it was chosen by (docs/experiments/fast-network.md).
+class FastNetSpec:
+    """A network with a low error per second of training on a CPU (docs/experiments/fast-network.md).
 
-    The first layer decorrelates small patches of the training images and is not trained, so nothing is
-    propagated back at full resolution but through one convolution. Each of the three stages convolves, halves
-    the sides, normalises, and convolves again. The idea of the fixed whitening layer is that of the speed-training
-    literature on CIFAR-10 (Page 2019; Jordan 2024).
+    The first layer decorrelates small patches of the training images and is not trained, so only one convolution has
+    a backward pass at full resolution. Each of the three stages convolves, halves the sides, normalises, and
+    convolves again. The fixed whitening layer is known from fast training on CIFAR-10 (Page 2019; Jordan 2024).
     """
 
     width: float = 1.0
@@ -42,9 +41,9 @@ class FastNet:
 
 
 class FastNetwork(nn.Module):
-    """Images larger than 32 pixels are brought to about 32 by the stride of the first layer."""
+    """The stride of the first layer reduces images larger than 32 pixels to about 32."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: FastNet, *, stride: int) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: FastNetSpec, *, stride: int) -> None:
         super().__init__()
         kernel = 2 * stride
         n1, n2, n3 = (max(4, round(full * spec.width)) for full in (32, 128, 128))
@@ -59,9 +58,9 @@ class FastNetwork(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, images: Tensor) -> None:
-        """Fit the first layer, unless it is that of a network that goes on training."""
+        """Fit the first layer, unless the network was trained before."""
         if not bool(self.whitening.weight.any()):
-            # On the CPU, whose eigenvectors are the same wherever the network is trained.
+            # On the CPU, so that the eigenvectors are the same on every device.
             kernel, stride = self.whitening.kernel_size[0], self.whitening.stride[0]
             self.whitening.weight.copy_(_whitening(images.cpu(), kernel, stride))
 
@@ -75,7 +74,7 @@ class FastNetwork(nn.Module):
 class _Stage(nn.Module):
     """Convolve, halve the sides, normalise, and once more without halving."""
 
-    def __init__(self, n_in: int, n_out: int, spec: FastNet) -> None:
+    def __init__(self, n_in: int, n_out: int, spec: FastNetSpec) -> None:
         super().__init__()
         # PyTorch's momentum is the share of the new batch, not of the past.
         momentum = 1 - spec.norm_decay
@@ -95,17 +94,17 @@ def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
     patches = F.unfold(images, kernel, stride=stride).transpose(1, 2).flatten(0, 1).double()
     variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
     n_kept = min(_KEPT, len(variance))
-    # eigh sorts upwards; the small constant keeps directions that hardly vary from being blown up to noise.
+    # eigh sorts upwards. The constant keeps directions of almost no variance from being scaled up to noise.
     scaled = (directions / (variance + 5e-4).sqrt())[:, -n_kept:].T
     filters = scaled.reshape(n_kept, images.shape[1], kernel, kernel)
     return torch.cat([filters, -filters]).float()
 
 
 @dataclass(frozen=True)
-class Mirrored:
-    """A network that in evaluation takes the mean over an image and its mirror image, for twice the time.
+class MirroredSpec:
+    """In evaluation, the mean of the logits over an image and its mirror image, in twice the time.
 
-    It trains as it would alone. For images whose class a mirror does not change.
+    Training is unchanged. For images whose class does not change when mirrored.
     """
 
     model: ModelSpec

@@ -9,7 +9,7 @@ from meanteacher.core import InputError, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointGenerator:
+class PointGeneratorSpec:
     """Fully connected, for points and tables."""
 
     n_noise: int = 8
@@ -28,7 +28,7 @@ class PointGenerator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageGenerator:
+class ImageGeneratorSpec:
     """Transposed convolutions with batch normalisation, from 4x4 to 32x32 (Salimans et al. 2016, Sec. 6)."""
 
     n_noise: int = 100

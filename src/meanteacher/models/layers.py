@@ -1,4 +1,4 @@
-"""What networks share: the description's protocol, heads with one or two outputs, layers of the paper's ConvNet."""
+"""What networks share: the protocol of their descriptions, heads with one or two outputs, weight normalisation."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -13,7 +13,7 @@ from meanteacher.passes import at_least_float32
 
 
 class ModelSpec(Protocol):
-    """The part of a recipe that becomes a network once the data are known."""
+    """The part of a recipe that builds the network for the data."""
 
     def build(self, problem: Problem) -> nn.Module: ...
 
@@ -23,7 +23,7 @@ Outputs = Literal[1, 2]
 
 1  the network returns its logits, [B, n_classes]
 2  it returns two such tensors, the first for the classification cost and the second for the consistency
-   cost: the dual output trick, which lets the two costs disagree a little
+   cost, so that the two costs can disagree a little (Sec. 3.4)
 """
 
 
@@ -40,10 +40,9 @@ class TwoHeads(nn.Module):
 
 
 def last_layer(outputs: Outputs, make: Callable[[], nn.Module]) -> nn.Module:
-    """The layer that `make` makes, or two of them that share nothing.
+    """One layer from `make`, or two that share nothing.
 
-    One output is the bare layer, so that a network with one output has the same parameters under the same
-    names as if there were no choice.
+    A single output is not wrapped, so that its parameters keep their names.
 
     Raises:
         InputError: neither one nor two outputs.
@@ -68,18 +67,18 @@ def channels_of(problem: Problem, network: str) -> int:
     """How many channels the images have.
 
     Raises:
-        InputError: the data are no images.
+        InputError: the data are not images.
     """
     if len(problem.input_shape) != 3:
         raise InputError(
             f"{network} takes images (channels, height, width), got data of shape {problem.input_shape}. "
-            "Use Mlp for points and tables."
+            "Use MlpSpec for points and tables."
         )
     return problem.input_shape[0]
 
 
 def conv(n_in: int, n_out: int, kernel: int, *, stride: int = 1, groups: int = 1, bias: bool = False) -> nn.Conv2d:
-    """A convolution that keeps the size but for its stride, its weights drawn from N(0, sqrt(2 / (k² · out)))."""
+    """A convolution with padding k // 2 and weights from N(0, 2 / (k² · n_out))."""
     layer = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias)
     nn.init.normal_(layer.weight, std=sqrt(2 / (kernel**2 * n_out)))
     return layer
@@ -90,10 +89,10 @@ class WeightNormLayer(nn.Module):
 
     In training the mean is the batch's and carries gradient; in evaluation it is the running one. The
     running mean starts as a plain mean over the batches seen and becomes an exponential one when
-    `mean_decay` takes over: the authors start it at zero, which makes evaluation meaningless for
+    `mean_decay` takes over: the authors start it at zero, which makes evaluation useless for
     thousands of steps and is the same afterwards.
 
-    Where the product is computed in bfloat16, its means, and all that is kept, are still float32.
+    Where the product is computed in bfloat16, the means and all parameters are still float32.
     """
 
     running_mean: Tensor
@@ -111,7 +110,7 @@ class WeightNormLayer(nn.Module):
         self.initialising = False
 
     def transform(self, x: Tensor, weight: Tensor) -> Tensor:
-        """A new tensor, to which `forward` adds in place."""
+        """The product, as a new tensor: `forward` adds to it in place."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +123,7 @@ class WeightNormLayer(nn.Module):
         mean = _mean_of_channels(y)
         if not self.initialising:
             self._track(mean.detach())
-        # One an image, so that the gradient, too, is summed within images first.
+        # One per image, so that the gradient, too, is summed within images first.
         shift = (self.bias - mean).expand(len(y), -1)
         return y.add_(shift.view(len(y), -1, *rest))
 
@@ -148,9 +147,9 @@ class WeightNormLayer(nn.Module):
 
 
 def _mean_of_channels(y: Tensor) -> Tensor:
-    """Summed within images first, in half the time; unlike a mean's, its gradient is not written out.
+    """Summed within images first, which takes half the time; the gradient of a sum is not materialised.
 
-    In float32 for a bfloat16 y, whose eight bits a sum of many would outgrow.
+    In float32 for a bfloat16 y, whose eight bits are too few for a long sum.
     """
     dtype = torch.float32 if y.dtype is torch.bfloat16 else y.dtype
     within = y.sum(tuple(range(2, y.ndim)), dtype=dtype) if y.ndim > 2 else y
@@ -195,10 +194,11 @@ def initialise_layers(network: nn.Module, images: Tensor) -> None:
 
 
 class ByteDropout(nn.Dropout):
-    """Dropout whose mask takes a byte of randomness a unit instead of a whole draw.
+    """Dropout whose mask takes one random byte per unit instead of one draw per unit.
 
-    On a CPU, drawing the mask is an eighth of a step of the ConvNet; eight units a draw make it vanish. The share of
-    dropped units is rounded to a 256th, which the usual ones are. A GPU draws as it multiplies, so it is left to torch.
+    On a CPU, drawing the mask takes an eighth of a step of the ConvNet; with eight units per draw it takes almost
+    nothing. The probability is rounded to a multiple of 1/256, which the usual ones are. A GPU draws while it
+    multiplies, so there it is left to torch.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -212,6 +212,6 @@ class ByteDropout(nn.Dropout):
         x = x if torch.ops.aten.is_non_overlapping_and_dense(x) else x.contiguous()
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
         words.random_(torch.iinfo(torch.int64).min, None)
-        # In the order of memory, whatever the layout: nothing is copied.
+        # In memory order, whatever the layout, so that nothing is copied.
         bytes_ = words.view(torch.uint8)[: x.numel()].as_strided(x.shape, x.stride())
         return x * (bytes_ < kept).to(x.dtype).mul_(256 / kept)

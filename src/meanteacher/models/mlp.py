@@ -11,7 +11,7 @@ from meanteacher.models.layers import Outputs, last_layer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp:
+class MlpSpec:
     """Fully connected layers with ReLU, and dropout before each but the first."""
 
     hidden: tuple[int, ...] = (256, 256)

@@ -13,10 +13,10 @@ _BLOCKS = (3, 8, 36, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNeXt152:
+class ResNeXt152Spec:
     """50 bottleneck blocks of three layers, 32 groups of 4 channels in the first (Xie et al. 2016).
 
-    Made for 224x224 pixels. Smaller images run, but are down to a 32nd of their size at the end.
+    Made for 224x224 pixels. Smaller images work, but the last stage has 1/32 of their size.
     """
 
     width: float = 1.0
@@ -30,7 +30,7 @@ class ResNeXt152:
 class ResNeXt152Network(nn.Module):
     """Four stages; each but the first halves the image's sides, as the stem does twice."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: ResNeXt152) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: ResNeXt152Spec) -> None:
         super().__init__()
         n_stem = max(1, round(64 * spec.width))
         # Whole groups, so that every channel count can be divided by their number.

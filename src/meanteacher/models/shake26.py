@@ -14,7 +14,7 @@ from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shake26:
+class Shake26Spec:
     """26 layers, two residual branches of 96 channels, mixed at random (Gastaldi 2017).
 
     This is the Mean Teacher authors' version. Gastaldi's own normalises after the first convolution,
@@ -32,7 +32,7 @@ class Shake26:
 class Shake26Network(nn.Module):
     """Three stages of four blocks; each stage but the first halves the image's sides."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: Shake26) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: Shake26Spec) -> None:
         super().__init__()
         # An even number, because the shortcuts are convolutions in two groups.
         n96, n192, n384 = (2 * max(1, round(full * spec.width / 2)) for full in (96, 192, 384))
@@ -49,7 +49,7 @@ class Shake26Network(nn.Module):
 
 
 class ShakeBlock(nn.Module):
-    """x + a random mixture of two branches: another one for each image, and another one going back."""
+    """x + a random mixture of two branches, drawn for each image and again for the backward pass."""
 
     def __init__(self, n_in: int, n_out: int, *, stride: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class ShakeBlock(nn.Module):
 
 
 class Mixture(torch.autograd.Function):
-    """gate · left + (1 - gate) · right, whose gradient is shared out by another gate than its value."""
+    """gate · left + (1 - gate) · right; the gradient is split by another gate."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, gate: Tensor, gradient_gate: Tensor) -> Tensor:
@@ -84,8 +84,8 @@ _mixture: Callable[..., Tensor] = Mixture.apply
 
 
 def _shaken(left: Tensor, right: Tensor) -> Tensor:
-    # Both gates are drawn on the way forward: how many draws the backward pass finds already made depends on
-    # what else ran in between, and a step must be reproducible from its seed.
+    # Both gates are drawn in the forward pass: what else draws before the backward pass may differ, and a step must
+    # be reproducible from its seed.
     gates = torch.rand(2, len(left), 1, 1, 1, dtype=left.dtype, device=left.device)
     return _mixture(left, right, *gates.unbind())
 
@@ -94,7 +94,7 @@ class _EveryOtherPixel(nn.Module):
     """Two images of half the size as one of twice the channels: the even rows and columns, then the odd ones."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # In an odd image the last even pixel has no odd partner: a zero takes its place.
+        # In an image of odd size the last even pixel has no odd partner: pad with zero.
         x = F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2))
         return torch.cat((x[:, :, 0::2, 0::2], x[:, :, 1::2, 1::2]), dim=1)
 
@@ -105,7 +105,7 @@ def _stage(n_in: int, n_out: int, *, stride: int) -> nn.Module:
 
 
 def _branch(n_in: int, n_out: int, stride: int) -> nn.Module:
-    """What follows the first ReLU, which both branches have in common."""
+    """What follows the first ReLU, which both branches share."""
     return nn.Sequential(
         conv(n_in, n_out, 3, stride=stride),
         nn.BatchNorm2d(n_out),
@@ -117,8 +117,8 @@ def _branch(n_in: int, n_out: int, stride: int) -> nn.Module:
 
 def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Module:
     if stride == 2:
-        # The bias does nothing, since its batch mean is subtracted next; it is there because the authors'
-        # network has it, and the number of parameters shows that only these convolutions do.
+        # The bias has no effect, since the batch mean is subtracted next. The authors' network has it; the number of
+        # its parameters shows that only these convolutions do.
         pointwise = conv(2 * n_in, n_out, 1, groups=2, bias=True)
         return nn.Sequential(_EveryOtherPixel(), nn.ReLU(), pointwise, nn.BatchNorm2d(n_out))
     if n_in != n_out:

@@ -1,4 +1,4 @@
-"""The wide residual network that semi-supervised methods have been compared on since 2018."""
+"""The wide residual network on which semi-supervised methods have been compared since 2018."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)
-class WideResNet:
+class WideResNetSpec:
     """WRN-28-2 (Zagoruyko & Komodakis 2016) with the conventions of FixMatch and its successors.
 
     Those are: normalise, activate, then convolve; LeakyReLU 0.1; batch normalisation with a decay of 0.999
@@ -24,7 +24,7 @@ class WideResNet:
     """6 n + 4, for n blocks in each of three stages."""
     widen: int = 2
     norm_decay: float = 0.999
-    """Of the running statistics that evaluation uses; short runs want a shorter memory."""
+    """Of the running statistics that evaluation uses; short runs need a smaller decay."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
@@ -38,7 +38,7 @@ class WideResNet:
 class WideResNetNetwork(nn.Module):
     """Three stages; each but the first halves the image's sides."""
 
-    def __init__(self, n_channels: int, n_classes: int, spec: WideResNet) -> None:
+    def __init__(self, n_channels: int, n_classes: int, spec: WideResNetSpec) -> None:
         super().__init__()
         n1, n2, n3 = (spec.widen * full for full in (16, 32, 64))
         self.stem = conv(n_channels, 16, 3)
@@ -57,7 +57,7 @@ class WideResNetNetwork(nn.Module):
 class PreActivationBlock(nn.Module):
     """x + two convolutions, each preceded by normalisation and activation."""
 
-    def __init__(self, n_in: int, n_out: int, spec: WideResNet, *, stride: int, activate_shortcut: bool) -> None:
+    def __init__(self, n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool) -> None:
         super().__init__()
         self.activate_shortcut = activate_shortcut
         self.activate = _activation(n_in, spec)
@@ -74,14 +74,14 @@ class PreActivationBlock(nn.Module):
         return output
 
 
-def _stage(n_in: int, n_out: int, spec: WideResNet, *, stride: int, activate_shortcut: bool = False) -> nn.Module:
+def _stage(n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool = False) -> nn.Module:
     first = PreActivationBlock(n_in, n_out, spec, stride=stride, activate_shortcut=activate_shortcut)
     n_others = (spec.depth - 4) // 6 - 1
     others = (PreActivationBlock(n_out, n_out, spec, stride=1, activate_shortcut=False) for _ in range(n_others))
     return nn.Sequential(first, *others)
 
 
-def _activation(n: int, spec: WideResNet) -> nn.Module:
+def _activation(n: int, spec: WideResNetSpec) -> nn.Module:
     # PyTorch's momentum is the share of the new batch, not of the past.
     norm = nn.BatchNorm2d(n, eps=0.001, momentum=1 - spec.norm_decay)
     return nn.Sequential(norm, nn.LeakyReLU(0.1, inplace=True))

@@ -5,9 +5,9 @@ from meanteacher.data import Fixed
 from meanteacher.data.toy import Digits
 from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
-from meanteacher.models import Mlp
+from meanteacher.models import MlpSpec
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Noise, PerChannel, Translate
 
 _STEPS = 600
@@ -24,12 +24,12 @@ RECIPES = tuple(
     Recipe(
         name=f"digits/{name}",
         data=DataSpec(source=Digits(), n_labelled=40),
-        model=Mlp(hidden=(256, 256)),
+        model=MlpSpec(hidden=(256, 256)),
         method=method,
         normalise=PerChannel(),
         views={"student": _VIEW, "teacher": _VIEW},
         batch=Fixed(size=40 if name == "supervised" else 140, labelled=40, unlabelled_pool="all"),
-        optim=Adam(
+        optim=AdamSpec(
             learning_rate=Product(
                 (
                     SigmoidRampUp(value=0.01, steps=60),

@@ -14,9 +14,9 @@ from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, Supervised
-from meanteacher.models import FastNet, Mirrored
+from meanteacher.models import FastNetSpec, MirroredSpec
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp
-from meanteacher.train import Muon
+from meanteacher.train import MuonSpec
 from meanteacher.views import Chain, Cutout, Flip, Normaliser, PerChannel, PerImage, RandAugment, Translate
 
 _BATCH = 160
@@ -27,7 +27,7 @@ _MIN_LABELLED_ROWS = {1: 128, 3: 112}
 _COST = Confident(threshold=0.9, temperature=0.1)
 
 
-def fast_optim(steps: int) -> Muon:
+def fast_optim(steps: int) -> MuonSpec:
     """Both learning rates rise for a twentieth of the run and then fall along a cosine."""
 
     def rate(value: float) -> Product:
@@ -35,7 +35,7 @@ def fast_optim(steps: int) -> Muon:
             (LinearWarmUp(first=0.0, value=value, steps=max(1, steps // 20)), Cosine(value=1.0, steps=steps))
         )
 
-    return Muon(learning_rate=rate(0.1), sgd_learning_rate=rate(0.3), weight_decay=5e-4, matrix_decay=2.5e-3)
+    return MuonSpec(learning_rate=rate(0.1), sgd_learning_rate=rate(0.3), weight_decay=5e-4, matrix_decay=2.5e-3)
 
 
 def fast_methods(steps: int, *, cost: Confident, weight: float, ramp: float) -> dict[str, MeanTeacher | Supervised]:
@@ -98,7 +98,7 @@ class _Benchmark:
         return Recipe(
             name=name,
             data=DataSpec(source=self.source, n_labelled=self.n_labelled),
-            model=Mirrored(FastNet()) if self.flip else FastNet(),
+            model=MirroredSpec(FastNetSpec()) if self.flip else FastNetSpec(),
             method=fast_methods(steps, cost=_COST, weight=1.0, ramp=0.1)[kind],
             normalise=self.normalise,
             views=fast_views(32, flip=self.flip),

@@ -23,10 +23,10 @@ from meanteacher.methods import (
     Vat,
     VatEntMin,
 )
-from meanteacher.models import Mlp
-from meanteacher.models.generator import PointGenerator
+from meanteacher.models import MlpSpec
+from meanteacher.models.generator import PointGeneratorSpec
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Noise, PerChannel
 
 STEPS = 1000
@@ -59,7 +59,7 @@ _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
         _BOTH,
     ),
     "improved-gan": (
-        ImprovedGan(decay=_DECAY, buffers="average", weight=_ramp(1.0), generator=PointGenerator()),
+        ImprovedGan(decay=_DECAY, buffers="average", weight=_ramp(1.0), generator=PointGeneratorSpec()),
         {"student": _CLEAN},
     ),
     "vat": (Vat(decay=_DECAY, buffers="average", weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
@@ -83,12 +83,12 @@ RECIPES = tuple(
     Recipe(
         name=f"moons/{name}",
         data=DataSpec(source=Moons(), n_labelled=6),
-        model=Mlp(hidden=(64, 64)),
+        model=MlpSpec(hidden=(64, 64)),
         method=method,
         normalise=PerChannel(),
         views=views,
         batch=Fixed(size=6 if name == "supervised" else 106, labelled=6, unlabelled_pool="all"),
-        optim=Adam(
+        optim=AdamSpec(
             learning_rate=Product(
                 (
                     SigmoidRampUp(value=0.01, steps=STEPS // 10),

@@ -1,14 +1,14 @@
 """What the ConvNet experiments of the paper share (App. B.1)."""
 
 from meanteacher.core import Schedule
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 
 RAMP_UP = 40_000
 LEARNING_RATE = 0.003
 BATCH = 100
-MODEL = Conv13()
+MODEL = Conv13Spec()
 SEEDS = tuple(range(10))
 SEEDS_ALL_LABELS = tuple(range(4))
 
@@ -43,12 +43,12 @@ def ramped_weight(value: float) -> Schedule:
     return SigmoidRampUp(value=value, steps=RAMP_UP)
 
 
-def adam(*, beta2: Schedule, ramp_down: int = 0, end: int = 0) -> Adam:
+def adam(*, beta2: Schedule, ramp_down: int = 0, end: int = 0) -> AdamSpec:
     """The learning rate ramps up, and down again with beta1 over the last `ramp_down` steps before `end`."""
     ramp_up = SigmoidRampUp(value=LEARNING_RATE, steps=RAMP_UP)
     if not ramp_down:
-        return Adam(learning_rate=ramp_up, beta1=Constant(0.9), beta2=beta2)
-    return Adam(
+        return AdamSpec(learning_rate=ramp_up, beta1=Constant(0.9), beta2=beta2)
+    return AdamSpec(
         learning_rate=Product((ramp_up, SigmoidRampDown(value=1.0, steps=ramp_down, total=end))),
         beta1=SigmoidRampDown(value=0.9, final=0.5, steps=ramp_down, total=end),
         beta2=beta2,

@@ -10,9 +10,9 @@ from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
-from meanteacher.models import Conv13
+from meanteacher.models import Conv13Spec
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
-from meanteacher.train import Adam
+from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
 
 _STEPS = 400
@@ -23,7 +23,7 @@ _METHODS: dict[str, Method] = {
     "pi-model": PiModel(decay=_DECAY, buffers="average", weight=_WEIGHT),
     "mean-teacher": MeanTeacher(decay=_DECAY, buffers="own", weight=_WEIGHT),
 }
-_ADAM = Adam(
+_ADAM = AdamSpec(
     learning_rate=Product(
         (
             SigmoidRampUp(value=0.003, steps=100),
@@ -42,7 +42,7 @@ def _recipes(
         Recipe(
             name=f"small/{task}-{n_labelled}/{name}",
             data=DataSpec(source=source, n_labelled=n_labelled, validation=0.1),
-            model=Conv13(width=0.25, mean_decay=0.9),
+            model=Conv13Spec(width=0.25, mean_decay=0.9),
             method=method,
             normalise=normalise,
             views={"student": view, "teacher": view},

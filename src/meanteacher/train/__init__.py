@@ -1,14 +1,14 @@
-"""Training: knows the Method protocol and no concrete method."""
+"""Training. It knows the Method protocol and no concrete method."""
 
 from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints
 from meanteacher.train.loop import Intervals, start, train
-from meanteacher.train.optim import Adam, Muon, OptimSpec, Sgd
+from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
 from meanteacher.train.state import Evaluation, TrainState
 from meanteacher.train.vitals import Alarm, Declared, Vitals
 
 __all__ = [
-    "Adam",
+    "AdamSpec",
     "Alarm",
     "Callback",
     "Checkpoints",
@@ -17,9 +17,9 @@ __all__ = [
     "Intervals",
     "LogEntry",
     "MetricsFile",
-    "Muon",
+    "MuonSpec",
     "OptimSpec",
-    "Sgd",
+    "SgdSpec",
     "TrainState",
     "Vitals",
     "start",

@@ -1,4 +1,4 @@
-"""Callbacks: told how a run goes as it happens. They can show it or write it down, not change it."""
+"""Callbacks follow a run: they can show or record what happens, but not change it."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ class LogEntry:
     learning_rate: float
     images_per_second: float
     seconds_per_step: float
-    """Of training alone; evaluations come on top."""
+    """Without the evaluations."""
 
 
 class Callback:
@@ -57,7 +57,7 @@ class MetricsFile(Callback):
             file.write(json.dumps({"event": event, **asdict(entry)}) + "\n")
 
     def _drop_after(self, step: int) -> None:
-        """Forget what a killed run wrote beyond its last checkpoint: the resumed run writes it again."""
+        """Remove what a killed run wrote after its last checkpoint: the resumed run writes it again."""
         if not self.path.exists():
             return
         kept = []

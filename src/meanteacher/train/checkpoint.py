@@ -1,9 +1,9 @@
-"""Checkpoints that are either whole or not there.
+"""Atomic checkpoints: each is complete or does not exist.
 
 A checkpoint is a folder: weights as safetensors, the rest as a file that `torch.load` reads with
 weights_only=True, and a manifest with the sha256 of each. It is written under a temporary name, synced
-and renamed, so a crash at any moment leaves the previous one in place. Two pointer files, `last` and `best`,
-name the folders that matter; the one before the last is kept too, in case the disk damages the last.
+and renamed, so a crash leaves the previous one intact. Two pointer files, `last` and `best`, name the folders to
+resume from and to ship; the one before the last is kept too, in case the last is damaged.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ class Checkpoints:
     def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
         self.folder = folder
         self.identity = dict(identity)
-        """What makes this run this run (recipe, data, split, seed): a checkpoint of another is refused."""
+        """Recipe, data, split and seed: a checkpoint with another identity is refused."""
 
     def save(self, state: TrainState) -> Path:
-        """Write the state; when it returns, the state is on the disk.
+        """Write the state and sync it to the disk.
 
         Raises:
             InputError: the disk is full or not writable. The previous checkpoint is intact.
@@ -47,7 +47,7 @@ class Checkpoints:
             self._clear_leftovers()
             temporary.mkdir()
             self._write(state, temporary)
-            if final.exists():  # a step that was reached before, then damaged or trained over again
+            if final.exists():  # reached before, then damaged or trained again
                 shutil.rmtree(final)
             temporary.rename(final)
             _sync(self.folder)
@@ -65,7 +65,7 @@ class Checkpoints:
         return final
 
     def restore(self, state: TrainState, name: str = "last") -> None:
-        """Bring the state to where checkpoint `name` left it.
+        """Load checkpoint `name` into the state.
 
         Raises:
             InputError: there is none, it is damaged, or it belongs to another run.
@@ -94,7 +94,7 @@ class Checkpoints:
         except OSError:
             folder = None
         if folder is None or not folder.is_dir():
-            # A pointer may lag behind or name a folder that was removed; the last is then the newest there.
+            # A pointer may be missing or name a folder that was removed; `last` is then the newest folder.
             steps = self._steps() if name == "last" else []
             if not steps:
                 raise InputError(f"{self.folder} holds no checkpoint to resume from. Start the run without --resume.")
@@ -182,7 +182,7 @@ def _sha256(path: Path) -> str:
 def _sync(path: Path) -> None:
     is_folder = path.is_dir()
     try:
-        # Windows writes nothing out through a file that was opened for reading, and opens no folder.
+        # Windows syncs only files that are open for writing, and cannot open folders.
         descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     except PermissionError:
         if is_folder:

@@ -21,18 +21,18 @@ from meanteacher.train.state import TrainState
 
 Precision = Literal["float32", "bfloat16"]
 WantedPrecision = Literal["auto", "float32", "bfloat16"]
-"""auto: bfloat16 where there is hardware for it that can be relied on, which is a CUDA GPU of 2020 or later."""
+"""auto: bfloat16 on a CUDA GPU of 2020 or later, which has instructions for it; float32 elsewhere."""
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Convolutions and products inside compute in `precision`. Gradients do by themselves, after the forward pass."""
+    """A context in which convolutions and matrix products compute in `precision`; their gradients do, too."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def choose_precision(
     wanted: WantedPrecision, device: torch.device, announce: Callable[[str], None] = lambda line: None
 ) -> Precision:
-    """What was wanted, or float32 with a line that says why, where bfloat16 would end the process."""
+    """The wanted precision, or float32 with a line that says why, where bfloat16 would end the process."""
     if wanted == "auto":
         return "bfloat16" if _has_bfloat16(device) else "float32"
     if wanted == "bfloat16" and device.type == "cpu" and (fault := bfloat16_fault()) is not None:
@@ -42,16 +42,16 @@ def choose_precision(
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Whether it is a GPU with instructions for it: older ones of NVIDIA's compute it too, but slowly, in float32."""
+    """Whether it is a GPU with bfloat16 instructions. Older ones of NVIDIA emulate it, slowly."""
     if device.type != "cuda":
         return False
     return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 _SECONDS = 300
-"""To wait for the child, which imports torch: a moment on a quiet machine, minutes on a crowded one."""
+"""To wait for the child, which imports torch: seconds on an idle machine, minutes on a busy one."""
 
-# As many channels as a matrix instruction takes at once, so that it is used where there is one.
+# Enough channels for the matrix instructions of the processor to be used where there are any.
 _SCRIPT = """
 import torch
 images = torch.ones(4, 32, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
@@ -63,7 +63,7 @@ output.float().sum().backward()
 
 
 def bfloat16_fault() -> str | None:
-    """How a child process ended that passed forward and backward in bfloat16; None where nothing is wrong."""
+    """How a child process failed that ran forward and backward in bfloat16; None if it did not."""
     try:
         child = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -74,34 +74,34 @@ def bfloat16_fault() -> str | None:
 
 
 WantedCompile = Literal["auto", "yes", "no"]
-"""auto: if it pays within what is left of the run."""
+"""auto: if the time for compiling is saved again in the rest of the run."""
 
 _WORTH_TRYING = 600.0
-"""Seconds of training left from which a minute or two of compiling can be repaid."""
+"""Seconds of training left from which a minute or two of compiling can be worth it."""
 _MARGIN = 0.03
-"""Of a step: a smaller gain is noise."""
+"""Share of the time per step: a smaller gain is noise."""
 _ROUNDS = 7
 _BACKEND = "inductor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """How the steps of a run are computed. Kept with the run, since another way rounds differently."""
+    """How the steps of a run are computed. A resumed run keeps it, because another way rounds differently."""
 
     compiled: bool = False
     precision: Precision = "float32"
-    reason: str = "nothing else was asked for"
+    reason: str = "the default"
     eager_ms: float | None = None
-    """A step's forward and backward passes without compiling; None where they were not timed."""
+    """Time per step of the forward and backward passes without compiling; None where they were not timed."""
     compiled_ms: float | None = None
     seconds: float = 0.0
-    """Spent on finding out."""
+    """Spent on measuring."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, get_args(Precision))
 
     def described(self) -> dict[str, str]:
-        """What of it may explain another number: for a record's environment."""
+        """What may explain different results: for a record's environment."""
         return {"compiled": "yes" if self.compiled else "no", "precision": self.precision}
 
 
@@ -115,16 +115,16 @@ def choose_speed(
     precision: WantedPrecision,
     announce: Callable[[str], None],
 ) -> Speed:
-    """The fastest way from `state` to step `steps`, tried on copies: neither the run nor the global generator notices.
+    """The fastest way from `state` to step `steps`. Measured on copies: the run and the global generator do not change.
 
     Args:
         state: of the run
         method: whose passes are timed
-        stream: its first batch stands for all
+        stream: its first batch is used for the measurement
         steps: of the whole run
-        compiled: "yes" compiles without a gain too, but never what cannot be compiled
-        precision: "auto" goes by the device
-        announce: is told in one line what came of it, where something was tried
+        compiled: "yes" compiles even without a gain, if the network can be compiled
+        precision: "auto" depends on the device
+        announce: receives one line about the result, where something was measured
     """
     check_choice("compiled", compiled, get_args(WantedCompile))
     check_choice("precision", precision, get_args(WantedPrecision))
@@ -134,28 +134,28 @@ def choose_speed(
     if used == "bfloat16":
         try:
             _Passes(state, method, batch, used).seconds()
-        except Exception as error:  # a network may mix precisions in ways that nobody can foresee
+        except Exception as error:  # a network may mix precisions in any way
             announce(f"bfloat16 fails in this network ({_in_short(error)}); using float32.")
             used = "float32"
     speed = Speed(precision=used)
     if compiled != "no":
         eager = _Passes(state, method, batch, used)
-        eager.seconds()  # the first allocates
+        eager.seconds()  # the first pass allocates memory
         pace = statistics.median(eager.seconds() for _ in range(3))
         left = pace * (steps - state.step)
         speed = replace(speed, eager_ms=_ms(pace), reason=f"too short for compiling to pay: about {left:.0f} s")
         if compiled == "yes" or left >= _WORTH_TRYING:
             fast = _Passes(state, method, batch, used)
             speed = _compared(speed, eager, fast, at_any_pace=compiled == "yes")
-            announce(f"{speed.reason} ({time.perf_counter() - began:.0f} s spent on finding out).")
+            announce(f"{speed.reason} ({time.perf_counter() - began:.0f} s spent on measuring).")
     return replace(speed, seconds=round(time.perf_counter() - began, 1))
 
 
 def check_speed(speed: Speed, state: TrainState, method: Method, stream: Stream) -> None:
-    """Make sure that a run which was started like this can go on like this.
+    """Check that a run which was started with this speed can continue with it.
 
     Raises:
-        InputError: it was compiled, and cannot be compiled here. Going on without would round differently.
+        InputError: it was compiled and cannot be compiled here. Without compiling it would round differently.
     """
     if not speed.compiled:
         return
@@ -171,12 +171,12 @@ def check_speed(speed: Speed, state: TrainState, method: Method, stream: Stream)
 
 
 def compile_networks(student: nn.Module, predictor: nn.Module) -> None:
-    """Compile both in place, each at its first pass: names, copies and saved weights stay as they are.
+    """Compile both in place, each at its first pass: names, copies and saved weights do not change.
 
     Whole graphs of fixed shapes only. What is compiled is then a function of the network alone, never of what the
     process compiled before, and a resumed run uses the same kernels as one that was not interrupted.
     """
-    functorch_config.donated_buffer = False  # the vitals go back through a step's graph more than once
+    functorch_config.donated_buffer = False  # the vitals run backward through the graph of a step several times
     for network in (student, predictor):
         network.compile(backend=_BACKEND, fullgraph=True, dynamic=False)
 
@@ -212,16 +212,16 @@ def _compared(speed: Speed, eager: _Passes, fast: _Passes, *, at_any_pace: bool)
         fast.compile()
         fast.seconds()
         rounds = [(eager.seconds(), fast.seconds()) for _ in range(_ROUNDS)]
-    except Exception as error:  # no compiler, an operation that it does not know: whatever it is, the run goes on
+    except Exception as error:  # for instance no compiler or an unknown operation: the run continues without
         return replace(speed, reason=f"Not compiled, because compiling fails here: {_in_short(error)}")
     finally:
-        # What the copies leave behind would count against the run's own networks, and not in a resumed run.
+        # The compiled copies would count towards the limit of recompilations, but not in a resumed run.
         torch.compiler.reset()
     before, after = (statistics.median(seconds) for seconds in zip(*rounds, strict=True))
-    # In pairs, so that whatever else the machine does in a round disturbs both alike.
+    # In pairs, so that other load on the machine affects both alike.
     pays = statistics.median(compiled / plain for plain, compiled in rounds) < 1 - _MARGIN
     compiled = pays or at_any_pace
-    found = f"{_ms(after):g} ms a step compiled, {_ms(before):g} as it is"
+    found = f"{_ms(after):g} ms per step compiled, {_ms(before):g} without"
     return replace(
         speed,
         compiled=compiled,
@@ -236,6 +236,6 @@ def _ms(seconds: float) -> float:
 
 
 def _in_short(error: Exception) -> str:
-    """The first line that says something; some errors begin with who raised them."""
+    """The first informative line; some errors begin with the name of what raised them."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if line and not line.endswith(":")), type(error).__name__)[:200].rstrip(".")

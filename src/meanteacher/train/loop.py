@@ -1,4 +1,4 @@
-"""The training loop: batch, costs, gradient, optimiser, average; and what surrounds them."""
+"""The training loop: batch, costs, gradient, optimiser, average; logging, evaluation and checkpoints."""
 
 import math
 import time
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
-from meanteacher.passes import in_fast_layout
+from meanteacher.passes import to_channels_last
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints
@@ -33,12 +33,12 @@ def start(
     """The state before the first step, student and memory on the device."""
     student.to(device).train()
     for parameter in student.parameters():
-        parameter.data = in_fast_layout(parameter.data)
+        parameter.data = to_channels_last(parameter.data)
     with isolated_global_randomness():
         if isinstance(student, InitialisesFromData):
             seed_global(seed, "initialise")
             student.initialise_from(stream[0].views["student"])
-        seed_global(seed, "memory")  # a method may have weights of its own, such as a generator's
+        seed_global(seed, "memory")  # a method may have weights of its own, for instance a generator
         memory = method.init(student, problem).to(device).train()
     return TrainState(student, memory, normalise, optim.build(trained_parameters(student, memory)))
 
@@ -83,7 +83,7 @@ def train(
         Whether the run is complete; False when `should_stop` ended it, with a checkpoint of where it was.
 
     Raises:
-        DivergedError: a cost or a weight is no longer finite. The last checkpoint is from before.
+        DivergedError: a cost or a weight is no longer finite. The last checkpoint is older and intact.
     """
     if state.vitals:
         vitals.load(state.vitals)
@@ -123,7 +123,7 @@ def train(
                 _check_weights(state)
                 if checkpoints is not None:
                     checkpoints.save(state)
-                window.began = time.perf_counter()  # the rate is that of training alone
+                window.began = time.perf_counter()  # evaluations do not count
             if stops:
                 return False
     return True
@@ -167,7 +167,7 @@ def _step(
 
 @dataclass(slots=True, eq=False)
 class _Window:
-    """Sums since the last log entry. They stay on the device: reading one a step would stall it."""
+    """Sums since the last log entry. They stay on the device: reading one in every step would stall it."""
 
     steps: int = 0
     images: int = 0
@@ -205,7 +205,7 @@ class _Window:
 
 
 def _check_weights(state: TrainState) -> None:
-    """Hold back a checkpoint that would replace a good one with one that cannot be used."""
+    """Refuse to save weights that are not finite: the checkpoint would replace a usable one."""
     for name, parameter in state.student.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise DivergedError(

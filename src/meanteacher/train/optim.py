@@ -1,4 +1,4 @@
-"""The optimisers: Adam and SGD of the paper, and Muon; every parameter is a schedule or a number."""
+"""Descriptions of optimisers: Adam and SGD of the paper, and Muon. Parameters are schedules or numbers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from meanteacher.core import Schedule
 
 
 class OptimSpec(Protocol):
-    """The part of a recipe that becomes an optimiser once there is a network."""
+    """The part of a recipe that builds the optimiser of a network."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer: ...
 
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Give the optimiser its parameters for this step: a function of the step alone."""
+        """Set the scheduled parameters, which are functions of the step alone."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class AdamSpec:
     """Adam with ramped learning rate, beta1 and beta2 (App. B.1)."""
 
     learning_rate: Schedule
@@ -39,7 +39,7 @@ class Adam:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd:
+class SgdSpec:
     """Stochastic gradient descent with Nesterov momentum and L2 weight decay (App. B.2)."""
 
     learning_rate: Schedule
@@ -62,11 +62,11 @@ class Sgd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muon:
-    """Convolutions move by orthogonal matrices (Jordan et al. 2024); everything else by plain SGD with momentum.
+class MuonSpec:
+    """Muon for convolutions (Jordan et al. 2024), SGD with Nesterov momentum for everything else.
 
-    An update whose singular values are all alike moves every direction of a layer equally, which takes
-    a network from its start to a good one in a third of the steps. torch's own Muon takes matrices only.
+    Updates are orthogonal matrices: with equal singular values, every direction of a layer moves equally. Training
+    takes a third of the steps. torch's own Muon takes matrices only.
     """
 
     learning_rate: Schedule
@@ -80,10 +80,8 @@ class Muon:
     """The convolutions shrink by learning rate times this in every step."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        all_of_them = list(parameters)
-        return _MuonOptimizer(
-            [p for p in all_of_them if p.ndim == 4], [p for p in all_of_them if p.ndim != 4], spec=self
-        )
+        every = list(parameters)
+        return _MuonOptimizer([p for p in every if p.ndim == 4], [p for p in every if p.ndim != 4], spec=self)
 
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         matrices, others = optimizer.param_groups
@@ -94,7 +92,7 @@ class Muon:
 class _MuonOptimizer(torch.optim.Optimizer):
     """Two groups: matrices, and the others."""
 
-    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], *, spec: Muon) -> None:
+    def __init__(self, matrices: list[nn.Parameter], others: list[nn.Parameter], *, spec: MuonSpec) -> None:
         groups: list[dict[str, Any]] = [
             {"params": matrices, "decay": spec.matrix_decay},
             {"params": others, "decay": spec.weight_decay},
@@ -133,7 +131,7 @@ class _MuonOptimizer(torch.optim.Optimizer):
 def orthogonal(matrix: Tensor, iterations: int = 3) -> Tensor:
     """A matrix with the same singular vectors and singular values near one, by Newton and Schulz's iteration.
 
-    The polynomial's coefficients are those of Jordan et al.: they trade exactness for few iterations, so that values
+    The polynomial's coefficients are those of Jordan et al.: they trade exactness for few iterations: singular values
     end between about 0.7 and 1.2.
 
     >>> bool((torch.linalg.svdvals(orthogonal(torch.diag(torch.tensor([3.0, 2.0])))) - 1).abs().max() < 0.35)

@@ -1,4 +1,4 @@
-"""Everything that changes during a run, and nothing else: what a checkpoint holds."""
+"""Everything that changes during a run: what a checkpoint holds."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ class Evaluation:
 def trained_parameters(student: nn.Module, memory: nn.Module) -> list[nn.Parameter]:
     """What the optimiser moves: the student, and what a method trains beside it (a generator, a denoiser).
 
-    A teacher in the memory asks for no gradient, so it is not among them.
+    A teacher in the memory requires no gradient, so it is not included.
     """
     return [p for module in (student, memory) for p in module.parameters() if p.requires_grad]
 
@@ -38,11 +38,11 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     step: int = 0
     skipped: int = 0
-    """Steps of the schedule that were left out because the time was short."""
+    """Steps of the schedule that were left out to finish in time."""
     seconds: float = 0.0
     """Spent training and evaluating, over all interruptions."""
     cpu_seconds: float = 0.0
-    """The same in processor time, which a machine that is busy with something else does not lengthen."""
+    """The same in processor time, which does not depend on other load."""
     curve: list[Evaluation] = field(default_factory=list)
     vitals: dict[str, Any] = field(default_factory=dict)
     """What the vitals remember, in plain values."""
@@ -54,7 +54,7 @@ class TrainState:
     def best(self) -> Evaluation | None:
         """The evaluation with the lowest validation error of the teacher, the earliest of equals.
 
-        There is none without validation data: choosing by the test error would make it a lie.
+        There is none without validation data: a test error that was used to choose is too low.
         """
         candidates = [point for point in self.curve if point.part == "validation"]
         return min(candidates, key=lambda point: point.teacher, default=None)

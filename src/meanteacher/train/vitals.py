@@ -1,8 +1,8 @@
-"""Live health of a run: a cost that trains nothing, a teacher that does not follow, a label that leaks.
+"""Checks of a running training: a cost that trains nothing, a teacher that does not follow, a label that leaks.
 
-Each reading is kept in the run's record, and each alarm is a sentence that names the likely cause. Reading
-the gradient of every cost takes a backward pass a cost, so it happens at steps 0, 1, 2, 4, 8 … and later
-every thousand; those readings are kept. What is cheap is checked whenever the run logs, too.
+Each alarm is a sentence that names the likely cause. Reading the gradients takes one backward pass per cost, so it
+happens at steps 0, 1, 2, 4, 8 … and later every thousand; these readings are kept in the record of the run. What is
+cheap is also checked whenever the run logs.
 """
 
 import math
@@ -17,16 +17,16 @@ from meanteacher.devices import in_double
 from meanteacher.formats import percent
 
 _PATIENCE = 3
-"""Readings in a row before an alarm, for what may be innocent once."""
-_A_WHILE = 10
-"""Readings without which nothing is said of a whole run."""
+"""Readings in a row before an alarm, for what may happen once by chance."""
+_ENOUGH_READINGS = 10
+"""Readings before an alarm about a whole run."""
 _COLLAPSED = 0.95
 """Share of one class among the predictions that counts as collapse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something is wrong in a way that the costs' values do not show."""
+    """Something is wrong that the values of the costs do not show."""
 
     step: int
     kind: str
@@ -35,17 +35,17 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What the run says it does, which the vitals hold it to."""
+    """What the recipe declares. A run that does otherwise raises an alarm."""
 
     n_labelled: int
     labelled_share: float
     exact: bool
-    """Every batch has just that share, or only the average batch."""
+    """Whether every batch has that share, or only the average batch."""
     steps: int
 
 
 class Vitals:
-    """Watches one run. Reading changes nothing: the weights are the same to the bit without it."""
+    """Checks one run. Reading changes nothing: the weights are the same to the bit without it."""
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
@@ -63,9 +63,9 @@ class Vitals:
         return step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
 
     def read_gradients(self, step: int, batch: Batch, output: StepOutput, trained: list[nn.Parameter]) -> list[Alarm]:
-        """Read the gradient of each cost on what is trained. To be called while the graph is whole."""
+        """Read the gradient of each cost on the trained parameters. Call it before `backward` frees the graph."""
         if not bool((batch.labels != UNLABELLED).any()):
-            return []  # the classification cost rests, rightly
+            return []  # the classification cost has no row to act on
         gradients = {name: _gradient_norm(cost.value, trained) for name, cost in output.costs.items()}
         self._gradients = gradients
         raised = []
@@ -73,8 +73,8 @@ class Vitals:
             cost = output.costs[name]
             weight = 1.0 if cost.weight is None else float(cost.weight)
             dead = norm == 0 and weight != 0
-            # Without any path to the student once is enough; with one, teacher and student may agree by
-            # chance of an equal start.
+            # Without a path to the student one reading is enough. With one, the gradient may be zero because
+            # teacher and student start equal.
             certain = dead and not cost.value.requires_grad
             if self._streak(f"dead {name}", dead) >= _PATIENCE or certain:
                 raised += self._raise(
@@ -87,16 +87,13 @@ class Vitals:
         return raised
 
     def note_labels(self, batch: Batch) -> None:
-        """Have the labelled rows of a batch counted with the next reading: now, the device would have to be waited for.
-
-        To be called every step.
-        """
+        """Keep the labels for the next reading: counting them now would wait for the device. Call it every step."""
         self._uncounted.append((batch.labels, batch.index))
 
     def read(
         self, step: int, batch: Batch, output: StepOutput, student: nn.Module, predictor: nn.Module
     ) -> list[Alarm]:
-        """Read what is cheap: labels, predictions, and where the teacher stands."""
+        """Read what is cheap: labels, predictions, and the distance of the teacher."""
         raised = self._check_labels(step) + self._check_rest(step, output)
         largest = _largest_class_share(output.logits)
         late = step >= self.declared.steps // 5
@@ -125,7 +122,7 @@ class Vitals:
         return raised
 
     def state(self) -> dict[str, Any]:
-        """Everything remembered, in plain values, for a checkpoint."""
+        """Everything that a checkpoint needs, in plain values."""
         self._count_labels()
         return {
             "readings": self.readings,
@@ -170,7 +167,7 @@ class Vitals:
         slack = 0.0 if declared.exact else 6 * spread + 1 / max(self._rows, 1)
         off = abs(seen - declared.labelled_share) > slack + 1e-9
         if off:
-            # Two digits: a paper's batch has one labelled row of a hundred.
+            # Two decimals: a batch of the paper has one labelled row in a hundred.
             shares = [percent(share, n_images=10_000) for share in (seen, declared.labelled_share)]
             raised += self._raise(
                 step,
@@ -181,18 +178,18 @@ class Vitals:
         return raised
 
     def _check_rest(self, step: int, output: StepOutput) -> list[Alarm]:
-        """A cost may rest for a while: until its ramp-up begins, or until the teacher is certain of something."""
+        """A cost may rest until its ramp-up begins, or until the teacher is certain of something."""
         n_read = self._streak("read", condition=True)
         raised = []
         for name, cost in output.costs.items():
             rests = cost.weight is not None and float(cost.weight) == 0
             never_acted = self._streak(f"resting {name}", rests) == n_read
-            if never_acted and n_read >= _A_WHILE and step >= self.declared.steps // 2:
+            if never_acted and n_read >= _ENOUGH_READINGS and step >= self.declared.steps // 2:
                 raised += self._raise(
                     step,
                     f"resting-cost/{name}",
                     f"The cost '{name}' has trained nothing in half of the run. Likely cause: its weight is zero, or "
-                    "the teacher has not once been as certain as it asks; lower its threshold, or give more labels.",
+                    "the teacher was never certain enough; lower the threshold of the cost, or give more labels.",
                 )
         return raised
 
@@ -215,7 +212,7 @@ class Vitals:
                 "The student moves and the teacher does not. Likely cause: the average is not updated after "
                 "the step, or its decay is 1.",
             )
-        # After step 0 the average of one student is that student.
+        # After step 0 the average is that of one student, so the two are equal.
         if self._streak("equal teacher", distance == 0 and step > 0) >= _PATIENCE:
             raised += self._raise(
                 step,
@@ -230,7 +227,7 @@ class Vitals:
         return self._streaks[name]
 
     def _raise(self, step: int, kind: str, sentence: str) -> list[Alarm]:
-        """One alarm of a kind a run: the first says it, the record keeps it."""
+        """At most one alarm of each kind per run."""
         if any(alarm.kind == kind for alarm in self.alarms):
             return []
         self.alarms.append(Alarm(step, kind, sentence))
@@ -264,5 +261,5 @@ def _checksum(network: nn.Module) -> float:
 
 
 def _total(sums: list[Tensor]) -> float:
-    """Read in one piece, so that a device is waited for once."""
+    """Read all at once, to wait for the device only once."""
     return sum(torch.stack(sums).tolist()) if sums else 0.0

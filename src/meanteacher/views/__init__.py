@@ -1,4 +1,4 @@
-"""What each role sees: whole batches at once, on their device, a draw of its own for every image."""
+"""Views: what each role sees. They work on whole batches on any device, with independent draws per image."""
 
 from meanteacher.views.basic import Chain, Flip, Noise, Translate
 from meanteacher.views.geometry import Crop, Cutout, Rotate

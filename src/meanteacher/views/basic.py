@@ -28,7 +28,7 @@ class Flip:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
         mirrored = images.flip(-1)
-        # A CPU chooses one value after the other, so it is shown several as one, and writes where it just read.
+        # A CPU selects one value at a time: several values viewed as one int64 are faster, and so is writing in place.
         wide = _widest(images)
         chosen = mirrored.view(wide)
         torch.where(heads[:, None, None, None], chosen, images.view(wide), out=chosen)
@@ -36,7 +36,7 @@ class Flip:
 
 
 def _widest(images: Tensor) -> torch.dtype:
-    """int64 where the rows of the images are whole numbers of them, otherwise what they are."""
+    """int64 where every row of the images is a whole number of them, otherwise their own dtype."""
     starts = (images.storage_offset(), images.shape[-1])
     whole = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
     return torch.int64 if whole else images.dtype
@@ -67,7 +67,7 @@ class Translate:
         padded = F.pad(images.contiguous(), (self.pixels,) * 4, mode="reflect")
         if images.device.type != "cpu":
             return _gathered(padded, top, left, height, width)
-        # Wherever in this memory a window begins, it is a view of it; only the chosen ones are copied.
+        # Every window is a strided view of the padded memory; only the chosen ones are copied.
         image, channel, row, _ = padded.stride()
         n_windows = (n - 1) * image + 2 * self.pixels * (row + 1) + 1 if n else 0
         windows = padded.as_strided((n_windows, channels, height, width), (1, channel, row, 1))
@@ -75,7 +75,7 @@ class Translate:
 
 
 def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
-    """The same windows by four indices: a GPU may copy all views of a memory to choose from them."""
+    """The same windows by indexing: selecting from overlapping views may copy all of them on a GPU."""
     n, channels = padded.shape[:2]
     image, channel, row, column = (torch.arange(size, device=padded.device) for size in (n, channels, height, width))
     return padded[

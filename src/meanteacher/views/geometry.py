@@ -1,4 +1,4 @@
-"""Views that turn, cut or cover an image."""
+"""Views that rotate, crop or cover an image."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from meanteacher.core import InputError
 
 @dataclass(frozen=True)
 class Rotate:
-    """Turn each image about its centre by an angle uniform within ±`degrees` (10 on ImageNet, App. B.2.2).
+    """Rotate each image about its centre by an angle uniform within ±`degrees` (10 on ImageNet, App. B.2.2).
 
-    What turns in from outside the image is zero, the mean of normalised data.
+    What comes from outside the image is zero, the mean of normalised data.
     """
 
     degrees: float = 10.0
@@ -59,11 +59,11 @@ def warped(
         torch.arange(length, device=source.device, dtype=source.dtype) - (length - 1) / 2
         for length in size or images.shape[2:]
     )
-    # torch measures places in halves of the image.
+    # torch measures positions in halves of the image.
     source = source / (source.new_tensor([images.shape[3], images.shape[2]])[:, None] / 2)
     across = source[:, :, :1, None] * x
     down = (source[:, :, 1:2] * y + source[:, :, 2:])[..., None]
-    # All x, then all y: several times as fast to add, and as fast to sample by, as the pairs of affine_grid.
+    # All x, then all y: several times as fast to add as the pairs of affine_grid, and as fast to sample.
     grid = (across + down).permute(0, 2, 3, 1)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode=beyond, align_corners=False)
 
@@ -121,7 +121,7 @@ class Crop:
 
 
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Whole numbers of as many bytes."""
+"""bytes per value -> the integer type of that size."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Cutout:
             raise InputError(f"Cutout needs a size of at least 0 pixels; got {self.size}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        # Zero has no bit set. To clear bits is faster than to fill where a mask is set, and unlike a product it
-        # hides what is not finite.
+        # Clearing all bits gives zero. It is faster than filling by a mask, and unlike a product it also clears values
+        # that are not finite.
         bits = images.view(_WHOLE[images.element_size()])
         rows = self._kept(bits, images.shape[2], generator)
         columns = self._kept(bits, images.shape[3], generator)

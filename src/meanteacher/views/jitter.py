@@ -1,4 +1,4 @@
-"""Random changes of colour, defined for normalised images: every image its own."""
+"""Random changes of colour for normalised images, drawn per image."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _COLOUR = torch.eye(3, dtype=torch.float64) - _GREY
 _QUARTER = torch.linalg.inv(_YIQ) @ torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64) @ _YIQ
 """The colour turned by a quarter of the hue circle, the luma taken away."""
 _PARTS = torch.stack([_GREY, _COLOUR, _QUARTER]).flatten(1)
-"""What every change of colour is a mixture of."""
+"""Every change of colour is a linear combination of these."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def recoloured(
 ) -> Tensor:
     """Each image with its own change of colour: every argument is [B] or one for all, and zero changes nothing.
 
-    - brightness b adds 2b to every value: so far does the mean of photographs move when their bytes are
+    - brightness b adds 2b to every value, which is how far the mean of photographs moves when their bytes are
       multiplied by 1 + b.
     - contrast c scales all differences from the image's mean luma by 1 + c.
     - saturation s scales every pixel's difference from its own luma by 1 + s.
@@ -72,7 +72,7 @@ def recoloured(
       leaves the luma alone.
 
     Each keeps what the others refer to, so the four commute. Grey is where the normalised channels are equal.
-    Saturation and hue do nothing to images that have not three channels, and luma is then their mean.
+    Saturation and hue do nothing to images without three channels, whose luma is the mean of their channels.
     """
     channels, flat, zero = images.shape[1], images.flatten(2), images.new_zeros(len(images))
     gain = zero + (1 + contrast)

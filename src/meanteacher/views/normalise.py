@@ -1,4 +1,4 @@
-"""Normalisation of images: fitted to the training images once, then the same for every role."""
+"""Normalisation of images, fitted to the training images and the same for every role."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from meanteacher.core import InputError
 
 _VALUES = 1 << 24
-"""Made float at a time while fitting, so that a large set is never float as a whole."""
+"""Values converted to float at a time while fitting, so that a large set is never float as a whole."""
 
 
 class Normaliser(Protocol):
-    """The part of a recipe that becomes a module once the training images are known."""
+    """The part of a recipe that builds the normalisation from the training images."""
 
     def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
-        """The module for images like these, or like those of them that `index` [N] names."""
+        """The module fitted to these images, or to those at `index` [N]."""
         ...
 
 
 def parts(images: Tensor, index: Tensor | None, size: int) -> Iterator[Tensor]:
-    """So many images at a time: never a copy of all."""
+    """`size` images at a time, without a copy of all."""
     if index is None:
         yield from images.split(size)
     else:
@@ -31,7 +31,7 @@ def parts(images: Tensor, index: Tensor | None, size: int) -> Iterator[Tensor]:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Bytes as [0, 1]; floating point as it is.
+    """Bytes as [0, 1]; floating point unchanged.
 
     >>> to_float(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
@@ -60,8 +60,8 @@ class PerChannel:
     """Each channel, or each feature of a table, to zero mean and unit variance over the training data."""
 
     def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
-        # Sums of differences from one value of each channel: they keep their digits where the mean is large,
-        # and are exactly zero where nothing varies.
+        # Sums of differences from one value of each channel are precise where the mean is large, and exactly zero
+        # where nothing varies.
         origin = _by_channel(next(parts(images, index, 1)))[0, :, :1]
         total = torch.zeros(images.shape[1], dtype=torch.float64)
         squares = torch.zeros_like(total)
@@ -72,7 +72,7 @@ class PerChannel:
         count = (len(images) if index is None else len(index)) * images[0, 0].numel()
         offset = total / count
         deviation = (squares / count - offset.square()).clamp_min(0).sqrt()
-        # A channel that never varies carries nothing; dividing by its zero would make it infinite.
+        # A constant channel stays zero instead of being divided by zero.
         deviation[deviation == 0] = 1
         mean = origin[:, 0] + offset
         shape = (1, -1, *[1] * (images.ndim - 2))
@@ -99,7 +99,7 @@ class _PerChannelModule(nn.Module):
 
 _CHUNK = 4096
 _CONTRAST_NORM = 55.0
-"""The length each image is scaled to: 55 = sqrt(3072) within a percent, so pixels have unit variance."""
+"""The length each image is scaled to: sqrt(3072) = 55.4, so pixels have about unit variance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Zca:
 
     contrast: bool
     epsilon: float
-    """Added to the covariance's diagonal: how far directions of little variance are left alone."""
+    """Added to the diagonal of the covariance: limits how much directions of little variance are scaled up."""
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:

@@ -1,4 +1,4 @@
-"""Strong views: for every image a few operations drawn from many, each at a strength of its own."""
+"""Strong views: for every image a few operations drawn from many, each with its own strength."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Move = Callable[[Tensor, int, int], Tensor]
 """Strengths [B] within ±1, height, width -> [B, 2, 3] for `warped`."""
 
 
-# --- values: what a pixel shows ---------------------------------------------------------------------------
+# --- values of pixels ---------------------------------------------------------------------------
 
 
 def _brightness(images: Tensor, strength: Tensor) -> Tensor:
@@ -60,23 +60,23 @@ def _posterise(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _autocontrast(images: Tensor, strength: Tensor) -> Tensor:
-    """Stretch each channel to the range of the whole image: a cast of colour goes."""
+    """Stretch each channel to the range of the whole image, which removes a colour cast."""
     low, high = _range(images)
     bottom, top = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
-    # A channel of almost no contrast holds rounding: stretched, it would be noise.
+    # A channel with almost no contrast would become noise if it were stretched.
     blank = top - bottom <= 0.01 * (high - low)
     stretched = low + (images - bottom) * ((high - low) / (top - bottom))
     return torch.lerp(images, torch.where(blank, images, stretched), _each(strength.abs()))
 
 
 def _equalise(images: Tensor, strength: Tensor) -> Tensor:
-    """Spread the values of each channel evenly over its range, told apart as finely as bytes are."""
+    """Spread the values of each channel evenly over its range, in 256 levels."""
     flat = images.flatten(2)
     bottom, top = flat.amin(2, keepdim=True), flat.amax(2, keepdim=True)
     span = top - bottom
     level = ((flat - bottom) * (255 / span.where(span > 0, 1))).long().clamp_max(255)
     histogram = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, level, torch.ones_like(flat))
-    # How many values are at most this one, counted from the lowest level: 0 for that, 1 for the highest.
+    # The rank of each value: 0 at the lowest level, 1 at the highest.
     below = histogram.cumsum(2) - histogram[:, :, :1]
     rank = below.gather(2, level) / below[:, :, -1:].clamp_min(1)
     spread = (bottom + span * rank).view(images.shape)
@@ -92,7 +92,7 @@ def _range(images: Tensor) -> tuple[Tensor, Tensor]:
     return images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
 
 
-# --- moves: where it is shown -----------------------------------------------------------------------------
+# --- moves of pixels -----------------------------------------------------------------------------
 
 
 def _rotate(strength: Tensor, height: int, width: int) -> Tensor:
@@ -116,7 +116,7 @@ def _translate_y(strength: Tensor, height: int, width: int) -> Tensor:
 
 
 def _moved(strength: Tensor, row: int, column: int, most: float) -> Tensor:
-    """The identity but for one entry."""
+    """The identity except for one entry."""
     source = torch.eye(2, 3).to(strength).repeat(len(strength), 1, 1)
     source[:, row, column] = most * strength
     return source
@@ -148,11 +148,11 @@ class RandAugment:
     """Apply `n` operations to each image, drawn with repetition (after Cubuk et al., 2020).
 
     Each has its own strength, uniform within ±`magnitude`, as in FixMatch, rather than one strength for all.
-    Operations that know no direction take the strength's size. What moves in from outside is zero, the mean
-    of normalised data.
+    Operations without a direction use its absolute value. What comes from outside the image is zero, the mean of
+    normalised data.
 
-    The moves of an image are composed and sampled once, after its changes of value: it is blurred once, and
-    the blank border is no part of the range that solarise and its like refer to.
+    The moves of an image are composed and sampled once, after its changes of value: it is interpolated only once, and
+    the blank border does not enter the range that solarise and similar operations use.
     """
 
     n: int = 2
@@ -174,7 +174,7 @@ class RandAugment:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         size, device = (self.n, len(images)), images.device
-        # Who drew what decides shapes, so it has to be known here; read in one piece, a device is waited for once.
+        # The draws decide shapes, so they are read here, all at once to wait for the device only once.
         choices = torch.randint(len(self.operations), size, generator=generator, device=device).tolist()
         draws = torch.rand(size, generator=generator, device=device, dtype=images.dtype)
         strengths = self.magnitude * (2 * draws - 1)
@@ -184,7 +184,7 @@ class RandAugment:
         moved: set[int] = set()
         for choice, strength in zip(choices, strengths, strict=True):
             for k, name in enumerate(self.operations):
-                # Each operation is computed for the images that drew it, not for all with most thrown away.
+                # Each operation is computed only for the images that drew it.
                 drew_it = [row for row, drawn in enumerate(choice) if drawn == k]
                 if not drew_it or name == "identity":
                     continue
@@ -192,7 +192,7 @@ class RandAugment:
                 if name in VALUES:
                     images[rows] = VALUES[name](images[rows], strength[rows])
                 else:
-                    # The later move is the first that a place of the result goes back through.
+                    # The map goes from the result back to the image, so the later move is applied first.
                     source[rows, :2] = source[rows, :2] @ _square(MOVES[name](strength[rows], height, width))
                     moved.update(drew_it)
         if moved:
