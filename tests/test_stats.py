@@ -101,6 +101,9 @@ def test_calibration_lowers_the_error_of_a_model_that_is_too_sure() -> None:
     result = calibration(logits, labels)
     assert result["after"] < 0.5 * result["before"]
     assert sum(b["n"] for b in result["bins"]) == 1000
+    for b in result["bins"]:
+        interval = error_interval(round(b["accuracy"] * b["n"]), b["n"])
+        assert (b["accuracy_low"], b["accuracy_high"]) == (interval.low, interval.high)
 
 
 def test_the_error_after_is_not_judged_on_the_images_it_was_fitted_to() -> None:
