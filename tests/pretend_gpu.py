@@ -9,7 +9,8 @@ Inside torch a tensor of the pretended GPU is on the device "meta", which autogr
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 from unittest import mock
 
@@ -152,6 +153,20 @@ class _Generator(torch.Generator):
         return made
 
 
+class _NoThreads:
+    """A pool of threads without threads: torch's modes, and so the pretended GPU, exist in one thread only."""
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments))
+        return future
+
+
+@contextlib.contextmanager
+def _in_this_thread() -> Iterator[tuple[_NoThreads, int]]:
+    yield _NoThreads(), 1
+
+
 @contextlib.contextmanager
 def pretend_gpu(free_bytes: int = 1 << 30) -> Iterator[torch.device]:
     """While open, there is a GPU, in this thread.
@@ -172,6 +187,7 @@ def pretend_gpu(free_bytes: int = 1 << 30) -> Iterator[torch.device]:
         "torch.cuda.get_rng_state": lambda device: torch.get_rng_state(),
         "torch.cuda.set_rng_state": lambda state, device: torch.set_rng_state(state),
         "torch.Generator": _Generator,
+        "meanteacher.classifier.predict._threads": _in_this_thread,
         "torch.inference_mode": torch.no_grad,  # which cannot take views of a subclass
     }
     with contextlib.ExitStack() as stack:

@@ -7,7 +7,6 @@ since for a GPU that torch was not built for the first gradient ends the process
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from test_no_waiting import MORE, VIEWS, a_step
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from meanteacher.classifier import predict as prediction
 from meanteacher.classifier.bundle import Classifier
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
@@ -321,22 +319,7 @@ def test_evaluation_is_where_the_network_is(images_on: str):
         assert error_rate(network, there, index, normalise=fitted) == error
 
 
-class _Now:
-    """A pool of threads without threads: the pretended GPU is there in one thread alone."""
-
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*arguments))
-        return future
-
-
-@contextmanager
-def _in_this_thread() -> Iterator[tuple[_Now, int]]:
-    yield _Now(), 1
-
-
-def test_model_predicts_the_same_on_a_gpu_and_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(prediction, "_threads", _in_this_thread)
+def test_model_predicts_the_same_on_a_gpu_and_stays_where_it_was(tmp_path: Path):
     draws = np.random.default_rng(0)
     for label in "abc":
         for number in range(3):
