@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "recipes": _TRAINING | {"experiment"},
     "api": _TRAINING | {"experiment", "recipes"},
     "photos": _FOUNDATION,
-    "report": {"files", "formats"},
+    "report": {"core", "files", "formats"},
     "classifier": _TRAINING | {"photos"},
     "fitting": _TRAINING | {"experiment", "recipes", "photos", "classifier", "report"},
     "label": _FOUNDATION | {"photos", "classifier", "fitting"},

@@ -354,7 +354,7 @@ def of_results() -> Checks:
         out = Path(tempfile.mkdtemp(dir=done.out.parent)) / "results"
         out.mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(results, "write_pages", lambda *_: None)
+            patch.setattr(results, "write_fit_pages", lambda *_: None)
             results.write_results(
                 dataclasses.replace(config, out=out),
                 validation,

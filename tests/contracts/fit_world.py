@@ -317,7 +317,7 @@ def make_fit(
         patch.setattr(fit, "FEWEST_STEPS", _STEPS)
         patch.setattr(crossval, "photo_recipe", short)
         if not pages:
-            patch.setattr(results, "write_pages", lambda *_: None)
+            patch.setattr(results, "write_fit_pages", lambda *_: None)
         fit.run_fit(config, FitCallback())
     return Fit(out, out / "runs", given, dict(added or {}), *written[0])
 

@@ -21,7 +21,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from meanteacher.classifier.bundle import load
-from meanteacher.cli import photos as commands
+from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
 from meanteacher.fitting import crossval

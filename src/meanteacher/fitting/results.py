@@ -3,11 +3,9 @@
 import base64
 import csv
 import io
-import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from PIL import Image
 
 from meanteacher.classifier.bundle import Classifier, Seen, seen_by
 from meanteacher.classifier.predict import cell, prediction_rows
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_atomic, write_json
 from meanteacher.fitting.answer import answer, estimate
@@ -28,12 +26,10 @@ from meanteacher.models import FastNetSpec
 from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.find import Photos, escape_name
 from meanteacher.photos.findings import Finding
-from meanteacher.report.fit_page import fit_page
-from meanteacher.report.model_card import model_card
+from meanteacher.report import FIT_SCHEMA, write_fit_pages
 from meanteacher.stats import calibration
 from meanteacher.views import PerChannel
 
-SCHEMA = 1
 _N_SHOWN = 12
 """Images in each row of the gallery."""
 _THUMBNAIL_SIDE = 96
@@ -95,7 +91,7 @@ def write_results(
     write_atomic(out / "predictions.csv", rows)
     write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
     content: dict[str, Any] = {
-        "schema": SCHEMA,
+        "schema": FIT_SCHEMA,
         "title": escape_name(config.photos.resolve().name),
         "folder": str(out.resolve()),
         "created": created,
@@ -135,31 +131,7 @@ def write_results(
         "environment": made_with,
     }
     write_json(out / "fit.json", content)
-    write_pages(content, out)
-    return content
-
-
-def write_pages(content: dict[str, Any], out: Path) -> None:
-    """The report and the model card of what fit.json holds."""
-    write_atomic(out / "MODEL_CARD.md", model_card(content))
-    write_atomic(out / "report.html", fit_page(content))
-
-
-def read_fit(folder: Path) -> dict[str, Any]:
-    """What fit.json in a folder holds.
-
-    Raises:
-        InputError: there is none, or it was written by another version.
-    """
-    path = folder / "fit.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        schema = content["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} holds no finished fit ({error}). Give the folder of one.") from error
-    if schema != SCHEMA:
-        raise InputError(f"{path} has the schema {schema}, this version reads {SCHEMA}. Fit again.")
-    assert isinstance(content, dict)
+    write_fit_pages(content, out)
     return content
 
 

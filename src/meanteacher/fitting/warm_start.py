@@ -9,8 +9,8 @@ from torch import nn
 from meanteacher.classifier.bundle import Seen, load
 from meanteacher.classifier.manifest import read_manifest
 from meanteacher.core import InputError, Problem
-from meanteacher.fitting.results import read_fit
 from meanteacher.models import FastNetSpec
+from meanteacher.report import read_fit
 
 
 @dataclass(frozen=True, kw_only=True)

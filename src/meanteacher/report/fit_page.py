@@ -15,7 +15,7 @@ from meanteacher.report.fit_tables import OURS, Fit
 from meanteacher.report.page import render
 from meanteacher.report.records import RecordError
 
-SCHEMA = 1
+FIT_SCHEMA = 1
 
 
 def read_fit(folder: str | Path) -> dict[str, Any]:
@@ -29,9 +29,9 @@ def read_fit(folder: str | Path) -> dict[str, Any]:
         fit = json.loads(path.read_text(encoding="utf-8"))
         schema = fit["schema"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{folder} holds no complete fit ({error}). Give the --out of one.") from error
-    if schema != SCHEMA or not isinstance(fit, dict):
-        raise RecordError(f"{path} has the schema {schema}, this version reads {SCHEMA}. Fit again.")
+        raise RecordError(f"{folder} holds no finished fit ({error}). Give the folder of one.") from error
+    if schema != FIT_SCHEMA or not isinstance(fit, dict):
+        raise RecordError(f"{path} has the schema {schema}, this version reads {FIT_SCHEMA}. Fit again.")
     return fit
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeVar
 
+from meanteacher.core import InputError
+
 T = TypeVar("T")
 
 
-class RecordError(ValueError):
+class RecordError(InputError):
     """A record cannot be read, or records do not fit together. The message says which, and what to do."""
 
 
