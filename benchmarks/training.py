@@ -24,7 +24,7 @@ from meanteacher.models import ModelSpec
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
 from meanteacher.train import AdamSpec, Declared, Evaluation, Intervals, TrainState, Vitals, start, train
-from meanteacher.train.state import trained_parameters
+from meanteacher.train.checkpoint import trained_parameters
 from meanteacher.views import Chain, Noise, PerImage, Translate
 
 BATCH, N_LABELLED_ROWS = 100, 25

@@ -35,7 +35,7 @@ from meanteacher.methods import (
 )
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec
-from meanteacher.train.state import trained_parameters
+from meanteacher.train.checkpoint import trained_parameters
 from meanteacher.views import Noise, PerChannel
 
 N_CLASSES = 3

@@ -10,7 +10,7 @@ from torch import nn
 from meanteacher.core import Method
 from meanteacher.methods import PiModel
 from meanteacher.teacher import Memory, Teacher
-from meanteacher.train.state import trained_parameters
+from meanteacher.train.checkpoint import trained_parameters
 from support import N_CLASSES, PROBLEM, SmallNet, parameters_of, stream, train_steps
 
 

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method
 from meanteacher.methods import ImprovedGan
 from meanteacher.models import Conv13Spec, ImageGeneratorSpec
+from meanteacher.train.checkpoint import trained_parameters
 from meanteacher.train.compile import autocast
-from meanteacher.train.state import trained_parameters
 from support import METHODS
 
 CPU = torch.device("cpu")

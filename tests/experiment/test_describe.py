@@ -1,34 +1,28 @@
-"""The names that records give to classes."""
+"""Records keep their meaning: a class that moves or is renamed does not change the fingerprint of a recipe."""
+
+import json
+from pathlib import Path
 
 import pytest
 
-from meanteacher import models, train
-from meanteacher.experiment.describe import describe
-from meanteacher.schedules import Constant
+from meanteacher.experiment.describe import _RECORDED_AS, describe, fingerprint
+from meanteacher.fitting.plan import OwnPhotos
+from meanteacher.recipes import RECIPES
 
-RATE = Constant(0.1)
-RECORDED = {
-    "models.conv13.Conv13": models.Conv13Spec(),
-    "models.external.External": models.ExternalSpec(library="timm", name="resnet18"),
-    "models.fast.FastNet": models.FastNetSpec(),
-    "models.generator.ImageGenerator": models.ImageGeneratorSpec(),
-    "models.generator.PointGenerator": models.PointGeneratorSpec(),
-    "models.mirrored.Mirrored": models.MirroredSpec(models.MlpSpec()),
-    "models.mlp.Mlp": models.MlpSpec(),
-    "models.resnext152.ResNeXt152": models.ResNeXt152Spec(),
-    "models.shake26.Shake26": models.Shake26Spec(),
-    "models.wrn.WideResNet": models.WideResNetSpec(),
-    "train.muon.Muon": train.MuonSpec(learning_rate=RATE, sgd_learning_rate=RATE),
-    "train.optim.Adam": train.AdamSpec(learning_rate=RATE, beta1=RATE, beta2=RATE),
-    "train.optim.Sgd": train.SgdSpec(learning_rate=RATE),
-}
+FINGERPRINTS = json.loads((Path(__file__).parent / "fingerprints.json").read_text(encoding="utf-8"))
+"""Of all recipes of version 0.1.0, before its modules were grouped by subject."""
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_renamed_class_keeps_its_name_in_records(name: str):
-    assert describe(RECORDED[name])["is"] == f"meanteacher.{name}"
+@pytest.mark.parametrize("name", FINGERPRINTS)
+def test_a_recipe_has_the_fingerprint_that_its_records_have(name: str):
+    assert fingerprint(RECIPES[name]) == FINGERPRINTS[name]
 
 
-def test_these_are_all_networks_and_optimisers():
-    specs = {name for home in (models, train) for name in home.__all__ if name.endswith("Spec")}
-    assert {type(spec).__name__ for spec in RECORDED.values()} == specs - {"ModelSpec", "OptimSpec"}
+def test_the_photos_of_a_fit_keep_their_name_in_records():
+    assert describe(OwnPhotos("0f"))["is"] == "meanteacher.fit.plan.OwnPhotos"
+
+
+def test_every_name_that_records_know_belongs_to_a_class_that_exists():
+    for module, names in _RECORDED_AS.items():
+        defined = vars(__import__(module, fromlist=["_"]))
+        assert {name for name in names if defined[name].__module__ == module} == set(names)

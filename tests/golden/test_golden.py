@@ -22,7 +22,7 @@ from meanteacher.core import Method
 from meanteacher.data import ImageStream
 from meanteacher.evaluate import predict_logits
 from meanteacher.schedules import Constant
-from meanteacher.train.state import trained_parameters
+from meanteacher.train.checkpoint import trained_parameters
 from support import DECAY, METHODS, PROBLEM, SmallNet, stream
 
 Curve = dict[str, list[float]]

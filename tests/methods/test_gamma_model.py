@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from meanteacher.costs import softmax_mse
-from meanteacher.methods.gamma_model import Denoiser
+from meanteacher.methods.pi_model import Denoiser
 from meanteacher.passes import untracked, without_dropout
 from meanteacher.teacher import Memory
 from support import METHODS, PROBLEM, SmallNet, stream

@@ -17,7 +17,7 @@ from meanteacher.models import (
     Shake26Spec,
     WideResNetSpec,
 )
-from meanteacher.train.state import trained_parameters
+from meanteacher.train.checkpoint import trained_parameters
 from support import METHODS
 
 PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))

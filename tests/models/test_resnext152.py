@@ -7,7 +7,7 @@ from torch import nn
 
 from meanteacher.core import Problem
 from meanteacher.models import ResNeXt152Spec
-from meanteacher.models.resnext152 import Bottleneck
+from meanteacher.models.residual import Bottleneck
 
 IMAGENET = Problem(n_classes=1000, n_examples=1_281_167, input_shape=(3, 224, 224))
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import Problem
 from meanteacher.models import Shake26Spec
-from meanteacher.models.shake26 import Mixture, ShakeBlock
+from meanteacher.models.residual import Mixture, ShakeBlock
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
 SMALL = Problem(n_classes=5, n_examples=100, input_shape=(2, 16, 16))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
 from meanteacher.models import WideResNetSpec
-from meanteacher.models.wrn import PreActivationBlock
+from meanteacher.models.residual import PreActivationBlock
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
 SMALL = Problem(n_classes=5, n_examples=100, input_shape=(2, 16, 16))

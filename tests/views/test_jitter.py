@@ -7,7 +7,7 @@ from scipy import stats
 from torch import Tensor
 
 from meanteacher.views import Jitter
-from meanteacher.views.jitter import recoloured
+from meanteacher.views.strong import recoloured
 
 YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]], dtype=torch.float64)
 NOTHING = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}

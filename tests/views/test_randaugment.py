@@ -7,7 +7,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from meanteacher.views import RandAugment
-from meanteacher.views.randaugment import MOVES, OPERATIONS, VALUES
+from meanteacher.views.strong import MOVES, OPERATIONS, VALUES
 
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
 

@@ -31,6 +31,10 @@ _RECORDED_AS = {
         "Crop": "meanteacher.views.crop.Crop",
         "Cutout": "meanteacher.views.cutout.Cutout",
     },
+    "meanteacher.views.strong": {
+        "Jitter": "meanteacher.views.jitter.Jitter",
+        "RandAugment": "meanteacher.views.randaugment.RandAugment",
+    },
     "meanteacher.views.normalise": {"Zca": "meanteacher.views.zca.Zca"},
     "meanteacher.models.conv13": {"Conv13Spec": "meanteacher.models.conv13.Conv13"},
     "meanteacher.models.external": {"ExternalSpec": "meanteacher.models.external.External"},
@@ -38,15 +42,20 @@ _RECORDED_AS = {
         "FastNetSpec": "meanteacher.models.fast.FastNet",
         "MirroredSpec": "meanteacher.models.mirrored.Mirrored",
     },
-    "meanteacher.models.generator": {
+    "meanteacher.models.mlp": {
+        "MlpSpec": "meanteacher.models.mlp.Mlp",
         "PointGeneratorSpec": "meanteacher.models.generator.PointGenerator",
         "ImageGeneratorSpec": "meanteacher.models.generator.ImageGenerator",
     },
-    "meanteacher.models.mlp": {"MlpSpec": "meanteacher.models.mlp.Mlp"},
-    "meanteacher.models.resnext152": {"ResNeXt152Spec": "meanteacher.models.resnext152.ResNeXt152"},
-    "meanteacher.models.shake26": {"Shake26Spec": "meanteacher.models.shake26.Shake26"},
-    "meanteacher.models.wrn": {"WideResNetSpec": "meanteacher.models.wrn.WideResNet"},
-    "meanteacher.methods.pi_model": {"PseudoEnsemble": "meanteacher.methods.pseudo_ensemble.PseudoEnsemble"},
+    "meanteacher.models.residual": {
+        "ResNeXt152Spec": "meanteacher.models.resnext152.ResNeXt152",
+        "Shake26Spec": "meanteacher.models.shake26.Shake26",
+        "WideResNetSpec": "meanteacher.models.wrn.WideResNet",
+    },
+    "meanteacher.methods.pi_model": {
+        "PseudoEnsemble": "meanteacher.methods.pseudo_ensemble.PseudoEnsemble",
+        "GammaModel": "meanteacher.methods.gamma_model.GammaModel",
+    },
     "meanteacher.methods.vat": {
         "VatEntMin": "meanteacher.methods.vat_entmin.VatEntMin",
         "MeanTeacherVat": "meanteacher.methods.mean_teacher_vat.MeanTeacherVat",

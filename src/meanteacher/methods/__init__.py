@@ -1,10 +1,9 @@
 """The methods. `METHODS` maps the names of the command line to the classes; nothing is registered."""
 
 from meanteacher.core import Method
-from meanteacher.methods.gamma_model import GammaModel
 from meanteacher.methods.improved_gan import ImprovedGan
 from meanteacher.methods.mean_teacher import MeanTeacher
-from meanteacher.methods.pi_model import PiModel, PseudoEnsemble
+from meanteacher.methods.pi_model import GammaModel, PiModel, PseudoEnsemble
 from meanteacher.methods.pseudo_label import FixMatch, FreeMatch, PseudoLabel
 from meanteacher.methods.supervised import Supervised
 from meanteacher.methods.temporal_ensembling import TemporalEnsembling

@@ -1,13 +1,14 @@
-"""The Pi model and pseudo-ensembles: two passes of one network must agree."""
+"""The Pi model, pseudo-ensembles and the Gamma model: two passes of one network must agree."""
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.passes import class_output, untracked, without_dropout
-from meanteacher.teacher import Teacher
+from meanteacher.teacher import Memory, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,3 +49,40 @@ class PseudoEnsemble(ConsistencyMethod[Teacher]):
         with without_dropout(student):
             parent = class_output(untracked(student, batch.views["teacher"]))
         return self.step_output(logits, consistency_logits, parent, batch, step)
+
+
+class Denoiser(nn.Module):
+    """ẑ = (z̃ - μ(u)) ν(u) + μ(u), with μ and ν of the form a₁ sigmoid(a₂ u + a₃) + a₄ u + a₅ per class.
+
+    u is the noisy prediction, normalised over the batch. The denoiser starts as the identity.
+    """
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        start = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])[:, None].repeat(1, n_classes)
+        self.mean = nn.Parameter(start.clone())
+        self.gain = nn.Parameter(start + torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])[:, None])
+
+    def forward(self, noisy: Tensor) -> Tensor:
+        u = (noisy - noisy.mean(0)) / (noisy.var(0, correction=0) + 1e-5).sqrt()
+        mean, gain = (a[0] * torch.sigmoid(a[1] * u + a[2]) + a[3] * u + a[4] for a in (self.mean, self.gain))
+        return (noisy - mean) * gain + mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class GammaModel(ConsistencyMethod[Memory[Denoiser]]):
+    """The Gamma model (Rasmus et al. 2015): a denoiser maps the noisy prediction to the clean one.
+
+    The student is noisy. The target is the same network without noise, detached.
+
+    Give the role `teacher` a view without noise.
+    """
+
+    def init(self, student: nn.Module, problem: Problem) -> Memory[Denoiser]:
+        return Memory(Teacher(student, buffers=self.buffers), Denoiser(problem.n_classes))
+
+    def forward(self, student: nn.Module, memory: Memory[Denoiser], batch: Batch, step: int) -> StepOutput:
+        logits = class_output(student(batch.views["student"]))
+        with torch.no_grad(), without_dropout(student):
+            clean = class_output(untracked(student, batch.views["teacher"]))
+        return self.step_output(logits, memory.own(logits), clean, batch, step)

@@ -3,12 +3,9 @@
 from meanteacher.models.conv13 import Conv13Spec
 from meanteacher.models.external import ExternalSpec
 from meanteacher.models.fast import FastNetSpec, MirroredSpec
-from meanteacher.models.generator import ImageGeneratorSpec, PointGeneratorSpec
 from meanteacher.models.layers import ModelSpec
-from meanteacher.models.mlp import MlpSpec
-from meanteacher.models.resnext152 import ResNeXt152Spec
-from meanteacher.models.shake26 import Shake26Spec
-from meanteacher.models.wrn import WideResNetSpec
+from meanteacher.models.mlp import ImageGeneratorSpec, MlpSpec, PointGeneratorSpec
+from meanteacher.models.residual import ResNeXt152Spec, Shake26Spec, WideResNetSpec
 
 __all__ = [
     "Conv13Spec",

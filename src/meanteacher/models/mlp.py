@@ -1,4 +1,4 @@
-"""A multilayer perceptron, for points, tables and very small images."""
+"""A multilayer perceptron, and the generators of the improved GAN."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from meanteacher.core import Problem
+from meanteacher.core import InputError, Problem
 from meanteacher.models.layers import Outputs, last_layer
 
 
@@ -24,3 +24,53 @@ class MlpSpec:
         for n_in, n_out in pairwise(sizes):
             layers += [nn.Linear(n_in, n_out), nn.ReLU(), nn.Dropout(self.dropout)]
         return nn.Sequential(*layers, last_layer(self.outputs, lambda: nn.Linear(sizes[-1], problem.n_classes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointGeneratorSpec:
+    """Fully connected, for points and tables."""
+
+    n_noise: int = 8
+    hidden: tuple[int, int] = (64, 64)
+
+    def build(self, problem: Problem) -> nn.Module:
+        first, second = self.hidden
+        return nn.Sequential(
+            nn.Linear(self.n_noise, first),
+            nn.ReLU(),
+            nn.Linear(first, second),
+            nn.ReLU(),
+            nn.Linear(second, prod(problem.input_shape)),
+            nn.Unflatten(1, problem.input_shape),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageGeneratorSpec:
+    """Transposed convolutions with batch normalisation, from 4x4 to 32x32 (Salimans et al. 2016, Sec. 6)."""
+
+    n_noise: int = 100
+    width: float = 1.0
+
+    def build(self, problem: Problem) -> nn.Module:
+        n_channels, *size = problem.input_shape
+        if size != [32, 32]:
+            raise InputError(f"ImageGenerator makes images of 32x32 pixels, the data are {problem.input_shape}.")
+        n512, n256, n128 = (max(1, round(n * self.width)) for n in (512, 256, 128))
+
+        def up(n_in: int, n_out: int) -> list[nn.Module]:
+            return [
+                nn.ConvTranspose2d(n_in, n_out, 4, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(n_out),
+                nn.ReLU(),
+            ]
+
+        return nn.Sequential(
+            nn.Linear(self.n_noise, n512 * 16, bias=False),
+            nn.BatchNorm1d(n512 * 16),
+            nn.ReLU(),
+            nn.Unflatten(1, (n512, 4, 4)),
+            *up(n512, n256),
+            *up(n256, n128),
+            nn.ConvTranspose2d(n128, n_channels, 4, stride=2, padding=1),
+        )

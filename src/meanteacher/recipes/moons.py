@@ -24,7 +24,7 @@ from meanteacher.methods import (
     VatEntMin,
 )
 from meanteacher.models import MlpSpec
-from meanteacher.models.generator import PointGeneratorSpec
+from meanteacher.models.mlp import PointGeneratorSpec
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
 from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Noise, PerChannel

@@ -1,10 +1,9 @@
 """Training. It knows the Method protocol and no concrete method."""
 
 from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
-from meanteacher.train.checkpoint import Checkpoints
+from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState
 from meanteacher.train.loop import Intervals, start, train
 from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
-from meanteacher.train.state import Evaluation, TrainState
 from meanteacher.train.vitals import Alarm, Declared, Vitals
 
 __all__ = [

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from meanteacher.files import write_atomic
-from meanteacher.train.state import Evaluation
+from meanteacher.train.checkpoint import Evaluation
 from meanteacher.train.vitals import Alarm
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from meanteacher.core import Batch, InputError, Method, Stream, check_choice
 from meanteacher.devices import wait_for
 from meanteacher.seeding import isolated_global_randomness
-from meanteacher.train.state import TrainState
+from meanteacher.train.checkpoint import TrainState
 
 Precision = Literal["float32", "bfloat16"]
 WantedPrecision = Literal["auto", "float32", "bfloat16"]

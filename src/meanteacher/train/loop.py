@@ -12,10 +12,9 @@ from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem
 from meanteacher.passes import to_channels_last
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, LogEntry
-from meanteacher.train.checkpoint import Checkpoints
+from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState, trained_parameters
 from meanteacher.train.compile import Precision, autocast
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.state import Evaluation, TrainState, trained_parameters
 from meanteacher.train.vitals import Alarm, Vitals
 
 

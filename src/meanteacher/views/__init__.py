@@ -2,9 +2,8 @@
 
 from meanteacher.views.basic import Chain, Flip, Noise, Translate
 from meanteacher.views.geometry import Crop, Cutout, Rotate
-from meanteacher.views.jitter import Jitter
 from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Zca
-from meanteacher.views.randaugment import RandAugment
+from meanteacher.views.strong import Jitter, RandAugment
 
 __all__ = [
     "Chain",

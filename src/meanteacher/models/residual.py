@@ -1,0 +1,288 @@
+"""Residual networks: Shake-Shake 26 and ResNeXt-152 of the paper, and wide residual networks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models.layers import Outputs, channels_of, conv, last_layer
+from meanteacher.passes import Logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shake26Spec:
+    """26 layers, two residual branches of 96 channels, mixed at random (Gastaldi 2017).
+
+    This is the Mean Teacher authors' version. Gastaldi's own normalises after the first convolution,
+    rectifies before the pooling, and takes every other pixel in the first stage's shortcut too.
+    """
+
+    width: float = 1.0
+    """Multiplies every channel count but the stem's: a quarter costs about a fifteenth."""
+    outputs: Outputs = 1
+
+    def build(self, problem: Problem) -> nn.Module:
+        return Shake26Network(channels_of(problem, "Shake26"), problem.n_classes, self)
+
+
+class Shake26Network(nn.Module):
+    """Three stages of four blocks; each stage but the first halves the image's sides."""
+
+    def __init__(self, n_channels: int, n_classes: int, spec: Shake26Spec) -> None:
+        super().__init__()
+        # An even number, because the shortcuts are convolutions in two groups.
+        n96, n192, n384 = (2 * max(1, round(full * spec.width / 2)) for full in (96, 192, 384))
+        self.stem = conv(n_channels, 16, 3)
+        self.stage1 = _shake_stage(16, n96, stride=1)
+        self.stage2 = _shake_stage(n96, n192, stride=2)
+        self.stage3 = _shake_stage(n192, n384, stride=2)
+        self.head = last_layer(spec.outputs, lambda: nn.Linear(n384, n_classes))
+
+    def forward(self, x: Tensor) -> Logits:
+        x = self.stage3(self.stage2(self.stage1(self.stem(x))))
+        logits: Logits = self.head(x.mean((2, 3)))
+        return logits
+
+
+class ShakeBlock(nn.Module):
+    """x + a random mixture of two branches, drawn for each image and again for the backward pass."""
+
+    def __init__(self, n_in: int, n_out: int, *, stride: int) -> None:
+        super().__init__()
+        self.left = _branch(n_in, n_out, stride)
+        self.right = _branch(n_in, n_out, stride)
+        self.shortcut = _shortcut(n_in, n_out, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rectified = F.relu(x)
+        left, right = self.left(rectified), self.right(rectified)
+        mixture = _shaken(left, right) if self.training else (left + right) / 2
+        output: Tensor = self.shortcut(x) + mixture
+        return output
+
+
+class Mixture(torch.autograd.Function):
+    """gate · left + (1 - gate) · right; the gradient is split by another gate."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, gate: Tensor, gradient_gate: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient_gate)
+        return torch.lerp(right, left, gate)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (gradient,) = gradients
+        (gate,) = ctx.saved_tensors
+        return gate * gradient, (1 - gate) * gradient, None, None
+
+
+_mixture: Callable[..., Tensor] = Mixture.apply
+
+
+def _shaken(left: Tensor, right: Tensor) -> Tensor:
+    # Both gates are drawn in the forward pass: what else draws before the backward pass may differ, and a step must
+    # be reproducible from its seed.
+    gates = torch.rand(2, len(left), 1, 1, 1, dtype=left.dtype, device=left.device)
+    return _mixture(left, right, *gates.unbind())
+
+
+class _EveryOtherPixel(nn.Module):
+    """Two images of half the size as one of twice the channels: the even rows and columns, then the odd ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        # In an image of odd size the last even pixel has no odd partner: pad with zero.
+        x = F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2))
+        return torch.cat((x[:, :, 0::2, 0::2], x[:, :, 1::2, 1::2]), dim=1)
+
+
+def _shake_stage(n_in: int, n_out: int, *, stride: int) -> nn.Module:
+    others = (ShakeBlock(n_out, n_out, stride=1) for _ in range(3))
+    return nn.Sequential(ShakeBlock(n_in, n_out, stride=stride), *others)
+
+
+def _branch(n_in: int, n_out: int, stride: int) -> nn.Module:
+    """What follows the first ReLU, which both branches share."""
+    return nn.Sequential(
+        conv(n_in, n_out, 3, stride=stride),
+        nn.BatchNorm2d(n_out),
+        nn.ReLU(inplace=True),
+        conv(n_out, n_out, 3),
+        nn.BatchNorm2d(n_out),
+    )
+
+
+def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Module:
+    if stride == 2:
+        # The bias has no effect, since the batch mean is subtracted next. The authors' network has it; the number of
+        # its parameters shows that only these convolutions do.
+        pointwise = conv(2 * n_in, n_out, 1, groups=2, bias=True)
+        return nn.Sequential(_EveryOtherPixel(), nn.ReLU(), pointwise, nn.BatchNorm2d(n_out))
+    if n_in != n_out:
+        return nn.Sequential(conv(n_in, n_out, 1), nn.BatchNorm2d(n_out))
+    return nn.Identity()
+
+
+_GROUPS = 32
+_BLOCKS = (3, 8, 36, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNeXt152Spec:
+    """50 bottleneck blocks of three layers, 32 groups of 4 channels in the first (Xie et al. 2016).
+
+    Made for 224x224 pixels. Smaller images work, but the last stage has 1/32 of their size.
+    """
+
+    width: float = 1.0
+    """Multiplies the channels of the stem and of each group; a group has at least one."""
+    outputs: Outputs = 1
+
+    def build(self, problem: Problem) -> nn.Module:
+        return ResNeXt152Network(channels_of(problem, "ResNeXt152"), problem.n_classes, self)
+
+
+class ResNeXt152Network(nn.Module):
+    """Four stages; each but the first halves the image's sides, as the stem does twice."""
+
+    def __init__(self, n_channels: int, n_classes: int, spec: ResNeXt152Spec) -> None:
+        super().__init__()
+        n_stem = max(1, round(64 * spec.width))
+        # Whole groups, so that every channel count can be divided by their number.
+        n1, n2, n3, n4 = (_GROUPS * max(1, round(full * spec.width)) for full in (4, 8, 16, 32))
+        self.stem = nn.Sequential(
+            conv(n_channels, n_stem, 7, stride=2),
+            nn.BatchNorm2d(n_stem),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        self.stage1 = _bottleneck_stage(_BLOCKS[0], n_stem, n1, stride=1)
+        self.stage2 = _bottleneck_stage(_BLOCKS[1], 2 * n1, n2, stride=2)
+        self.stage3 = _bottleneck_stage(_BLOCKS[2], 2 * n2, n3, stride=2)
+        self.stage4 = _bottleneck_stage(_BLOCKS[3], 2 * n3, n4, stride=2)
+        self.head = last_layer(spec.outputs, lambda: nn.Linear(2 * n4, n_classes))
+
+    def forward(self, x: Tensor) -> Logits:
+        x = self.stage4(self.stage3(self.stage2(self.stage1(self.stem(x)))))
+        logits: Logits = self.head(x.mean((2, 3)))
+        return logits
+
+
+class Bottleneck(nn.Module):
+    """Down to `n_inner` channels, across the image group by group, and up to twice as many."""
+
+    def __init__(self, n_in: int, n_inner: int, *, stride: int) -> None:
+        super().__init__()
+        n_out = 2 * n_inner
+        self.residual = nn.Sequential(
+            conv(n_in, n_inner, 1),
+            nn.BatchNorm2d(n_inner),
+            nn.ReLU(inplace=True),
+            conv(n_inner, n_inner, 3, stride=stride, groups=_GROUPS),
+            nn.BatchNorm2d(n_inner),
+            nn.ReLU(inplace=True),
+            conv(n_inner, n_out, 1),
+            nn.BatchNorm2d(n_out),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or n_in != n_out:
+            self.shortcut = nn.Sequential(conv(n_in, n_out, 1, stride=stride), nn.BatchNorm2d(n_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.shortcut(x) + self.residual(x)
+        return output.relu_()
+
+
+def _bottleneck_stage(n_blocks: int, n_in: int, n_inner: int, *, stride: int) -> nn.Module:
+    others = (Bottleneck(2 * n_inner, n_inner, stride=1) for _ in range(n_blocks - 1))
+    return nn.Sequential(Bottleneck(n_in, n_inner, stride=stride), *others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideResNetSpec:
+    """WRN-28-2 (Zagoruyko & Komodakis 2016) with the conventions of FixMatch and its successors.
+
+    Those are: normalise, activate, then convolve; LeakyReLU 0.1; batch normalisation with a decay of 0.999
+    and an epsilon of 0.001; the very first block activates its shortcut too; a shortcut has a bare 1x1
+    convolution where the number of channels changes; no dropout; the last layer starts with Xavier's normal
+    weights and no bias. Convolutions have no bias, as in the PyTorch versions: 1,467,610 parameters with
+    ten classes. FixMatch's own, in TensorFlow, have one.
+    """
+
+    depth: int = 28
+    """6 n + 4, for n blocks in each of three stages."""
+    widen: int = 2
+    norm_decay: float = 0.999
+    """Of the running statistics that evaluation uses; short runs need a smaller decay."""
+    outputs: Outputs = 1
+
+    def build(self, problem: Problem) -> nn.Module:
+        if self.depth < 10 or self.depth % 6 != 4:
+            raise InputError(f"The depth of a WideResNet is 6 n + 4: 10, 16, 22, 28, 34, 40 …; got {self.depth}.")
+        if self.widen < 1:
+            raise InputError(f"widen multiplies the channels of a WideResNet: 1, 2, 4, 8 …; got {self.widen}.")
+        return WideResNetNetwork(channels_of(problem, "WideResNet"), problem.n_classes, self)
+
+
+class WideResNetNetwork(nn.Module):
+    """Three stages; each but the first halves the image's sides."""
+
+    def __init__(self, n_channels: int, n_classes: int, spec: WideResNetSpec) -> None:
+        super().__init__()
+        n1, n2, n3 = (spec.widen * full for full in (16, 32, 64))
+        self.stem = conv(n_channels, 16, 3)
+        self.stage1 = _wide_stage(16, n1, spec, stride=1, activate_shortcut=True)
+        self.stage2 = _wide_stage(n1, n2, spec, stride=2)
+        self.stage3 = _wide_stage(n2, n3, spec, stride=2)
+        self.activate = _activation(n3, spec)
+        self.head = last_layer(spec.outputs, lambda: _linear(n3, n_classes))
+
+    def forward(self, x: Tensor) -> Logits:
+        x = self.activate(self.stage3(self.stage2(self.stage1(self.stem(x)))))
+        logits: Logits = self.head(x.mean((2, 3)))
+        return logits
+
+
+class PreActivationBlock(nn.Module):
+    """x + two convolutions, each preceded by normalisation and activation."""
+
+    def __init__(self, n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool) -> None:
+        super().__init__()
+        self.activate_shortcut = activate_shortcut
+        self.activate = _activation(n_in, spec)
+        self.residual = nn.Sequential(
+            conv(n_in, n_out, 3, stride=stride),
+            _activation(n_out, spec),
+            conv(n_out, n_out, 3),
+        )
+        self.shortcut = nn.Identity() if n_in == n_out else conv(n_in, n_out, 1, stride=stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated = self.activate(x)
+        output: Tensor = self.shortcut(activated if self.activate_shortcut else x) + self.residual(activated)
+        return output
+
+
+def _wide_stage(
+    n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool = False
+) -> nn.Module:
+    first = PreActivationBlock(n_in, n_out, spec, stride=stride, activate_shortcut=activate_shortcut)
+    n_others = (spec.depth - 4) // 6 - 1
+    others = (PreActivationBlock(n_out, n_out, spec, stride=1, activate_shortcut=False) for _ in range(n_others))
+    return nn.Sequential(first, *others)
+
+
+def _activation(n: int, spec: WideResNetSpec) -> nn.Module:
+    # PyTorch's momentum is the share of the new batch, not of the past.
+    norm = nn.BatchNorm2d(n, eps=0.001, momentum=1 - spec.norm_decay)
+    return nn.Sequential(norm, nn.LeakyReLU(0.1, inplace=True))
+
+
+def _linear(n_in: int, n_out: int) -> nn.Module:
+    layer = nn.Linear(n_in, n_out)
+    nn.init.xavier_normal_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
