@@ -78,7 +78,7 @@ def test_every_method_has_a_section_and_a_small_picture(made: Path):
         assert path.stat().st_size < 46_000
     assert "Tarvainen & Valpola 2017: agree with the average of one's past selves." in page
     assert "The student is drawn towards the teacher" in page
-    assert "weights and noise are each method's own" in page
+    assert "Weights and noise are chosen per method" in page
 
 
 def test_pictures_share_one_window(made: Path):

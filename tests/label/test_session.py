@@ -274,7 +274,7 @@ def test_the_next_command_can_be_run_as_it_stands(tmp_path: Path):
     assert command[2:] == [
         str(example.photos),
         *("--labels", str(example.file)),
-        *("--from", str(example.run)),
+        *("--start", str(example.run)),
         *("--out", f"{example.run}-2"),
     ]
 

@@ -408,7 +408,7 @@ def test_commands_name_the_real_folders_as_one_word_each(name: str):
     assert commands["predict"] == ["meanteacher", "predict", folder, "OTHER"]
     assert commands["evaluate"] == ["meanteacher", "evaluate", folder, "OTHER"]
     assert commands["label"] == ["meanteacher", "label", photos, "--run", folder]
-    assert commands["fit"][2:] == [photos, "--labels", f"{folder}/labels.csv", "--from", folder, "--out", "NEW"]
+    assert commands["fit"][2:] == [photos, "--labels", f"{folder}/labels.csv", "--start", folder, "--out", "NEW"]
     assert commands["export"] == ["meanteacher", "export", folder, "--onnx"]
     page = page_of(folder=folder, data=data)
     assert "PHOTOS" not in page.text
@@ -425,7 +425,7 @@ def test_labels_of_an_npz_file_are_not_added_by_the_labelling_page():
     data = fit_example()["data"] | {"source": "npz", "photos": "/data/x.npz"}
     commands = commands_of(folder="/fit", data=data)
     assert "label" not in commands
-    assert commands["fit"] == ["meanteacher", "fit", "/data/x.npz", "--from", "/fit", "--out", "NEW"]
+    assert commands["fit"] == ["meanteacher", "fit", "/data/x.npz", "--start", "/fit", "--out", "NEW"]
 
 
 def test_an_older_fit_that_does_not_name_its_folders_has_words_for_them():

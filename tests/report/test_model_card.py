@@ -56,7 +56,9 @@ def test_use_and_provenance_close_the_card():
     # The card travels with the model: it does not tell whose machine it comes from.
     card = model_card(fit_example(folder="/home/ann/fit"))
     assert "/home/ann" not in card
-    assert "meanteacher fit PHOTOS --labels DIR/labels.csv --from DIR --out NEW  # Train again with more labels" in card
+    assert (
+        "meanteacher fit PHOTOS --labels DIR/labels.csv --start DIR --out NEW  # Train again with more labels" in card
+    )
     assert "DIR is the folder of this card, PHOTOS is the folder of your photos, OTHER is a folder with other" in card
     assert "```python\nimport meanteacher as mt\n\nmodel = mt.load('DIR')\n" in card
     assert "- Made: 2026-01-31T12:00:00Z\n- meanteacher: 0.1.0\n- python: 3.11.2" in card

@@ -149,7 +149,7 @@ def train_all(
     """
     import torch
 
-    from meanteacher import experiment
+    from meanteacher import api
 
     # These networks are too small for several threads to save time.
     torch.set_num_threads(1)
@@ -159,18 +159,18 @@ def train_all(
             for title, recipe in recipes.items():
                 show(f"draw {seed + 1}: {title}", seed * len(recipes) + len(errors), draws * len(recipes))
                 folder = _run_folder(out, recipe, seed)
-                outcome = experiment.run(
+                record = api.run(
                     recipe,
                     seed=seed,
                     out=folder,
                     data=data,
                     resume=(folder / "run.json").exists(),
                     device=device,
+                    compiled="no",
+                    precision="float32",
                     should_stop=should_stop,
                 )
-                if outcome.record is None:
-                    raise Interrupted
-                errors.append(f"{title} {percent(outcome.record['errors']['last']['teacher']['test'])}")
+                errors.append(f"{title} {percent(record['errors']['last']['teacher']['test'])}")
             say(console, f"draw {seed + 1}: {', '.join(errors)}")
 
 

@@ -2,10 +2,9 @@
 
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,12 +18,6 @@ from meanteacher.cli.console import (
     progress_bar,
     say,
 )
-
-if TYPE_CHECKING:
-    from meanteacher.fitting.config import FitCallback
-    from meanteacher.photos.findings import Finding
-
-_STYLES = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
 def fit(
@@ -55,6 +48,7 @@ def fit(
     report.html. Ctrl-C saves, and the exit code is 75.
     """
     began = time.perf_counter()  # importing torch is part of the minutes
+    from meanteacher.cli.progress import FitProgress
     from meanteacher.fitting import fit as fitting
     from meanteacher.fitting.config import FitConfig
     from meanteacher.formats import count, percent, percent_range
@@ -72,7 +66,7 @@ def fit(
     )
     console = Console()
     with progress_bar(console) as show, graceful_stop(console) as should_stop:
-        fitted = fitting.run_fit(config, _terminal(console, show, should_stop), began=began)
+        fitted = fitting.run_fit(config, FitProgress(console, show, should_stop), began=began)
     estimate = fitted["estimate"][fitted["answer"]["shipped"]]
     console.print()
     say(console, (fitted["answer"]["sentence"], "bold"))
@@ -91,42 +85,12 @@ def fit(
         say(console, f"  {out / name}: {what}")
 
 
-def _terminal(
-    console: Console, show: Callable[[str, int, int], None], should_stop: Callable[[], bool]
-) -> "FitCallback":
-    """Shows what the fit is doing."""
-    from meanteacher.cli.progress import RunProgress
-    from meanteacher.fitting.config import FitCallback
-
-    class Terminal(FitCallback):
-        def on_message(self, sentence: str) -> None:
-            say(console, sentence)
-
-        def on_findings(self, findings: "tuple[Finding, ...]") -> None:
-            _print_findings(console, findings)
-
-        def on_progress(self, task: str, done: int, total: int) -> None:
-            show(task, done, total)
-
-        def on_run(self, name: str, steps: int) -> RunProgress:
-            return RunProgress(console, name, steps=steps)
-
-        def should_stop(self) -> bool:
-            return should_stop()
-
-    return Terminal()
-
-
-def _print_findings(console: Console, findings: "tuple[Finding, ...]") -> None:
-    for finding in findings:
-        say(console, (f"{finding.severity.capitalize()}:", _STYLES[finding.severity]), f" {finding.sentence}")
-
-
 def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     """Check a folder of photos: files that cannot be read, duplicates, classes with few labels.
 
     Writes nothing. `fit` checks the photos too before it trains.
     """
+    from meanteacher.cli.progress import say_findings
     from meanteacher.fitting.plan import image_size
     from meanteacher.formats import count
     from meanteacher.photos import check as checking
@@ -147,7 +111,7 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
         f"{count(len(found))}, {n_labelled:,} of them labelled, in {count(n_classes, 'class', 'classes')}: "
         f"{', '.join(found.class_names[:20])}{' …' if n_classes > 20 else ''}.",
     )
-    _print_findings(console, findings)
+    say_findings(console, findings)
     if not findings:
         say(console, "No problems found.")
 

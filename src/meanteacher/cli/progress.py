@@ -1,6 +1,7 @@
-"""The progress of a training run: a live bar on a terminal, plain lines elsewhere."""
+"""The progress of a run and of a fit: live bars on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -9,11 +10,14 @@ from rich.progress import MofNCompleteColumn, TextColumn
 from rich.table import Column
 
 from meanteacher.cli.console import make_bar, say
+from meanteacher.fitting.config import FitCallback
 from meanteacher.formats import percent
+from meanteacher.photos.findings import Finding
 from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
 _SECONDS_PER_LINE = 10.0
 """At least, between two plain lines of costs."""
+_STYLES = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
 class RunProgress(Callback):
@@ -78,3 +82,32 @@ class RunProgress(Callback):
 def alarm_parts(step: int, sentence: str) -> tuple[tuple[str, str], str]:
     """An alarm for `say`."""
     return ("Alarm", "bold red"), f" at step {step}: {sentence}"
+
+
+class FitProgress(FitCallback):
+    """Shows what a fit does, with the bar of `progress_bar` while it reads or predicts images."""
+
+    def __init__(
+        self, console: Console, show: Callable[[str, int, int], None], should_stop: Callable[[], bool]
+    ) -> None:
+        self._console, self._show, self._should_stop = console, show, should_stop
+
+    def on_message(self, sentence: str) -> None:
+        say(self._console, sentence)
+
+    def on_findings(self, findings: tuple[Finding, ...]) -> None:
+        say_findings(self._console, findings)
+
+    def on_progress(self, task: str, done: int, total: int) -> None:
+        self._show(task, done, total)
+
+    def on_run(self, name: str, steps: int) -> RunProgress:
+        return RunProgress(self._console, name, steps=steps)
+
+    def should_stop(self) -> bool:
+        return self._should_stop()
+
+
+def say_findings(console: Console, findings: tuple[Finding, ...]) -> None:
+    for finding in findings:
+        say(console, (f"{finding.severity.capitalize()}:", _STYLES[finding.severity]), f" {finding.sentence}")

@@ -35,7 +35,7 @@ class Continued:
                 if tensor.shape != weights[name].shape:
                     raise InputError(
                         f"The model in {self.start} has a {name} of shape {tuple(tensor.shape)}, the network to train "
-                        f"has {tuple(weights[name].shape)}. Train a new one, without start (--from)."
+                        f"has {tuple(weights[name].shape)}. Train a new one, without start (--start)."
                     )
                 weights[name].copy_(tensor)
         with torch.no_grad():
@@ -75,6 +75,6 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
     if not isinstance(manifest.spec, FastNetSpec):
         raise InputError(
             f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet can be continued. "
-            "Train a new one, without start (--from)."
+            "Train a new one, without start (--start)."
         )
     return EarlierFit(folder, manifest.spec, manifest.size, manifest.sha256, held_out, seen)

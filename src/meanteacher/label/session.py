@@ -263,7 +263,7 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
         raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
     class_names = tuple(dict.fromkeys(fitted_classes + found.class_names))
     questions = _read_questions(run, found, class_names)
-    command = ["meanteacher", "fit", photos, "--labels", file, "--from", run, "--out", next_folder(run)]
+    command = ["meanteacher", "fit", photos, "--labels", file, "--start", run, "--out", next_folder(run)]
     return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))
 
 

@@ -195,11 +195,11 @@ def commands(fit: Fit) -> list[tuple[str, str]]:
     ]
     if (fit.get("data") or {}).get("source") == "npz":
         # Its labels are in the file itself, where the labelling page cannot add any.
-        use += [(again, f"meanteacher fit {images} --from {model} --out NEW")]
+        use += [(again, f"meanteacher fit {images} --start {model} --out NEW")]
     else:
         use += [
             ("Label the images that would help most", f"meanteacher label {images} --run {model}"),
-            (again, f"meanteacher fit {images} --labels {labels} --from {model} --out NEW"),
+            (again, f"meanteacher fit {images} --labels {labels} --start {model} --out NEW"),
         ]
     return [*use, ("Export it for use without Python", f"meanteacher export {model} --onnx")]
 
