@@ -1,4 +1,4 @@
-"""Mean Teacher in a training loop of one's own, around any nn.Module.
+"""Mean Teacher in your own training loop, around any nn.Module.
 
 Two moons with six labels among 500 points. Run it: python examples/own_loop.py
 """
@@ -48,4 +48,4 @@ def main(seed: int = 0, weight: float = 50.0, steps: int = 500) -> float:
 
 
 if __name__ == "__main__":
-    print(f"The teacher errs on {main():.1%} of the points.")
+    print(f"Teacher error: {main():.1%}")

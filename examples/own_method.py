@@ -1,4 +1,4 @@
-"""A method of one's own in one file: agree with the teacher between the points, too (Verma et al. 2019)."""
+"""A method of your own in one file: consistency between the points, too (Verma et al. 2019)."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

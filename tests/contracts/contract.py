@@ -89,8 +89,8 @@ def forward_writes_no_memory(method: Method) -> None:
     assert changed in ([], ["network.layers.1.num_batches_tracked"])
 
 
-def statistics_count_one_pass_a_step(method: Method) -> None:
-    """However many passes a method makes, the student's running statistics see real images, once a pass in training.
+def statistics_count_one_pass_per_step(method: Method) -> None:
+    """However many passes a method makes, the student's running statistics see real images, once per training pass.
 
     The Pi model's two passes are both training passes of real views; adversarial, clean and made-up ones are not.
     """

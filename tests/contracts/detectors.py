@@ -358,7 +358,7 @@ DETECTORS: Checks = {
     "nothing but the average moves the teacher": _each_method(contract.nothing_but_the_average_moves_the_teacher),
     "teacher is the average of past students": _each_method(contract.teacher_is_the_average_of_past_students, DECAY),
     "forward writes no memory": _each_method(contract.forward_writes_no_memory),
-    "statistics count one pass a step": _each_method(contract.statistics_count_one_pass_a_step),
+    "statistics count one pass per step": _each_method(contract.statistics_count_one_pass_per_step),
 }
 
 

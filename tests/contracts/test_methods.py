@@ -47,8 +47,8 @@ def test_forward_writes_no_memory(method: Method):
 
 
 @every_method
-def test_statistics_count_one_pass_a_step(method: Method):
-    contract.statistics_count_one_pass_a_step(method)
+def test_statistics_count_one_pass_per_step(method: Method):
+    contract.statistics_count_one_pass_per_step(method)
 
 
 @every_method

@@ -1,7 +1,7 @@
 """No step reads a value from the device: on a GPU each such reading stops everything until the step is computed.
 
 Tensors without values stand in for the device: whoever reads one, by `bool`, `item` or a mask that decides a shape,
-fails. RandAugment is left out: it reads, once a batch, which operation each image drew.
+fails. RandAugment is left out: it reads, once per batch, which operation each image drew.
 """
 
 import dataclasses
