@@ -1,8 +1,10 @@
 """Imports point down only, and the command line's help does not wait for torch."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,19 @@ def test_every_module_says_what_it_is_for():
 def test_a_file_is_one_idea():
     for path in SRC.rglob("*.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, path
+
+
+@pytest.mark.parametrize(("heading", "most"), [("The walk of a batch", 25), ("The walk of a photo", 35)])
+def test_the_walks_in_the_documentation_pass_real_files_once_each(heading: str, most: int):
+    page = (SRC.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    walked = re.findall(r"^\d+\. `([^`]+)`", section, flags=re.MULTILINE)
+    assert 15 < len(walked) <= most
+    assert len(set(walked)) == len(walked)
+    assert [file for file in walked if not (SRC / file).is_file()] == []
+
+
+def test_packages_are_small_enough_to_find_a_module_in():
+    modules = list(SRC.rglob("*.py"))
+    assert len(modules) <= 115
+    assert max(Counter(path.parent for path in modules).values()) <= 14

@@ -345,8 +345,6 @@ def alarm_of(field: Field) -> Alarm:
 
 def _plain(field: Field) -> str:
     """A version, a count or a name as text; the page says so where it is unknown."""
-    if field.value is None:
-        return "not recorded"
-    if not isinstance(field.value, str | int | float):
+    if not isinstance(field.value, str | int | float | None):
         field.wrong("a text, a number or null")
-    return str(field.value)
+    return "not recorded" if field.value is None else str(field.value)
