@@ -1,0 +1,109 @@
+"""Everything that the README says can be run is run, and every number in it comes from a record."""
+
+import re
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from meanteacher.fitting import fit as fitting
+from meanteacher.fitting.plan import Machine, Plan
+from meanteacher.recipes import RECIPES
+from meanteacher.report import load_records, paired_difference, summarise
+from photo_support import save
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _machine(**given: Any) -> Machine:
+    return Machine(threads=1, seconds_per_step={0.125: {"supervised": 0.1, "mean-teacher": 0.1}})
+
+
+def _plan(machine: Machine, **given: Any) -> Plan:
+    """Two steps, however much time there is."""
+    given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
+    cost = machine.seconds_per_step[0.125]
+    return Plan(**given, width=0.125, steps=2, weak_labelled_view=False, threads=1, seconds_per_step=cost, seconds=1.0)
+
+
+def test_python_of_the_readme_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    seeds = count()
+    for part, n in (("photos/cat", 4), ("photos/dog", 4), ("photos/unlabelled", 6), ("more_photos", 3)):
+        for k in range(n):
+            save(tmp_path / part / f"{k}.png", seed=next(seeds), width=32, height=32)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fitting, "measure_machine", _machine)
+    monkeypatch.setattr(fitting, "make_plan", _plan)
+    photos, recipe, loop = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    names: dict[str, Any] = {}
+
+    exec(photos, names)
+    assert re.search(r"(cat|dog).* 3 in all", capsys.readouterr().out)
+    assert set(names["model"].predict("more_photos/")) <= {"cat", "dog"}
+    assert (tmp_path / "fit" / "report.html").exists()
+
+    exec(recipe, names)
+    assert float(capsys.readouterr().out) < 0.3  # a guess is wrong on 0.9 of the digits
+    assert (tmp_path / "runs/digits/mean-teacher/seed-0/record.json").exists()
+
+    torch.manual_seed(0)
+    student = nn.Linear(4, 2)
+    labels = torch.tensor([0, 1, -1, -1])
+    names |= {
+        "student": student,
+        "noisy": lambda images: images + 0.1 * torch.randn_like(images),
+        "batches": [(torch.randn(4, 4), labels) for _ in range(3)],
+        "optimizer": torch.optim.SGD(student.parameters(), lr=0.1),
+    }
+    first = student.weight.detach().clone()
+    exec(loop, names)
+    teacher = names["teacher"].network.weight
+    assert not torch.equal(student.weight, first)
+    # Three updates with decay 0.99 move the teacher a little towards the student.
+    assert 0 < (teacher - first).norm() < (student.weight - first).norm()
+
+
+def test_recipes_named_in_the_readme_exist():
+    named = re.findall(r"meanteacher run (\S+)", README)
+    assert named
+    assert {name for name in named if ".py:" not in name} <= set(RECIPES)
+
+
+def test_numbers_of_the_demo_come_from_committed_records():
+    records = load_records(ROOT / "docs" / "records" / "demo")
+    for row in summarise(records):
+        assert row.student is not None
+        assert row.teacher is not None
+        cells = [
+            f"{100 * s.mean:.1f} ± {100 * s.deviation:.1f}"
+            for s in (row.student, row.teacher)
+            if s.deviation is not None
+        ]
+        assert f"| {row.label} | {cells[0]} | {cells[1]} |" in README
+    gain = paired_difference(records, "supervised", "mean-teacher")
+    assert gain.standard_error is not None
+    points, error = -100 * gain.mean, 100 * gain.standard_error
+    said = f"{points:.1f} points less error than\nsupervised-only, paired by draw, standard error {error:.1f}"
+    assert said in README
+    assert gain.mean < -2 * gain.standard_error
+
+
+def test_result_that_comes_first_is_that_of_committed_records_and_of_the_paper():
+    rows = {row.recipe: row for row in summarise(load_records(ROOT / "docs" / "records" / "fast"))}
+    for recipe, line in (
+        ("fast/svhn-500/supervised", r"^\| supervised-only"),
+        ("fast/svhn-500", r"^\| \*\*Mean Teacher"),
+    ):
+        teacher = rows[recipe].teacher
+        assert teacher is not None
+        (shown,) = re.findall(rf"{line}.*\| \**([\d.]+) %\** \|$", README, flags=re.M)
+        assert shown == f"{100 * teacher.mean:.1f}"
+    claim = RECIPES["table1/svhn-500/mean-teacher"].claim
+    assert claim is not None
+    assert f"| {claim.error:.1f} % |" in README
