@@ -76,9 +76,12 @@ def test_every_method_has_a_section_and_a_small_picture(made: Path):
     for path in pictures.values():
         ET.parse(path)
         assert path.stat().st_size < 46_000
-    assert "Tarvainen & Valpola 2017: agree with the average of one's past selves." in page
-    assert "The student is drawn towards the teacher" in page
-    assert "Weights and noise are chosen per method" in page
+    for method in METHODS:
+        text = methods_page.MethodText.of(type(RECIPES[f"moons/{method}"].method).__doc__)
+        assert f"## {text.title}\n" in page
+        assert (f"{text.paper}: {text.idea}" if text.paper else text.idea[1:]) in page
+        assert text.summary in page
+    assert all(text in page for text in methods_page.paragraphs(moons.__doc__)[1:])
 
 
 def test_pictures_share_one_window(made: Path):
