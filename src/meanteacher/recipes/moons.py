@@ -1,6 +1,6 @@
-"""Two moons with 6 labels and 1000 points: every method in seconds, pictured in docs/methods.md.
+"""Two moons with 6 labels and 1000 points: every method in seconds, each with its picture in docs/methods.md.
 
-All share network, steps and optimiser. Weights and noise are chosen per method, on other label draws than those
+All share network, steps and optimiser; weights and noise are each method's own, chosen on other label draws than those
 reported.
 """
 
