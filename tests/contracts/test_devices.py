@@ -46,7 +46,7 @@ from meanteacher.models.external import ExternalNetwork, ExternalSpec
 from meanteacher.passes import Logits, both_outputs
 from meanteacher.recipes.fast import fast_views
 from meanteacher.schedules import Constant
-from meanteacher.teacher import Teacher
+from meanteacher.teacher import Memory
 from meanteacher.train import MuonSpec, SgdSpec
 from meanteacher.views import Normaliser, PerChannel, PerImage, RandAugment, Zca, normalise
 from meanteacher.views.randaugment import OPERATIONS
@@ -404,7 +404,7 @@ def test_what_is_left_on_the_cpu_is_noticed(broken: str, tmp_path: Path, monkeyp
     if broken == "normaliser":
         monkeypatch.setattr(normalise._PerChannelModule, "to", stays)
     elif broken == "memory":
-        monkeypatch.setattr(Teacher, "to", stays)
+        monkeypatch.setattr(Memory, "to", stays)
     elif broken == "student":
         monkeypatch.setattr(SmallNet, "to", stays)
     elif broken == "generator":
