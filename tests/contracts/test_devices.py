@@ -31,7 +31,7 @@ from meanteacher.models import Conv13Spec, FastNetSpec, ImageGeneratorSpec, Poin
 from meanteacher.passes import Logits, both_outputs
 from meanteacher.recipes.fast import fast_views, weak_labelled_view
 from meanteacher.schedules import Constant
-from meanteacher.teacher import Teacher
+from meanteacher.teacher import Memory
 from meanteacher.train import MuonSpec, SgdSpec
 from meanteacher.views import PerChannel, Zca, normalise
 from pretend_gpu import GPU, NAME, OnGpu, TwoDevicesError, pretend_gpu
@@ -349,7 +349,7 @@ def test_what_is_left_on_the_cpu_is_noticed(broken: str, tmp_path: Path, monkeyp
     if broken == "normaliser":
         monkeypatch.setattr(normalise._PerChannelModule, "to", stays)
     elif broken == "memory":
-        monkeypatch.setattr(Teacher, "to", stays)
+        monkeypatch.setattr(Memory, "to", stays)
     elif broken == "student":
         monkeypatch.setattr(SmallNet, "to", stays)
     elif broken == "generator":
