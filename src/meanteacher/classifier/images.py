@@ -29,8 +29,8 @@ class Images:
     """Images by name, each decoded when it is needed."""
 
     names: Sequence[str]
-    picture: Callable[[int], Picture]
-    """The image at a position; a path is always a Path."""
+    picture: Callable[[int], Path | Image.Image | NDArray[np.uint8]]
+    """The image at a position: its file, or the image itself."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -98,14 +98,16 @@ def _of_array(array: NDArray[np.uint8]) -> Images:
 def _of_list(pictures: Sequence[Picture]) -> Images:
     if not pictures:
         raise InputError("The list of images is empty: give at least one image.")
-    names, known = [], []
+    names: list[str] = []
+    known: list[Path | Image.Image | NDArray[np.uint8]] = []
     for k, picture in enumerate(pictures):
         if isinstance(picture, str | os.PathLike):
-            known.append(Path(picture))
+            path = Path(picture)
+            if not path.is_file():
+                what = "is a folder: give it alone, without a list" if path.is_dir() else "does not exist"
+                raise InputError(f"Image {k} of the list, {path}, {what}.")
+            known.append(path)
             names.append(os.fspath(picture))
-            if not known[k].is_file():
-                what = "is a folder: give it alone, without a list" if known[k].is_dir() else "does not exist"
-                raise InputError(f"Image {k} of the list, {picture}, {what}.")
             continue
         if isinstance(picture, np.ndarray):
             _check_bytes(picture, f"Image {k} of the list")

@@ -231,8 +231,8 @@ def _number(name: str, value: Any, low: float, high: float, *, whole: bool = Fal
 
 
 def _seen(content: Any) -> SeenManifest:
-    counts = (_number(name, content[name], 0, _MAX_IMAGES, whole=True) for name in ("n_labelled", "n_unlabelled"))
-    return SeenManifest(*counts, bool(content["complete"]), str(content["sha256"]))
+    counts = {name: _number(name, content[name], 0, _MAX_IMAGES, whole=True) for name in ("n_labelled", "n_unlabelled")}
+    return SeenManifest(**counts, complete=bool(content["complete"]), sha256=str(content["sha256"]))
 
 
 def _class_names(names: Any) -> tuple[str, ...]:
