@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from meanteacher.core import InputError
-from meanteacher.photos.decode import decode, resize_to_square
+from meanteacher.photos.decode import decode, squeeze
 from meanteacher.photos.find import EXTENSIONS, images_below
 from meanteacher.photos.tables import read_npz
 
@@ -30,7 +30,7 @@ class Images:
 
     names: Sequence[str]
     picture: Callable[[int], Path | Image.Image | NDArray[np.uint8]]
-    """The image at a position."""
+    """The image at a position: its file, or the image itself."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -48,7 +48,7 @@ class Images:
             # Pillow reads a file on first use, and the same image may be in the list twice.
             with _loading:
                 return decode(picture, size)
-        return np.asarray(resize_to_square(Image.fromarray(picture), size).convert("RGB"))
+        return np.asarray(squeeze(Image.fromarray(picture), size).convert("RGB"))
 
 
 def as_images(given: ImagesLike) -> Images:
@@ -103,11 +103,11 @@ def _of_list(pictures: Sequence[Picture]) -> Images:
     for k, picture in enumerate(pictures):
         if isinstance(picture, str | os.PathLike):
             path = Path(picture)
-            known.append(path)
-            names.append(os.fspath(picture))
             if not path.is_file():
                 what = "is a folder: give it alone, without a list" if path.is_dir() else "does not exist"
-                raise InputError(f"Image {k} of the list, {picture}, {what}.")
+                raise InputError(f"Image {k} of the list, {path}, {what}.")
+            known.append(path)
+            names.append(os.fspath(picture))
             continue
         if isinstance(picture, np.ndarray):
             _check_bytes(picture, f"Image {k} of the list")

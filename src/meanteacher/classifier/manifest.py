@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNetSpec, ModelSpec, WideResNetSpec
+from meanteacher.models import FastNet, ModelSpec, WideResNet
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FORMAT = "meanteacher-model"
 SCHEMA = 1
 AGAIN = "Get the model again, or fit it again."
 
-NETWORKS: dict[str, type[Any]] = {"FastNet": FastNetSpec, "WideResNet": WideResNetSpec}
+NETWORKS: dict[str, type[Any]] = {"FastNet": FastNet, "WideResNet": WideResNet}
 NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}
 
 _N_CHANNELS = 3
@@ -231,10 +231,8 @@ def _number(name: str, value: Any, low: float, high: float, *, whole: bool = Fal
 
 
 def _seen(content: Any) -> SeenManifest:
-    n_labelled, n_unlabelled = (
-        _number(name, content[name], 0, _MAX_IMAGES, whole=True) for name in ("n_labelled", "n_unlabelled")
-    )
-    return SeenManifest(n_labelled, n_unlabelled, bool(content["complete"]), str(content["sha256"]))
+    counts = {name: _number(name, content[name], 0, _MAX_IMAGES, whole=True) for name in ("n_labelled", "n_unlabelled")}
+    return SeenManifest(**counts, complete=bool(content["complete"]), sha256=str(content["sha256"]))
 
 
 def _class_names(names: Any) -> tuple[str, ...]:
