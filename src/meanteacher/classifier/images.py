@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from meanteacher.core import InputError
-from meanteacher.photos.decode import decode, squeeze
+from meanteacher.photos.decode import decode, resize_to_square
 from meanteacher.photos.find import EXTENSIONS, images_below
 from meanteacher.photos.tables import read_npz
 
@@ -48,7 +48,7 @@ class Images:
             # Pillow reads a file on first use, and the same image may be in the list twice.
             with _loading:
                 return decode(picture, size)
-        return np.asarray(squeeze(Image.fromarray(picture), size).convert("RGB"))
+        return np.asarray(resize_to_square(Image.fromarray(picture), size).convert("RGB"))
 
 
 def as_images(given: ImagesLike) -> Images:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNet, ModelSpec, WideResNet
+from meanteacher.models import FastNetSpec, ModelSpec, WideResNetSpec
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FORMAT = "meanteacher-model"
 SCHEMA = 1
 AGAIN = "Get the model again, or fit it again."
 
-NETWORKS: dict[str, type[Any]] = {"FastNet": FastNet, "WideResNet": WideResNet}
+NETWORKS: dict[str, type[Any]] = {"FastNet": FastNetSpec, "WideResNet": WideResNetSpec}
 NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}
 
 _N_CHANNELS = 3
