@@ -2,11 +2,11 @@
 
 import sys
 
-from meanteacher.classifier.bundle import load
+import meanteacher as mt
 
 
 def main(model: str, photos: str) -> None:
-    predictions = load(model).predict(photos)
+    predictions = mt.load(model).predict(photos)
     for name, label, confidence in zip(predictions.names, predictions, predictions.confidence, strict=True):
         print(f"{name}\t{label or predictions.problems[name]}\t{confidence:.4f}")
 
