@@ -215,7 +215,7 @@ def test_a_fit_that_is_not_complete_is_not_reported(fit):
 def test_a_fit_that_cannot_be_read_is_refused(fit, content):
     folder = fit("a fit")
     (folder / "fit.json").write_text(content)
-    with pytest.raises(RecordError, match=r"holds no complete fit|has the schema 99, this version reads 1"):
+    with pytest.raises(RecordError, match=r"holds no finished fit|has the schema 99, this version reads 1"):
         write_report([folder])
     assert not (folder / "report.html").exists()
 
