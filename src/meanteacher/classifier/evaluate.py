@@ -9,6 +9,7 @@ from meanteacher.classifier.images import Images
 from meanteacher.classifier.predict import Progress, classify
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device
+from meanteacher.formats import count
 from meanteacher.photos.find import Photos, escape_name, find_photos
 from meanteacher.stats import CONFIDENCE, calibration_error, error_interval, reliability
 
@@ -67,8 +68,8 @@ def _labels_of_model(model: "Classifier", found: Photos) -> np.ndarray:
     used = [found.class_names[k] for k in np.unique(found.labels[found.labels != UNLABELLED])]
     if unknown := [name for name in used if name not in index]:
         raise InputError(
-            f"The model does not know the class{'es' * (len(unknown) > 1)} {_few(unknown)} of {found.root}; it knows "
-            f"{_few(model.class_names)}. Rename or leave out these classes, or fit again with these labels."
+            f"The model does not know {count(len(unknown), 'class', 'classes')} of {found.root}: {_few(unknown)}. It "
+            f"knows {_few(model.class_names)}. Rename or leave out these classes, or fit again with these labels."
         )
     # The last entry is for UNLABELLED, which is -1.
     table = np.array([*(index.get(name, UNLABELLED) for name in found.class_names), UNLABELLED])
