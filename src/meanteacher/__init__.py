@@ -6,7 +6,7 @@
     model = mt.load("fit/")                                  # the classifier that a fit left
     model.predict("more_photos/")
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
-    teacher = mt.Teacher(student, buffers="own")             # in your own loop, for any nn.Module
+    teacher = mt.Teacher(student)                            # in your own loop, for any nn.Module
     teacher.update(student, decay=0.999)
 
 `mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is

@@ -40,7 +40,7 @@ class Teacher(nn.Module):
     rounding. The teacher of a float64 student is float64. No gradient reaches it.
     """
 
-    def __init__(self, student: nn.Module, *, buffers: Buffers, dropout: bool = True) -> None:
+    def __init__(self, student: nn.Module, *, buffers: Buffers = "own", dropout: bool = True) -> None:
         super().__init__()
         check_choice("buffers", buffers, get_args(Buffers))
         self.buffer_policy: Buffers = buffers
