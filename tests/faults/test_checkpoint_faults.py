@@ -158,7 +158,7 @@ def test_full_disk_leaves_the_previous_checkpoint_intact(interrupted: Path):
     )
     assert "Earlier checkpoints are intact" in failed.stderr
     assert {p.name: p.read_bytes() for p in _last(interrupted).iterdir()} == before
-    assert not list((interrupted / "checkpoints").glob(".writing-*"))
+    assert not list((interrupted / "checkpoints").glob(".*"))
     _resume(interrupted)
 
 
@@ -188,7 +188,7 @@ def test_crash_while_saving_leaves_a_checkpoint_to_resume_from(interrupted: Path
     assert crashed.returncode == 9, crashed.stderr
     _resume(interrupted)
     assert (interrupted / "record.json").exists()
-    assert not list((interrupted / "checkpoints").glob(".writing-*"))
+    assert not list((interrupted / "checkpoints").glob(".*"))
 
 
 def test_only_the_last_two_and_the_best_are_kept(tmp_path: Path):

@@ -220,7 +220,8 @@ class Checkpoints:
                 shutil.rmtree(folder)
 
     def _clear_leftovers(self) -> None:
-        for leftover in self.folder.glob(".writing-*"):
+        """Of a process that was killed while it wrote."""
+        for leftover in self.folder.glob(".*"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
