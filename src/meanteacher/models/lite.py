@@ -1,0 +1,126 @@
+"""EfficientNet-Lite (Tan & Le, 2019; the Lite variants of 2020): small networks that are fast on a CPU."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models.layers import channels_of
+
+_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+"""Blocks, kernel, stride of the first block, expansion, channels."""
+_STEM = 32
+N_FEATURES = 1280
+_NORM = {"eps": 1e-3, "momentum": 0.01}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiteSpec:
+    """EfficientNet-Lite without squeeze-and-excitation and with ReLU6. Lite0 is the default; Lite2 is (1.1, 1.2).
+
+    The network is a sequence of layers, so that it can be cut between any two of them: the stem, the blocks, the last
+    convolution, the mean over the positions, and the linear classifier. A cut network keeps its parameters' names.
+    """
+
+    width: float = 1.0
+    """Multiplies the channels of the blocks."""
+    depth: float = 1.0
+    """Multiplies the number of blocks in all stages but the first and the last."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.width and 0 < self.depth):
+            raise InputError(f"width and depth of EfficientNet-Lite are above 0; got {self.width} and {self.depth}.")
+
+    def build(self, problem: Problem) -> nn.Sequential:
+        n_channels = channels_of(problem, "EfficientNet-Lite")
+        return nn.Sequential(
+            _conv(n_channels, _STEM, kernel=3, stride=2),
+            *self._blocks(),
+            _conv(_channels(_STAGES[-1][-1], self.width), N_FEATURES, kernel=1),
+            MeanOfPositions(),
+            nn.Linear(N_FEATURES, problem.n_classes),
+        )
+
+    def n_blocks(self) -> tuple[int, ...]:
+        """In each stage."""
+        inner = [math.ceil(n * self.depth) for n, *_ in _STAGES[1:-1]]
+        return (_STAGES[0][0], *inner, _STAGES[-1][0])
+
+    def _blocks(self) -> list[nn.Module]:
+        widths = [_STEM, *(_channels(channels, self.width) for *_, channels in _STAGES)]
+        blocks: list[nn.Module] = []
+        stages = zip(_STAGES, self.n_blocks(), pairwise(widths), strict=True)
+        for (_, kernel, stride, expansion, _), n, (n_in, n_out) in stages:
+            blocks.append(_Block(n_in, n_out, kernel=kernel, stride=stride, expansion=expansion))
+            blocks += [_Block(n_out, n_out, kernel=kernel, stride=1, expansion=expansion) for _ in range(n - 1)]
+        return blocks
+
+
+def _channels(n: int, width: float) -> int:
+    """A multiple of 8 near n · width, at most a tenth below it.
+
+    >>> _channels(112, 1.0), _channels(112, 1.1)
+    (112, 120)
+    """
+    wanted = n * width
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+class _Block(nn.Module):
+    """Widen, convolve each channel alone, narrow; with a shortcut where the shape does not change."""
+
+    def __init__(self, n_in: int, n_out: int, *, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        n = n_in * expansion
+        self.expand = _conv(n_in, n, kernel=1) if expansion > 1 else nn.Identity()
+        self.depthwise = _conv(n, n, kernel=kernel, stride=stride, groups=n)
+        self.project = _conv(n, n_out, kernel=1, active=False)
+        self.has_shortcut = stride == 1 and n_in == n_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.project(self.depthwise(self.expand(x)))
+        return x + y if self.has_shortcut else y
+
+
+def _conv(n_in: int, n_out: int, *, kernel: int, stride: int = 1, groups: int = 1, active: bool = True) -> nn.Module:
+    padding = kernel // 2 if stride == 1 else 0
+    convolve = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=padding, groups=groups, bias=False)
+    layers = [convolve, nn.BatchNorm2d(n_out, **_NORM)]
+    if stride == 2:
+        layers.insert(0, PadToHalf(kernel))
+    return nn.Sequential(*layers, *([nn.ReLU6(inplace=True)] if active else []))
+
+
+class PadToHalf(nn.Module):
+    """Zeros around an image so that a convolution with stride 2 returns half of each side, rounded up.
+
+    TensorFlow's padding SAME: on an even side there is one more zero at the end than at the beginning. The published
+    weights were trained with it, and a padding that is equal on both sides shifts what every later layer sees.
+    """
+
+    def __init__(self, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = (self.kernel - 2 + side % 2 for side in (x.shape[2], x.shape[3]))
+        return F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+
+
+class MeanOfPositions(nn.Module):
+    """[B, C, H, W] -> [B, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
