@@ -28,6 +28,10 @@ class InputError(ValueError):
     """An argument, option or file is wrong. The message says what was expected and what to do."""
 
 
+class MissingBackboneError(InputError):
+    """Pretrained weights, or the library that has them, are not installed or cannot be reached."""
+
+
 class DivergedError(RuntimeError):
     """Training produced a value that is not finite; the last good checkpoint is untouched."""
 

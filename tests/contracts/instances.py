@@ -13,10 +13,12 @@ from meanteacher.models import (
     ExternalSpec,
     FastNetSpec,
     ImageGeneratorSpec,
+    LiteSpec,
     MirroredSpec,
     MlpSpec,
     ModelSpec,
     PointGeneratorSpec,
+    PooledSpec,
     ResNeXt152Spec,
     Shake26Spec,
     WideResNetSpec,
@@ -79,19 +81,30 @@ NORMALISERS: dict[str, Normaliser] = {
 }
 
 
-def _create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
+def _create_model(name: str, *, in_chans: int, num_classes: int, **given: object) -> nn.Module:
     features = (nn.Conv2d(in_chans, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
-    return nn.Sequential(*features, nn.Flatten(), nn.Linear(64, num_classes))
+    network = nn.Sequential(*features, nn.Flatten(), nn.Linear(64, num_classes) if num_classes else nn.Identity())
+    network.num_features = 64
+    return network
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExternalStandIn(ExternalSpec):
-    """External without its library: timm need not be installed to hold External to the contract."""
+class _WithoutLibrary:
+    """timm need not be installed to hold what stands on it to the contract."""
 
     def build(self, problem: Problem) -> nn.Module:
         timm = SimpleNamespace(list_models=lambda: [self.name], create_model=_create_model)
         with mock.patch.dict(sys.modules, {"timm": timm}):
             return super().build(problem)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExternalStandIn(_WithoutLibrary, ExternalSpec):
+    pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PooledStandIn(_WithoutLibrary, PooledSpec):
+    pass
 
 
 PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
@@ -100,9 +113,11 @@ NETWORKS: dict[str, ModelSpec] = {
     "conv13-two-outputs": Conv13Spec(width=0.05, outputs=2),
     "external": ExternalStandIn(library="timm", name="any", outputs=2),
     "fast": FastNetSpec(width=0.25),
+    "lite": LiteSpec(width=0.25, depth=0.5),
     "mirrored": MirroredSpec(model=Conv13Spec(width=0.05)),
     "mirrored-two-outputs": MirroredSpec(model=WideResNetSpec(depth=10, widen=1, outputs=2)),
     "mlp": MlpSpec(hidden=(20, 10), dropout=0.1, outputs=2),
+    "pooled": PooledStandIn(library="timm", name="any"),
     "resnext152": ResNeXt152Spec(width=0.05, outputs=2),
     "shake26": Shake26Spec(width=0.05, outputs=2),
     "wrn": WideResNetSpec(depth=10, widen=1, outputs=2),

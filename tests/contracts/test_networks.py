@@ -22,8 +22,8 @@ every_classifier = pytest.mark.parametrize("name", NETWORKS)
 
 NOISY = {"conv13", "conv13-two-outputs", "mirrored", "mlp", "shake26"}
 """Those that draw while they train: dropout, or Shake-Shake's gates."""
-NO_GRADIENT = {"shake26": "shortcut.2.bias"}
-"""Ends of the names of parameters that change nothing: this bias is subtracted by the normalisation behind it."""
+NO_GRADIENT = {"lite": "project.1.bias", "shake26": "shortcut.2.bias"}
+"""Ends of the names of parameters that change nothing: such a bias is subtracted by the normalisation behind it."""
 
 WITH_OUTPUTS: dict[str, Any] = {
     type(spec).__name__: dataclasses.replace(spec, outputs=1) for spec in NETWORKS.values() if hasattr(spec, "outputs")
@@ -237,7 +237,8 @@ def test_its_description_is_a_frozen_value(name: str):
 def test_tables_are_refused(name: str):
     inside = getattr(NETWORKS[name], "model", NETWORKS[name])
     kind = type(inside).__name__.removesuffix("Spec")
-    network = {"Conv13": "13-layer ConvNet", "ExternalStandIn": "timm's any"}.get(kind, kind)
+    named = {"Conv13": "13-layer ConvNet", "ExternalStandIn": "timm's any", "PooledStandIn": "timm's any"}
+    network = named.get(kind, kind)
     with pytest.raises(InputError, match=rf"{network} takes images .*\(20,\).* Mlp"):
         NETWORKS[name].build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))
 

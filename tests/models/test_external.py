@@ -2,21 +2,19 @@
 
 import copy
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from backbone_support import Plain, with_timm, with_torchvision
 from meanteacher.core import InputError, Problem
-from meanteacher.models import ExternalSpec
+from meanteacher.models import ExternalSpec, PooledSpec
 from meanteacher.models.external import _install_command
 
 PROBLEM = Problem(n_classes=5, n_examples=100, input_shape=(2, 8, 8))
-NAMES = ["resnet18", "resnet34", "resnext50_32x4d", "vgg11"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,64 +24,14 @@ def _same_draws_every_time() -> Iterator[None]:
         yield
 
 
-class Plain(nn.Module):
-    """A network that ends in a linear layer, as nearly all do."""
-
-    def __init__(self, n_channels: int, n_logits: int) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(n_channels, 4, 3, stride=2, bias=False), nn.Conv2d(4, 4, 1))
-        self.fc = nn.Linear(4, n_logits)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.features(x).mean((2, 3)))
-
-
-class Both(NamedTuple):
-    logits: Tensor
-    auxiliary: Tensor
-
-
-class Auxiliary(Plain):
-    """A network that returns more than its logits in training, as Inception does."""
-
-    def forward(self, x: Tensor) -> Tensor | Both:
-        logits = super().forward(x)
-        return Both(logits, logits) if self.training else logits
-
-
 @pytest.fixture
 def timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """A working timm; the calls it gets."""
-    calls = []
-
-    def create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
-        calls.append({"name": name, "pretrained": pretrained, "in_chans": in_chans, "num_classes": num_classes})
-        return Plain(in_chans, num_classes)
-
-    fake = types.ModuleType("timm")
-    fake.list_models = lambda: NAMES
-    fake.create_model = create_model
-    monkeypatch.setitem(sys.modules, "timm", fake)
-    return calls
+    return with_timm(monkeypatch)
 
 
 @pytest.fixture
 def torchvision(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
-    """A working torchvision, whose networks take three channels; the calls it gets."""
-    calls = []
-
-    def get_model(name: str, *, weights: None, num_classes: int) -> nn.Module:
-        calls.append({"name": name, "weights": weights, "num_classes": num_classes})
-        return (Auxiliary if name == "inception_v3" else Plain)(3, num_classes)
-
-    models = types.ModuleType("torchvision.models")
-    models.get_model = get_model
-    models.list_models = lambda module=None: [*NAMES, "inception_v3"] if module is models else [*NAMES, "fcn_resnet50"]
-    package = types.ModuleType("torchvision")
-    package.models = models
-    monkeypatch.setitem(sys.modules, "torchvision", package)
-    monkeypatch.setitem(sys.modules, "torchvision.models", models)
-    return calls
+    return with_torchvision(monkeypatch)
 
 
 def test_timm_is_told_the_channels_and_the_classes(timm: list[dict[str, object]]) -> None:
@@ -135,7 +83,7 @@ def test_two_outputs_share_the_trunk_and_no_row_of_the_last_layer(library: str) 
 def test_an_unknown_name_gives_the_nearest_ones(library: str) -> None:
     with pytest.raises(InputError, match=rf"{library} .*'resnet-18'.*\bresnet18\b"):
         ExternalSpec(library=library, name="resnet-18").build(PROBLEM)
-    with pytest.raises(InputError, match=rf"{library} .*'zzz'.* {'4' if library == 'timm' else '5'} "):
+    with pytest.raises(InputError, match=rf"{library} .*'zzz'.* 6 "):
         ExternalSpec(library=library, name="zzz").build(PROBLEM)
 
 
@@ -222,3 +170,36 @@ def test_an_unknown_library_and_a_wrong_number_of_outputs_are_refused_at_once() 
         ExternalSpec(library="keras", name="resnet18")
     with pytest.raises(InputError, match="got 3"):
         ExternalSpec(library="timm", name="resnet18", outputs=3)
+
+
+@pytest.mark.usefixtures("timm", "torchvision")
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_pooled_features_and_a_classifier_are_two_layers(library: str) -> None:
+    network = PooledSpec(library=library, name="resnet18").build(PROBLEM)
+    x = torch.randn(3, 2, 8, 8)
+    assert network[:1](x).shape == (3, 4)
+    assert network(x).shape == (3, 5)
+    # The classifier of the library is gone.
+    assert {name for name in network.state_dict() if "fc" in name} == set()
+    assert {name for name in network.state_dict() if name.startswith("1.")} == {"1.weight", "1.bias"}
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize("size", [8, 12])
+def test_a_transformer_of_timm_is_built_for_the_images(size: int) -> None:
+    problem = Problem(n_classes=5, n_examples=100, input_shape=(3, size, size))
+    network = PooledSpec(library="timm", name="vit_small").build(problem)
+    assert network[:1](torch.randn(2, 3, size, size)).shape == (2, 5)
+
+
+@pytest.mark.usefixtures("timm")
+def test_features_that_are_not_pooled_are_refused() -> None:
+    network = PooledSpec(library="timm", name="unpooled").build(PROBLEM)
+    with pytest.raises(InputError, match=r"timm's unpooled .*\(3, 4, 3, 3\).*\(3, 4\)"):
+        network(torch.randn(3, 2, 8, 8))
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_a_network_of_torchvision_without_a_linear_layer_is_refused() -> None:
+    with pytest.raises(InputError, match=r"torchvision's squeezenet .*linear"):
+        PooledSpec(library="torchvision", name="squeezenet").build(PROBLEM)

@@ -1,6 +1,7 @@
-"""Any network of timm or torchvision by name, if the library is installed."""
+"""Any network of timm or torchvision by name, with or without pretrained weights, if the library is installed."""
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -9,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import InputError, Problem, check_choice
+from meanteacher.core import InputError, MissingBackboneError, Problem, check_choice
 from meanteacher.models.layers import Outputs, channels_of, check_outputs
 from meanteacher.passes import Logits
 
@@ -36,21 +37,14 @@ class ExternalSpec:
         n_logits = self.outputs * problem.n_classes
         if self.library == "timm":
             timm = _imported("timm", self.library)
-            self._check_name(timm.list_models())
+            _check_name(self.library, self.name, timm.list_models())
             network = timm.create_model(self.name, pretrained=False, in_chans=n_channels, num_classes=n_logits)
         else:
             models = _imported("torchvision.models", self.library)
-            # Those of the module itself; its submodules have networks for other tasks than classification.
-            self._check_name(models.list_models(module=models))
+            _check_name(self.library, self.name, _classifiers(models))
             network = models.get_model(self.name, weights=None, num_classes=n_logits)
             _take_channels(network, n_channels)
         return ExternalNetwork(network, problem.n_classes, self)
-
-    def _check_name(self, known: list[str]) -> None:
-        if self.name not in known:
-            near = get_close_matches(self.name, known, n=3)
-            hint = f"Did you mean {' or '.join(near)}?" if near else f"It has {len(known)} others."
-            raise InputError(f"{self.library} has no classification network {self.name!r}. {hint}")
 
 
 class ExternalNetwork(nn.Module):
@@ -77,13 +71,187 @@ class ExternalNetwork(nn.Module):
         return logits[:, : self.n_classes], logits[:, self.n_classes :]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PooledSpec:
+    """A network of another library as a sequence of two layers: up to its pooled features, and a linear classifier.
+
+    Built without pretrained weights; `pretrained_features` has the weights of the first layer.
+    """
+
+    library: Library
+    name: str
+
+    def __post_init__(self) -> None:
+        check_choice("library", self.library, get_args(Library))
+
+    def build(self, problem: Problem) -> nn.Sequential:
+        n_channels = channels_of(problem, f"{self.library}'s {self.name}")
+        if self.library == "timm":
+            timm = _imported("timm", self.library)
+            _check_name(self.library, self.name, timm.list_models())
+            # A vision transformer has parameters for each position; timm takes their number from the configuration.
+            size = {"input_size": problem.input_shape}
+            network = timm.create_model(
+                self.name, pretrained=False, in_chans=n_channels, num_classes=0, pretrained_cfg_overlay=size
+            )
+            features = PooledFeatures(network, _n_features_of_timm(network), self)
+        else:
+            models = _imported("torchvision.models", self.library)
+            _check_name(self.library, self.name, _classifiers(models))
+            network = models.get_model(self.name, weights=None)
+            _take_channels(network, n_channels)
+            features = PooledFeatures(network, _without_last_layer(network, self), self)
+        return nn.Sequential(features, nn.Linear(features.n_features, problem.n_classes))
+
+
+class PooledFeatures(nn.Module):
+    """The network of the other library without its classifier; checks that it returns [B, n_features]."""
+
+    def __init__(self, network: nn.Module, n_features: int, spec: PooledSpec) -> None:
+        super().__init__()
+        self.network = network
+        self.n_features = n_features
+        self.spec = spec
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.network(x)
+        expected = (len(x), self.n_features)
+        if not isinstance(features, Tensor) or features.shape != expected:
+            got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+            raise InputError(
+                f"{self.spec.library}'s {self.spec.name} returns {got} where a tensor of pooled features of shape "
+                f"{expected} is expected. Choose another network."
+            )
+        return features
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pretrained:
+    """A pretrained network of another library, and what the library says about it."""
+
+    features: PooledFeatures
+    """In evaluation mode. Its `spec` builds the same network without the weights, and needs no download."""
+    size: int
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+    licence: str
+    trained_on: str
+
+
+def pretrained_features(library: Library, name: str) -> Pretrained:
+    """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use.
+
+    Raises:
+        MissingBackboneError: the library cannot be imported, or the weights cannot be had.
+        InputError: the library has no such network.
+    """
+    check_choice("library", library, get_args(Library))
+    if library == "timm":
+        timm = _imported("timm", library)
+        if not name.startswith(_HUB):
+            _check_name(library, name, timm.list_models())
+        network = _downloaded(library, name, lambda: timm.create_model(name, pretrained=True, num_classes=0))
+        about = network.pretrained_cfg
+        spec = PooledSpec(library=library, name=about["architecture"] if name.startswith(_HUB) else name)
+        features = PooledFeatures(network, _n_features_of_timm(network), spec)
+        return Pretrained(features=features.eval(), **preprocessing(about), **_origin(about))
+    models = _imported("torchvision.models", library)
+    _check_name(library, name, _classifiers(models))
+    weights = models.get_model_weights(name).DEFAULT
+    network = _downloaded(library, name, lambda: models.get_model(name, weights=weights))
+    spec = PooledSpec(library=library, name=name)
+    preset = weights.transforms()
+    return Pretrained(
+        features=PooledFeatures(network, _without_last_layer(network, spec), spec).eval(),
+        size=preset.crop_size[0],
+        mean=_three(preset.mean),
+        deviation=_three(preset.std),
+        # Weights with another licence than the library's say so.
+        licence=weights.meta.get("license", "BSD-3-Clause"),
+        trained_on="ImageNet-1k",
+    )
+
+
+def preprocessing(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Size, mean and deviation as fields of `Pretrained`, from the configuration of a network of timm."""
+    return {"size": int(about["input_size"][-1]), "mean": _three(about["mean"]), "deviation": _three(about["std"])}
+
+
+_HUB = "hf-hub:"
+_DATA = {
+    "in1k": "ImageNet-1k",
+    "in12k": "ImageNet-12k",
+    "in21k": "ImageNet-21k",
+    "in22k": "ImageNet-22k",
+    "lvd142m": "LVD-142M",
+    "laion2b": "LAION-2B",
+}
+"""Parts of timm's tags."""
+
+
+def _origin(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Licence and training data, as far as timm knows them.
+
+    >>> _origin({"license": "apache-2.0", "tag": "fb_in22k_ft_in1k"})
+    {'licence': 'apache-2.0', 'trained_on': 'ImageNet-22k, ImageNet-1k'}
+    """
+    named = [_DATA[part] for part in (about.get("tag") or "").split("_") if part in _DATA]
+    return {"licence": about.get("license") or "unknown", "trained_on": ", ".join(named) or "unknown"}
+
+
+def _three(values: Sequence[float]) -> tuple[float, float, float]:
+    red, green, blue = map(float, values)
+    return red, green, blue
+
+
+def _downloaded(library: Library, name: str, create: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        return create()
+    except Exception as error:
+        # Each way to fetch a file fails in its own way: no connection, no such repository, no weights of this name.
+        reason = str(error).strip().partition("\n")[0]
+        raise MissingBackboneError(
+            f"{library} could not load pretrained weights of {name} ({type(error).__name__}: {reason}). They are "
+            "downloaded on first use: check the name and the connection to the internet."
+        ) from error
+
+
+def _n_features_of_timm(network: Any) -> int:
+    # Some networks have one more layer between the pooling and the classifier.
+    return int(getattr(network, "head_hidden_size", None) or network.num_features)
+
+
+def _without_last_layer(network: nn.Module, spec: PooledSpec) -> int:
+    """Replace the last linear layer, which is the classifier, by nothing. Returns the number of its inputs."""
+    linear = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise InputError(f"{spec.library}'s {spec.name} does not end in a linear layer. Choose another network.")
+    parent, _, last = linear[-1].rpartition(".")
+    n_features = network.get_submodule(linear[-1]).in_features
+    setattr(network.get_submodule(parent), last, nn.Identity())
+    return int(n_features)
+
+
+def _classifiers(models: Any) -> list[str]:
+    """Those of the module itself; torchvision's submodules have networks for other tasks."""
+    return list(models.list_models(module=models))
+
+
+def _check_name(library: Library, name: str, known: list[str]) -> None:
+    """A name of timm may end in a tag, which says how the weights were trained."""
+    if name.partition(".")[0] not in known:
+        near = get_close_matches(name, known, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"It has {len(known)} others."
+        raise InputError(f"{library} has no classification network {name!r}. {hint}")
+
+
 def _imported(module: str, library: str) -> Any:
     try:
         return import_module(module)
     except Exception as error:
         # A build for another torch fails in many ways: RuntimeError, OSError, AttributeError.
         reason = str(error).partition("\n")[0]
-        raise InputError(
+        raise MissingBackboneError(
             f"{library} cannot be imported ({type(error).__name__}: {reason}). Install it to match this torch with "
             f"`{_install_command(library, torch.__version__)}`; meanteacher's own networks work without it."
         ) from error

