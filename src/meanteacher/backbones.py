@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import InputError, MissingBackboneError, Problem
 from meanteacher.models import LiteSpec, PooledSpec
-from meanteacher.models.external import Library, preprocessing, pretrained_features
+from meanteacher.models.external import Library, PooledFeatures, preprocessing, pretrained_features
 from meanteacher.models.lite import N_FEATURES
 
 __all__ = ["Backbone", "MissingBackboneError", "find_backbone"]
@@ -67,9 +67,10 @@ class Backbone:
         return self._with(tensors)
 
     def _with(self, tensors: Tensors) -> nn.Sequential:
-        network = _built(self.spec, self.size)[: self.cuts[-1]]
+        network = _without_classifier(self.spec, self.size)
         network.load_state_dict(tensors)
-        return network.eval()
+        network.eval()
+        return network
 
 
 def find_backbone(name: str) -> Backbone:
@@ -293,7 +294,7 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         raise InputError(
             f"{beside} has model_args, which are not supported: only a network that its name describes is."
         )
-    network = _built(spec, given["size"])[:1]
+    network = _without_classifier(spec, given["size"])
     wanted = network.state_dict()
     found = {f"0.network.{name}": tensor for name, tensor in tensors.items()}
     for name, tensor in wanted.items():
@@ -311,10 +312,14 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         trained_on=_UNKNOWN,
         title=f"{spec.name} of timm",
         cuts=(1,),
-        n_features=network[0].n_features,
+        n_features=cast(PooledFeatures, network[0]).n_features,
         **given,
     )
     return backbone, {name: found[name] for name in wanted}
+
+
+def _without_classifier(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential:
+    return nn.Sequential(*list(_built(spec, size))[:-1])
 
 
 def _built(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +151,7 @@ def pretrained_features(library: Library, name: str) -> Pretrained:
         if not name.startswith(_HUB):
             _check_name(library, name, timm.list_models())
         network = _downloaded(library, name, lambda: timm.create_model(name, pretrained=True, num_classes=0))
-        about = network.pretrained_cfg
+        about: Mapping[str, Any] = network.pretrained_cfg
         spec = PooledSpec(library=library, name=about["architecture"] if name.startswith(_HUB) else name)
         features = PooledFeatures(network, _n_features_of_timm(network), spec)
         return Pretrained(features=features.eval(), **preprocessing(about), **_origin(about))
@@ -204,7 +204,7 @@ def _three(values: Sequence[float]) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _downloaded(library: Library, name: str, create: Callable[[], nn.Module]) -> nn.Module:
+def _downloaded(library: Library, name: str, create: Callable[[], Any]) -> Any:
     try:
         return create()
     except Exception as error:
@@ -227,9 +227,9 @@ def _without_last_layer(network: nn.Module, spec: PooledSpec) -> int:
     if not linear:
         raise InputError(f"{spec.library}'s {spec.name} does not end in a linear layer. Choose another network.")
     parent, _, last = linear[-1].rpartition(".")
-    n_features = network.get_submodule(linear[-1]).in_features
+    n_features = int(cast(nn.Linear, network.get_submodule(linear[-1])).in_features)
     setattr(network.get_submodule(parent), last, nn.Identity())
-    return int(n_features)
+    return n_features
 
 
 def _classifiers(models: Any) -> list[str]:

@@ -22,7 +22,6 @@ _STAGES = (
 """Blocks, kernel, stride of the first block, expansion, channels."""
 _STEM = 32
 N_FEATURES = 1280
-_NORM = {"eps": 1e-3, "momentum": 0.01}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class _Block(nn.Module):
 def _conv(n_in: int, n_out: int, *, kernel: int, stride: int = 1, groups: int = 1, active: bool = True) -> nn.Module:
     padding = kernel // 2 if stride == 1 else 0
     convolve = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=padding, groups=groups, bias=False)
-    layers = [convolve, nn.BatchNorm2d(n_out, **_NORM)]
+    layers = [convolve, nn.BatchNorm2d(n_out, eps=1e-3, momentum=0.01)]
     if stride == 2:
         layers.insert(0, PadToHalf(kernel))
     return nn.Sequential(*layers, *([nn.ReLU6(inplace=True)] if active else []))
