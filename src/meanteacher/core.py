@@ -20,6 +20,10 @@ ADDED_LATER: Mapping[str, bool] = {"added later": True}
 """Metadata of a dataclass field that was added after the first records: at its default it is left out of a
 recipe's description, so that older records and runs keep their fingerprint."""
 
+LOCATION: Mapping[str, bool] = {"location": True}
+"""Metadata of a dataclass field that says where a file lies. It is left out of a recipe's description: a folder may be
+moved, and another field holds the digest of the content."""
+
 Augment = Callable[["Tensor", "torch.Generator"], "Tensor"]
 """A whole batch of images and a source of randomness -> the batch as one role sees it."""
 

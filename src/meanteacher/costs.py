@@ -4,13 +4,13 @@ Classification is averaged over the labelled rows (counted or expected), consist
 cost contains a weight: the methods multiply by it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import ADDED_LATER, UNLABELLED, InputError
 from meanteacher.devices import in_double
 
 
@@ -129,6 +129,8 @@ class Confident(ConsistencyCost):
 
     threshold: float
     temperature: float = 1.0
+    alignment: float = field(default=0.0, metadata=ADDED_LATER)
+    """Of the targets, as in `aligned`; 0 leaves them as they are."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold < 1 or self.temperature <= 0:
@@ -136,15 +138,35 @@ class Confident(ConsistencyCost):
                 "A confident cost needs a threshold from 0 to below 1, which no softmax output exceeds, and a "
                 f"temperature above 0; got {self.threshold} and {self.temperature}."
             )
+        if not 0 <= self.alignment <= 1:
+            raise InputError(f"alignment lies from 0 (none) to 1 (all classes equal), got {self.alignment}.")
 
     def is_active(self, target_logits: Tensor) -> Tensor:
         """Whether any row is certain. Without one there is nothing to learn from."""
-        return (target_logits.softmax(1).amax(1) >= self.threshold).any()
+        return (aligned(target_logits, self.alignment).softmax(1).amax(1) >= self.threshold).any()
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
         return confident_cross_entropy(
-            student_logits, target_logits, threshold=self.threshold, temperature=self.temperature, rows=rows
+            student_logits,
+            aligned(target_logits, self.alignment),
+            threshold=self.threshold,
+            temperature=self.temperature,
+            rows=rows,
         )
+
+
+def aligned(logits: Tensor, strength: float) -> Tensor:
+    """Logits whose classes are more equally probable on average over the batch (Berthelot et al. 2020).
+
+    The probabilities of a class are divided by their mean over the batch to the power `strength`. So a class that the
+    few labels favour does not collect the unlabelled images of others.
+
+    >>> aligned(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), 1.0).softmax(1)[0]
+    tensor([0.5000, 0.5000])
+    """
+    if strength == 0:
+        return logits
+    return logits - strength * logits.softmax(1).mean(0).clamp_min(1e-6).log()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
-from meanteacher.core import ADDED_LATER
+from meanteacher.core import ADDED_LATER, LOCATION
 from meanteacher.experiment.recipe import Recipe
 
 _NOT_COMPUTED = {"claim", "deviations", "seeds"}
@@ -64,7 +64,7 @@ _RECORDED_AS = {
         "FixMatch": "meanteacher.methods.fixmatch.FixMatch",
         "FreeMatch": "meanteacher.methods.freematch.FreeMatch",
     },
-    "meanteacher.fitting.plan": {"OwnPhotos": "meanteacher.fit.plan.OwnPhotos"},
+    "meanteacher.fitting.stands": {"OwnPhotos": "meanteacher.fit.plan.OwnPhotos"},
     "meanteacher.fitting.warm_start": {"Continued": "meanteacher.fit.continued.Continued"},
     "meanteacher.train.optim": {
         "AdamSpec": "meanteacher.train.optim.Adam",
@@ -79,14 +79,15 @@ runs would get another fingerprint."""
 def describe(value: object) -> Any:
     """The value in JSON's types, each frozen object as its class and its fields.
 
-    A field marked `ADDED_LATER` is left out while it has its default, which is what it was before it was added.
+    A field marked `ADDED_LATER` is left out while it has its default, which is what it was before it was added; a
+    field marked `LOCATION` always.
 
     >>> from meanteacher.schedules import Constant
     >>> describe(Constant(0.5))
     {'is': 'meanteacher.schedules.Constant', 'value': 0.5}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        held = {field.name: getattr(value, field.name) for field in fields(value) if not _as_before(value, field)}
+        held = {field.name: getattr(value, field.name) for field in fields(value) if not _left_out(value, field)}
         if isinstance(value, Recipe):
             labelled_view = held.pop("labelled_view")
             # Records have it among the views: it had no field of its own before.
@@ -131,8 +132,9 @@ def differences(old: object, new: object, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {json.dumps(old)} -> {json.dumps(new)}"]
 
 
-def _as_before(value: object, field: "Field[Any]") -> bool:
-    return field.metadata == ADDED_LATER and bool(getattr(value, field.name) == field.default)
+def _left_out(value: object, field: "Field[Any]") -> bool:
+    as_before = field.metadata == ADDED_LATER and bool(getattr(value, field.name) == field.default)
+    return as_before or field.metadata == LOCATION
 
 
 def _qualified(named: Any) -> str:

@@ -8,12 +8,27 @@ from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 
+from meanteacher.classifier.predict import one_network_per_thread
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, step_seconds
-from meanteacher.fitting.plan import FEW_STEPS, METHODS, ROWS, WIDTHS, Machine, Plan, photo_recipe
+from meanteacher.fitting.plan import (
+    FEW_STEPS,
+    METHODS,
+    REFERENCE_SIZE,
+    ROWS,
+    WIDTHS,
+    BackboneSpeed,
+    Machine,
+    Plan,
+    photo_recipe,
+)
+from meanteacher.fitting.stands import trial_seconds
+from meanteacher.inference.compute import computing
+from meanteacher.pretrained.backbones import Backbone
 
 REFUSAL_SECONDS = 12.0
 """A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
@@ -25,6 +40,10 @@ _MEASURING_SHARE = 0.1
 _MEASURING_SECONDS = 30.0
 """Measuring takes at most this share of the time, and at most so many seconds."""
 _TRIAL_STEPS = 4
+_TRIAL_IMAGES, _TRIAL_SECONDS = 8, 1.5
+"""Of the images that a pretrained network is timed on."""
+_TAIL_MINUTES = 5
+"""With fewer, only the last layer of a pretrained network is trained."""
 
 
 class Timing:
@@ -122,6 +141,31 @@ def measure_machine(
         if too_slow or clock() + 4 * both > ends:
             break
     return Machine(threads=threads, seconds_per_step=found)
+
+
+def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, device: torch.device) -> BackboneSpeed:
+    """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes."""
+    ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
+    side, threads = REFERENCE_SIZE, torch.get_num_threads()
+    network = backbone.network()
+    compute = computing(network, (3, side, side), np.float32, device)
+    images = np.zeros((_TRIAL_IMAGES, 3, side, side), np.float32)
+    with one_network_per_thread() as (pool, n_threads):
+        list(pool.map(compute, [images[:1]] * n_threads))
+        began, n_done = time.perf_counter(), 0
+        while n_done == 0 or time.perf_counter() - began < _TRIAL_SECONDS:
+            list(pool.map(compute, [images] * n_threads))
+            n_done += n_threads * _TRIAL_IMAGES
+        images_per_second = n_done / (time.perf_counter() - began)
+    found: dict[int, dict[str, float]] = {}
+    for cut in reversed(backbone.cuts):
+        left = ends - time.perf_counter()
+        if found and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
+            break
+        with torch.inference_mode():
+            shape = network[:cut](torch.zeros(1, 3, side, side)).shape[1:]
+        found[cut] = trial_seconds(backbone, cut, shape, n_classes, seconds=max(0.0, left) / 4, device=str(device))
+    return BackboneSpeed(threads=threads, images_per_second=images_per_second, seconds_per_step=found)
 
 
 def _thread_counts(most: int) -> list[int]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from meanteacher.core import Interrupted
@@ -14,10 +13,9 @@ from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import run
 from meanteacher.fitting.budget import Pace, Timing
 from meanteacher.fitting.config import FitCallback
-from meanteacher.fitting.plan import METHODS, Plan, photo_recipe
-from meanteacher.fitting.split import EvaluationSplit, FitData
+from meanteacher.fitting.plan import METHODS
+from meanteacher.fitting.split import EvaluationSplit
 from meanteacher.formats import percent
-from meanteacher.models import ModelSpec
 from meanteacher.train import Alarm, Callback, LogEntry
 
 _SEED = 0
@@ -32,6 +30,8 @@ class TrainedModel:
     network: nn.Module
     normalise: nn.Module
     record: dict[str, Any]
+    start: nn.Module | None
+    """As in `Stand.start`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +44,12 @@ class EvaluationResult:
     """[n] of bool."""
     first: TrainedModel
     """Of the first run: its curve is shown, and with a held-out part it is the final model."""
+    untrained: bool = False
+    """Whether the outputs are those before the first step, which were better."""
+
+    def kept(self, model: TrainedModel) -> TrainedModel:
+        """The model of a run as it is to be used."""
+        return replace(model, network=model.start) if self.untrained and model.start is not None else model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +61,12 @@ class Comparison:
     model: TrainedModel
     skipped: str
     """A sentence about runs that skipped steps to end in time; empty where none did."""
+    alternatives: dict[str, np.ndarray]
+    """What else was evaluated -> [n] of bool, whether it was wrong."""
+
+    @property
+    def n_wrong(self) -> int:
+        return int(self.results[self.better].wrong.sum())
 
 
 def better_method(results: dict[str, EvaluationResult]) -> str:
@@ -66,10 +78,8 @@ def better_method(results: dict[str, EvaluationResult]) -> str:
 class CrossValidation:
     """Trains the runs of a fit into folders below `out`. Runs that are there already are resumed or read."""
 
-    data: FitData
+    stand: Stand
     split: EvaluationSplit
-    plan: Plan
-    fingerprint: str
     out: Path
     ends: float
     """When all runs have to be done, by `time.perf_counter`."""
@@ -82,50 +92,75 @@ class CrossValidation:
     completed: dict[str, float] = field(default_factory=dict)
     """run -> the share of its steps that were taken, where some were skipped"""
 
-    def compare(self, start: ModelSpec | None) -> Comparison:
+    def compare(self, *, continued: bool) -> Comparison:
         """Evaluate both methods, and train the better one on all labels where it was evaluated with folds.
 
         Args:
-            start: an earlier model to continue. Folds do not: it was trained on their labels.
+            continued: start from an earlier model. Folds do not: it was trained on their labels.
         """
+        alternatives = self._baselines()
         results = {}
         for method in METHODS:
-            results[method] = self.evaluate(method, start if self.split.how == "held-out" else None)
+            results[method], other = self.evaluate(method, continued=continued and self.split.how == "held-out")
+            alternatives |= other
             self.timing.end(method)
         better = better_method(results)
         model = results[better].first
         if self.split.how == "folds":
-            model = self.train(better, _NONE, f"{better}-on-all-labels", start)
+            model = self.train(better, _NONE, f"{better}-on-all-labels", continued=continued)
             self.timing.end("on all labels")
-        return Comparison(results, better, model, self._skipped())
+        return Comparison(results, better, results[better].kept(model), self._skipped(), alternatives)
 
-    def evaluate(self, method: str, start: ModelSpec | None) -> EvaluationResult:
-        """Train one model for each part of the split, and evaluate it on that part."""
+    def evaluate(self, method: str, *, continued: bool) -> tuple[EvaluationResult, dict[str, np.ndarray]]:
+        """Train one model for each part of the split, and evaluate it on that part.
+
+        Also returns what else was found: of a supervised model before its first step and after its last, the worse.
+        """
         outputs: list[np.ndarray] = []
+        starts: list[np.ndarray] = []
         first: TrainedModel | None = None
         for number, part in enumerate(self.split.parts, start=1):
             name = method if self.split.how == "held-out" else f"{method}-fold-{number}"
-            model = self.train(method, part, name, start)
+            model = self.train(method, part, name, continued=continued)
             first = first or model
-            images = self.data.dataset.images[torch.from_numpy(part)]
-            outputs.append(predict_logits(model.network, images, normalise=model.normalise).numpy())
+            inputs = self.stand.inputs(part)
+            outputs.append(predict_logits(model.network, inputs, normalise=model.normalise).numpy())
+            if model.start is not None and method == "supervised":
+                starts.append(predict_logits(model.start, inputs, normalise=model.normalise).numpy())
         assert first is not None
         logits = np.concatenate(outputs)
-        return EvaluationResult(logits, logits.argmax(1) != self.data.labels[self.split.positions], first)
+        wrong = self._wrong(logits)
+        if not starts:
+            return EvaluationResult(logits, wrong, first), {}
+        probe = np.concatenate(starts)
+        probe_wrong = self._wrong(probe)
+        both = {"probe": probe_wrong, "tuned": wrong}
+        if probe_wrong.sum() <= wrong.sum():
+            return EvaluationResult(probe, probe_wrong, first, untrained=True), both
+        return EvaluationResult(logits, wrong, first), both
 
-    def train(self, method: str, held_out: np.ndarray, name: str, start: ModelSpec | None) -> TrainedModel:
+    def _baselines(self) -> dict[str, np.ndarray]:
+        parts = [self.stand.baselines(part) for part in self.split.parts]
+        return {name: self._wrong(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+
+    def _wrong(self, logits: np.ndarray) -> np.ndarray:
+        return np.asarray(logits.argmax(1) != self.stand.data.labels[self.split.positions])
+
+    def train(self, method: str, held_out: np.ndarray, name: str, *, continued: bool) -> TrainedModel:
         """Train without the held-out photos.
 
         Raises:
             Interrupted: the callback stopped it; a checkpoint is saved.
         """
-        recipe = photo_recipe(self.plan, method, fingerprint=self.fingerprint, model=start)
+        folder = self.out / name
+        recipe = self.stand.recipe(method, held_out, folder, continued=continued)
         if not len(held_out):
             note = "Trained on every label: its errors are on images it was trained on, and estimate nothing."
             recipe = replace(recipe, deviations=(note,))
-        pace = Pace(steps=recipe.steps, seconds_per_step=self.plan.seconds_per_step[method], ends=self._end_of_next())
-        data, split = self.data.train_test(held_out)
-        folder = self.out / name
+        pace = Pace(
+            steps=recipe.steps, seconds_per_step=self.stand.plan.seconds_per_step[method], ends=self._end_of_next()
+        )
+        data, split = self.stand.train_test(held_out)
         with self.callback.on_run(name, recipe.steps) as callback:
             outcome = run(
                 recipe,
@@ -146,7 +181,8 @@ class CrossValidation:
             self.completed[name] = 1 - skipped / recipe.steps
         if pace.last_step_began is not None:
             self.overhead = time.perf_counter() - pace.last_step_began
-        return TrainedModel(state.predictor(recipe.method), state.normalise, outcome.record)
+        network = state.predictor(recipe.method)
+        return TrainedModel(network, state.normalise, outcome.record, self.stand.start(recipe))
 
     def _skipped(self) -> str:
         if not self.completed:
@@ -160,7 +196,8 @@ class CrossValidation:
 
     def _end_of_next(self) -> float:
         """When the next run's steps have to be done: it gets its planned share of the time that is left."""
-        costs = [self.plan.seconds_per_step[method] for method in self.plan.runs()[self.n_begun :]]
+        plan = self.stand.plan
+        costs = [plan.seconds_per_step[method] for method in plan.runs()[self.n_begun :]]
         self.n_begun += 1
         now = time.perf_counter()
         return now + max(0.0, self.ends - now) * costs[0] / sum(costs) - self.overhead

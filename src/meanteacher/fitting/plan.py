@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 
 from meanteacher.core import InputError
-from meanteacher.costs import Confident
-from meanteacher.data import Fixed, TrainTest
-from meanteacher.data.download import Progress
-from meanteacher.experiment import DataSpec, Recipe
 from meanteacher.files import write_json
 from meanteacher.formats import count
-from meanteacher.models import FastNetSpec, ModelSpec
-from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
-from meanteacher.views import PerChannel
+from meanteacher.models import FastNetSpec
 
 METHODS = ("supervised", "mean-teacher")
 FEWEST_STEPS = 60
@@ -29,12 +23,10 @@ _RESERVE = 0.08
 """Share of the time kept free, since the machine may be busier later than while it was measured."""
 _READINGS = 6
 """Steps of a short run whose time the vitals double, since they read the gradients of each cost."""
-_LABELLED_ROWS, ROWS = 96, 192
-"""Of a batch. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it ends no
-better than without any unlabelled ones."""
+ROWS = 192
+"""Of a batch of a network from scratch."""
 _MANY_LABELS = 1000
 """From here on labelled rows get the weak view: better with 4000 labels, worse with 300 (docs/experiments/fit.md)."""
-_COST = Confident(threshold=0.8, temperature=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +35,16 @@ class Plan:
 
     minutes: float
     size: int
-    width: float
     steps: int
     flip: bool
+    width: float = 0.0
+    """Of a network that is trained from scratch."""
+    backbone: str = ""
+    """The name of the pretrained network whose last layers are trained; empty from scratch."""
+    cut: int = 0
+    """How many of its first layers are frozen."""
+    n_views: int = 0
+    """Of each photo, for which the frozen layers are computed."""
     weak_labelled_view: bool = False
     """Whether labelled rows get no RandAugment; "gentle" in plan.json and fit.json."""
     threads: int = 1
@@ -68,10 +67,13 @@ class Plan:
         return [method for method in METHODS for _ in range(folds)] + [METHODS[-1]]
 
     def sentence(self) -> str:
-        threads = count(self.threads, "thread")
+        what = f"FastNet at width {self.width:g}"
+        if self.backbone:
+            what = f"the last layers of the pretrained network {self.backbone}, {count(self.n_views, 'view')} per image"
         return (
-            f"Training {len(self.runs())} networks for {self.steps:,} steps each (FastNet at width {self.width:g}, "
-            f"images of {self.size}x{self.size} pixels, {threads}): about {max(1, round(self.seconds / 60))} min."
+            f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
+            f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
+            f"{max(1, round(self.seconds / 60))} min."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -94,38 +96,6 @@ def image_size(shapes: np.ndarray | None, native: int | None = None) -> int:
         native = int(np.median(known.min(1))) if len(known) else 32
     assert native is not None
     return max((side for side in (32, 64, 96) if side <= native), default=32)
-
-
-@dataclass(frozen=True)
-class OwnPhotos:
-    """The source of a recipe on a user's own photos, identified by their contents; `fit` itself loads them."""
-
-    fingerprint: str
-
-    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        raise InputError("A recipe on one's own photos can only be run by meanteacher fit, which loads them.")
-
-
-def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec | None = None) -> Recipe:
-    """The fast recipe of a method for these photos. Both methods see the same number of labelled images per step.
-
-    `fingerprint` is that of the photos and labels; `model` is an earlier one to continue, instead of a new network.
-    """
-    rows = _LABELLED_ROWS if method == "supervised" else ROWS
-    return Recipe(
-        name=f"fit/{method}",
-        data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
-        model=model or plan.network,
-        method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
-        normalise=PerChannel(),
-        views=fast_views(plan.size, flip=plan.flip),
-        labelled_view=weak_labelled_view(plan.size, flip=plan.flip) if plan.weak_labelled_view else None,
-        batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
-        optim=fast_optim(plan.steps),
-        steps=plan.steps,
-        evaluate_every=max(1, plan.steps // 5),
-        seeds=(0,),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +151,95 @@ def make_plan(
         left = 60 * minutes * (1 - _RESERVE) - spent - len(runs) * overhead - prediction_seconds(cost, n_images)
         steps = max(1, int(left / per_step) - _READINGS)
         if not plans or steps >= FEW_STEPS:
+            plans.append(replace(plan, steps=steps, seconds=steps * per_step))
+    return plans[-1]
+
+
+SIZES = (96, 128, 160, 192, 224)
+"""Sides in pixels that photos may have for a pretrained network: larger ones take longer and are seen better."""
+REFERENCE_SIZE = 160
+"""Of the images whose speed is measured; the time grows like the area."""
+SMALL = 48
+"""Images of at most this side may be digits or letters, on which a network from scratch can be better."""
+_SMALL_SIZE = 160
+_FEATURES_SHARE = 0.4
+"""Of the time left, that computing features may take."""
+_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 2000), (150, 600)
+"""Times that a run sees every photo, and the fewest and most steps of a run, on the classifier or on more layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneSpeed:
+    """How fast this machine computes a pretrained network at its present load."""
+
+    threads: int
+    images_per_second: float
+    """Through all layers at `REFERENCE_SIZE`, by all threads."""
+    seconds_per_step: dict[int, dict[str, float]]
+    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it."""
+
+    def seconds(self, n_images: int, size: int) -> float:
+        return n_images / self.images_per_second * (size / REFERENCE_SIZE) ** 2
+
+
+def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, most: int) -> int:
+    """The largest side of photos at which two views of each, and the predictions, take their share of the seconds."""
+    allowed = [size for size in SIZES if size <= most] or [SIZES[0]]
+    return max((size for size in allowed if speed.seconds(3 * n_images, size) < _FEATURES_SHARE * seconds), default=allowed[0])
+
+
+def make_backbone_plan(
+    speed: BackboneSpeed,
+    *,
+    backbone: str,
+    minutes: float,
+    seconds: float,
+    overhead: float,
+    size: int,
+    flip: bool,
+    n_rounds: int,
+    n_images: int,
+    most_views: int,
+) -> Plan:
+    """The deepest cut, and as many views and steps as the time allows.
+
+    Args:
+        speed: of this machine
+        backbone: its name
+        minutes: of the whole fit
+        seconds: for the features and all runs; what the predictions take is left out already
+        overhead: seconds that each run takes in addition to its steps
+        size: of the photos
+        flip: whether they may be mirrored
+        n_rounds: as in `Plan`
+        n_images: of all photos
+        most_views: of each photo
+    """
+    n_views = max(1, min(most_views, int(_FEATURES_SHARE * seconds / speed.seconds(n_images, size))))
+    left = seconds - speed.seconds(n_views * n_images, size)
+    plans: list[Plan] = []
+    *_, last = cuts = sorted(speed.seconds_per_step)
+    for cut in reversed(cuts):
+        cost = speed.seconds_per_step[cut]
+        plan = Plan(
+            minutes=minutes,
+            size=size,
+            steps=1,
+            flip=flip,
+            backbone=backbone,
+            cut=cut,
+            n_views=n_views,
+            threads=speed.threads,
+            seconds_per_step=cost,
+            n_rounds=n_rounds,
+        )
+        runs = plan.runs()
+        per_step = sum(cost[method] for method in runs)
+        possible = int((left - len(runs) * overhead) / per_step) - _READINGS
+        fewest, most = _HEAD_STEPS if cut == last else _TAIL_STEPS
+        wanted = max(fewest, min(most, _PASSES * n_images // ROWS)) if cut == last else most
+        steps = max(1, min(wanted, possible))
+        if not plans or steps >= fewest:
             plans.append(replace(plan, steps=steps, seconds=steps * per_step))
     return plans[-1]
 

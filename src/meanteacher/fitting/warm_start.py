@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from meanteacher.classifier.bundle import Seen, load
 from meanteacher.classifier.manifest import read_manifest
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNetSpec
+from meanteacher.models import FastNetSpec, ModelSpec
 from meanteacher.report import read_fit
 
 
@@ -50,16 +50,51 @@ class EarlierFit:
     """What a new fit needs of an earlier one."""
 
     folder: Path
-    network: FastNetSpec
+    network: ModelSpec
     size: int
     sha256: str
     held_out: frozenset[str]
     """Names of the images that evaluated it and were not trained on; empty where it was evaluated with folds."""
     seen: Seen
     """The images it was trained on."""
+    backbone: str
+    """The pretrained network that it stands on; empty from scratch."""
+    cut: int
+    """How many of its first layers were frozen."""
 
     def continued(self, class_names: tuple[str, ...]) -> Continued:
+        assert isinstance(self.network, FastNetSpec)
         return Continued(network=self.network, start=str(self.folder), sha256=self.sha256, class_names=class_names)
+
+    def tail(self, class_names: tuple[str, ...]) -> dict[str, Tensor]:
+        """The weights behind the cut, and those of the classifier, `head.weight` and `head.bias`.
+
+        A class that the earlier model does not have starts as a new row.
+        """
+        old = load(self.folder)
+        layers = old.network
+        assert isinstance(layers, nn.Sequential)
+        tensors = layers[self.cut : -1].state_dict()
+        last = layers[-1].state_dict()
+        rows = [old.class_names.index(name) if name in old.class_names else None for name in class_names]
+        for name in ("weight", "bias"):
+            new = torch.zeros(len(class_names), *last[name].shape[1:])
+            for row, known in enumerate(rows):
+                if known is not None:
+                    new[row] = last[name][known]
+            tensors[f"head.{name}"] = new
+        # A cut network keeps its parameters' names; the tail counts its layers from 0.
+        return {_counted_from(name, self.cut): tensor.clone() for name, tensor in tensors.items()}
+
+
+def _counted_from(name: str, cut: int) -> str:
+    """The name of a parameter in a network that begins at the cut.
+
+    >>> _counted_from("16.project.0.weight", 16), _counted_from("head.bias", 16)
+    ('0.project.0.weight', 'head.bias')
+    """
+    layer, _, rest = name.partition(".")
+    return f"{int(layer) - cut}.{rest}" if layer.isdigit() else name
 
 
 def read_earlier_fit(folder: Path) -> EarlierFit:
@@ -68,13 +103,23 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
     Raises:
         InputError: it holds none, or a model that cannot be continued.
     """
-    held_out = frozenset(read_fit(folder)["held_out"])
+    content = read_fit(folder)
     # Loaded whole, so that a damaged model is refused now and not after minutes.
     seen = load(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
-    if not isinstance(manifest.spec, FastNetSpec):
+    backbone = (content.get("backbone") or {}).get("name", "")
+    if not backbone and not isinstance(manifest.spec, FastNetSpec):
         raise InputError(
-            f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet can be continued. "
-            "Train a new one, without start (--start)."
+            f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet or a network on a known "
+            "backbone can be continued. Train a new one, without start (--start)."
         )
-    return EarlierFit(folder, manifest.spec, manifest.size, manifest.sha256, held_out, seen)
+    return EarlierFit(
+        folder,
+        manifest.spec,
+        manifest.size,
+        manifest.sha256,
+        frozenset(content["held_out"]),
+        seen,
+        backbone,
+        int(content["plan"].get("cut", 0)),
+    )

@@ -1,6 +1,6 @@
 """Normalisation of images, fitted to the training images and the same for every role."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,6 +77,11 @@ class PerChannel:
         mean = origin[:, 0] + offset
         shape = (1, -1, *[1] * (images.ndim - 2))
         return _PerChannelModule(mean.float().view(shape), deviation.float().view(shape))
+
+
+def per_channel(mean: Sequence[float], deviation: Sequence[float]) -> nn.Module:
+    """The module of `PerChannel` for known statistics of images with values in [0, 1]."""
+    return _PerChannelModule(*(torch.tensor(values).view(1, -1, 1, 1) for values in (mean, deviation)))
 
 
 def _by_channel(images: Tensor) -> Tensor:

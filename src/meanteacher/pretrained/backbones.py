@@ -178,7 +178,7 @@ def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str)
         trained_on=trained_on,
         title=lite.title,
         # Behind the last block at 1/16 of the resolution; behind all blocks, the last convolution and the mean.
-        cuts=(1 + sum(n_blocks[:5]), 1 + sum(n_blocks) + 2),
+        cuts=(1 + sum(n_blocks[:-1]), 1 + sum(n_blocks) + 2),
         n_features=N_FEATURES,
     )
 

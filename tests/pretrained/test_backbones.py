@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backbone_support import SIZE, images, published, weights_file, with_timm, with_torchvision
 from meanteacher import backbones
-from meanteacher.backbones import Backbone, MissingBackboneError, find_backbone
+from meanteacher.pretrained.backbones import Backbone, MissingBackboneError, find_backbone
 from meanteacher.core import InputError, Problem
 from meanteacher.experiment.describe import describe
 from meanteacher.models import LiteSpec
@@ -50,20 +50,19 @@ def test_features_are_those_of_the_published_network(name: str, size: int):
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("name", "n_channels"), [("lite0", 112), ("lite2", 120)])
+@pytest.mark.parametrize(("name", "n_channels"), [("lite0", 192), ("lite2", 208)])
 @pytest.mark.parametrize("size", [96, 160])
-def test_cuts_are_at_a_sixteenth_of_the_resolution_and_at_the_pooled_features(name: str, n_channels: int, size: int):
+def test_cuts_are_before_the_last_block_and_at_the_pooled_features(name: str, n_channels: int, size: int):
     backbone = find_backbone(name)
     network = backbone.network()
     middle, last = backbone.cuts
     with torch.no_grad():
         features = network[:middle](images(size).float())
         pooled = network[middle:last](features)
-    assert features.shape == (2, n_channels, size // 16, size // 16)
+    assert features.shape == (2, n_channels, size // 32, size // 32)
     assert pooled.shape == (2, 1280)
-    # The next block is the first at 1/32.
-    assert network[middle](features).shape[-1] == size // 32
-    assert last == len(network)
+    # The block, the last convolution and the mean.
+    assert last == len(network) == middle + 3
 
 
 @pytest.mark.parametrize("name", LITES)

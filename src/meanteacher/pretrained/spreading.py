@@ -1,0 +1,129 @@
+"""Linear classifiers and label spreading on the features of a pretrained network: baselines, and starts of training."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.semi_supervised import LabelSpreading
+
+from meanteacher.core import UNLABELLED
+
+Floats = NDArray[np.float32]
+
+_DIMENSIONS = 128
+"""Of the space in which neighbours are found: as good as all of them, in a tenth of the time."""
+_NEIGHBOURS = 20
+_ALPHA = 0.95
+"""How much of a photo's distribution comes from its neighbours rather than from its own label."""
+_KEPT = 0.5
+"""Of the photos of each spread label, the share whose label is certain enough to start from."""
+_STRENGTH = 10.0
+"""Inverse of the regularisation of a linear classifier, for features of unit length on average."""
+
+
+class NeighbourSpace:
+    """Where photos of one kind are nearer to each other than in the features themselves.
+
+    The root evens out the few large features, and the mean is what all photos share.
+
+    Args:
+        features: [n, D], of the photos that are trained on
+    """
+
+    def __init__(self, features: Floats) -> None:
+        rooted = self._rooted(features)
+        self._pca = PCA(min(_DIMENSIONS, *rooted.shape), svd_solver="randomized", random_state=0).fit(rooted)
+
+    def __call__(self, features: Floats) -> Floats:
+        """[n, D] -> [n, at most 128], each of unit length."""
+        return _unit_length(self._pca.transform(self._rooted(features)))
+
+    @staticmethod
+    def _rooted(features: Floats) -> Floats:
+        return _unit_length(np.sign(features) * np.sqrt(np.abs(features)))
+
+
+def _unit_length(rows: NDArray[Any]) -> Floats:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadLabels:
+    """Labels that have spread to the neighbours of the labelled photos, and on to theirs."""
+
+    model: Any
+    distributions: Floats
+    """[n, n_classes], of the photos given."""
+
+    def predict(self, space: Floats) -> Floats:
+        """[n, n_classes] for photos that no label has spread to: the mean over their neighbours among those given."""
+        return np.asarray(self.model.predict_proba(space), dtype=np.float32)
+
+
+def spread_labels(space: Floats, labels: NDArray[np.int64]) -> SpreadLabels:
+    """Label spreading (Zhou et al. 2004) over the graph of nearest neighbours.
+
+    Args:
+        space: [n, d], from `NeighbourSpace`
+        labels: [n], `UNLABELLED` where unknown; every class has a labelled photo
+    """
+    model = LabelSpreading(kernel="knn", n_neighbors=min(_NEIGHBOURS, len(space) - 1), alpha=_ALPHA, max_iter=100)
+    with warnings.catch_warnings():
+        # A hundred rounds are enough; a photo without any labelled one in reach has no distribution.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        model.fit(space, labels)
+    # A class with more labels spreads more: each class gets the same mass.
+    mass = model.label_distributions_ / model.label_distributions_.sum(0).clip(1e-12)
+    total = mass.sum(1, keepdims=True)
+    distributions = np.where(total > 0, mass / total.clip(1e-12), 1 / mass.shape[1])
+    model.label_distributions_ = distributions
+    return SpreadLabels(model, distributions.astype(np.float32))
+
+
+def certain_labels(spread: SpreadLabels, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n], the labels given, and of the spread labels of each class the half that is most certain."""
+    found, certainty = spread.distributions.argmax(1), spread.distributions.max(1)
+    certain = np.full(len(labels), UNLABELLED)
+    for k in range(spread.distributions.shape[1]):
+        of_class = np.flatnonzero((found == k) & (labels == UNLABELLED))
+        most = of_class[np.argsort(-certainty[of_class], kind="stable")]
+        certain[most[: round(_KEPT * len(most))]] = k
+    return np.where(labels == UNLABELLED, certain, labels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearClassifier:
+    """A matrix and an offset: logits = features @ weight.T + bias."""
+
+    weight: Floats
+    """[n_classes, D]"""
+    bias: Floats
+
+    def logits(self, features: Floats) -> Floats:
+        return features @ self.weight.T + self.bias
+
+
+def linear_classifier(features: Floats, labels: NDArray[np.int64], n_classes: int) -> LinearClassifier:
+    """Logistic regression in which every class weighs the same; rows without a label are left out.
+
+    Args:
+        features: [n, D]
+        labels: [n], of which every class has one
+        n_classes: the number of classes
+    """
+    known = labels != UNLABELLED
+    length = float(np.linalg.norm(features[known], axis=1).mean()) or 1.0
+    model = LogisticRegression(C=_STRENGTH, class_weight="balanced", max_iter=300)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(features[known] / length, labels[known])
+    weight, bias = model.coef_ / length, model.intercept_
+    if n_classes == 2:  # scikit-learn keeps one row for two classes
+        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    return LinearClassifier(weight.astype(np.float32), bias.astype(np.float32))
