@@ -114,6 +114,11 @@ def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch)
 
 
 @of_models
+def folded_normalisation_loses_its_shift(patch: Patch) -> None:
+    rewrite(patch, onnx_graph._fold, "* scale + shift", "* scale")
+
+
+@of_models
 def colours_of_photos_to_predict_are_in_another_order(patch: Patch) -> None:
     rewrite(patch, predict.classify, "images.pixels(k, size)", "images.pixels(k, size)[..., ::-1]")
 
