@@ -104,7 +104,7 @@ class _Writer(TorchDispatchMode):
     """Notes every operation of a pass as a node of an ONNX graph, after torch has reduced it to one of few."""
 
     def __init__(self, module: nn.Module, given: Tensor, input_name: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.constants: dict[str, NDArray[Any]] = {}
         self.result: Tensor
         """Of the operation that is being written."""
@@ -273,6 +273,9 @@ _WRITERS: dict[str, Callable[..., str | tuple[str, ...]]] = {
     "leaky_relu.default": lambda w, x, slope: w.add("LeakyRelu", x, alpha=float(slope)),
     "hardtanh.default": lambda w, x, low, high: w.add("Clip", x, low, high),
     "clamp_min.default": lambda w, x, low: w.add("Clip", x, low),
+    "sigmoid.default": lambda w, x: w.add("Sigmoid", x),
+    "hardsigmoid.default": lambda w, x: w.add("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+    "hardswish.default": lambda w, x: w.add("HardSwish", x),
     "silu.default": lambda w, x: w.add("Mul", x, w.add("Sigmoid", x)),
     "rsqrt.default": lambda w, x: w.add("Reciprocal", w.add("Sqrt", x)),
     "_softmax.default": lambda w, x, axis, _: w.add("Softmax", x, axis=axis),
