@@ -20,8 +20,8 @@ _TRAINING = _FOUNDATION | _PARTS | {"methods", "evaluate", "train"}
 MAY_IMPORT = {
     **{part: set() for part in _FOUNDATION},
     "devices": {"core"},
+    "inference": _FOUNDATION,
     **dict.fromkeys(_PARTS, _FOUNDATION),
-    "backbones": _FOUNDATION | {"models", "views"},
     "methods": _FOUNDATION | {"schedules", "costs", "teacher"},
     "evaluate": _FOUNDATION | {"data"},
     "train": _FOUNDATION | {"evaluate"},
@@ -30,8 +30,9 @@ MAY_IMPORT = {
     "api": _TRAINING | {"experiment", "recipes"},
     "photos": _FOUNDATION,
     "report": {"core", "files", "formats"},
-    "classifier": _TRAINING | {"backbones", "photos"},
-    "fitting": _TRAINING | {"backbones", "experiment", "recipes", "photos", "classifier", "report"},
+    "pretrained": _TRAINING | {"inference", "experiment"},
+    "classifier": _TRAINING | {"inference", "photos"},
+    "fitting": _TRAINING | {"inference", "experiment", "recipes", "photos", "classifier", "pretrained", "report"},
     "label": _FOUNDATION | {"photos", "classifier", "fitting"},
     "cli": _TRAINING | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label"},
 }

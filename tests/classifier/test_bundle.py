@@ -4,6 +4,8 @@ import dataclasses
 import json
 import pickle
 import re
+import sys
+import types
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import Conv13Spec, FastNetSpec, ModelSpec, WideResNetSpec
+from meanteacher.models import Conv13Spec, ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
 from meanteacher.photos.duplicates import digest
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
@@ -81,6 +83,7 @@ def refused(folder: Path, words: str) -> None:
         (FAST, PerImage()),
         (FAST, Zca(contrast=True, epsilon=0.1)),
         (WideResNetSpec(depth=10, widen=1, outputs=2), PerChannel()),
+        (LiteSpec(width=0.25, depth=0.5), PerChannel()),
     ],
     ids=repr,
 )
@@ -206,7 +209,9 @@ def test_network_that_is_not_of_its_spec_is_not_saved(tmp_path: Path):
     with pytest.raises(InputError, match="do not fit"):
         dataclasses.replace(made(), spec=FastNetSpec(width=0.25)).save(tmp_path / "model")
     for spec in (Conv13Spec(), None):
-        with pytest.raises(InputError, match=r"cannot be saved with a model, which holds one of FastNet, WideResNet"):
+        with pytest.raises(
+            InputError, match=r"cannot be saved with a model, which holds one of FastNet, WideResNet, Eff"
+        ):
             dataclasses.replace(made(), spec=spec).save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
@@ -286,17 +291,32 @@ def test_missing_part_is_named(key: str, saved: Path):
     refused(saved, f"model.json is damaged: '{key}' is missing")
 
 
+def external(**changes: object) -> dict[str, Any]:
+    return {"kind": "External", "fields": {"library": "timm", "name": "resnet18", "outputs": 1} | changes}
+
+
 BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another format": (lambda c: c.update(format="x"), "does not describe a model of meanteacher"),
     "another schema": (lambda c: c.update(schema=2), "has schema 2, this version reads 1"),
     "unknown kind": (
         lambda c: c["network"].update(kind="os.system"),
-        "'os.system' is none of FastNet, WideResNet",
+        "'os.system' is none of FastNet, WideResNet, EfficientNetLite, External",
     ),
     "kind of another type": (lambda c: c["network"].update(kind=["FastNet"]), "unhashable"),
     "unknown normaliser": (lambda c: c["normalise"].update(kind="Exec"), "'Exec' is none of PerChannel, PerImage, Zca"),
     "unknown field": (lambda c: c["network"]["fields"].update(depht=3), "unexpected keyword argument 'depht'"),
     "field of another type": (lambda c: c["network"]["fields"].update(width="1"), "width is a number"),
+    "text in another network": (
+        lambda c: c["network"]["fields"].update(name="x"),
+        "unexpected keyword argument 'name'",
+    ),
+    "another library": (lambda c: c.update(network=external(library="os")), "library is a text like timm|torchvision"),
+    "library of another type": (lambda c: c.update(network=external(library=3)), "library is a text"),
+    "name with a blank": (lambda c: c.update(network=external(name="a b")), "name is a text like"),
+    "name on two lines": (lambda c: c.update(network=external(name="resnet18\n")), "name is a text like"),
+    "long name": (lambda c: c.update(network=external(name="a" * 101)), "name is a text like"),
+    "no name": (lambda c: c.update(network=external(name="")), "name is a text like"),
+    "text for a number": (lambda c: c.update(network=external(outputs="1")), "outputs is a number"),
     "fields of another type": (lambda c: c["network"].update(fields=[1]), "does not describe a model that can be used"),
     "network of another type": (lambda c: c.update(network="FastNet"), "does not describe a model that can be used"),
     "normaliser of another type": (lambda c: c.update(normalise=["PerChannel"]), "does not describe a model"),
@@ -363,6 +383,54 @@ def test_weights_that_do_not_fit_are_refused(what: str, saved: Path):
     change(tensors)
     replace_weights(saved, safetensors.save(tensors))
     refused(saved, words)
+
+
+class OfTimm(nn.Module):
+    """With an operation that only torch computes."""
+
+    def __init__(self, n_channels: int, n_logits: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(n_channels, 4, 3, stride=2), nn.BatchNorm2d(4), nn.GELU())
+        self.fc = nn.Linear(4, n_logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.features(x).mean((2, 3)))
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """A stand-in for timm; whether pretrained weights were asked for, at each call."""
+    asked: list[bool] = []
+
+    def create_model(name: str, *, pretrained: bool, in_chans: int, num_classes: int) -> nn.Module:
+        asked.append(pretrained)
+        return OfTimm(in_chans, num_classes)
+
+    module = types.ModuleType("timm")
+    module.list_models = lambda: ["resnet18"]
+    module.create_model = create_model
+    monkeypatch.setitem(sys.modules, "timm", module)
+    return asked
+
+
+def test_network_of_another_library_is_saved_and_read(timm: list[bool], tmp_path: Path):
+    model = made(ExternalSpec(library="timm", name="resnet18"))
+    loaded = load(model.save(tmp_path / "model"))
+    assert (loaded.spec, set(timm)) == (model.spec, {False})
+    for name, tensor in state(model).items():
+        assert torch.equal(state(loaded)[name], tensor), name
+    squares = images(5).permute(0, 2, 3, 1).numpy()
+    expected = model.module()(images(5)).detach()
+    np.testing.assert_allclose(loaded.predict_proba(squares, device="cpu"), expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("timm")
+def test_library_that_is_missing_or_has_no_such_network_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = made(ExternalSpec(library="timm", name="resnet18")).save(tmp_path / "model")
+    rewrite(folder, lambda c: c.update(network=external(name="resnet34")))
+    refused(folder, "has a network of another library. timm has no classification network 'resnet34'. Did you mean")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    refused(folder, "model.json has a network of another library. timm cannot be imported")
 
 
 def test_network_is_not_built_before_its_weights_are_seen(saved: Path, monkeypatch: pytest.MonkeyPatch):

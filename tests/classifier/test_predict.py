@@ -239,19 +239,32 @@ def test_image_reaches_the_network_upright(photos: Path):
     torch.testing.assert_close(chunk.probabilities, model.module()(torch.from_numpy(images.copy())))
 
 
+class Watched(nn.Module):
+    """An operation that is left to torch, and the number of threads that torch has for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+
+    def __deepcopy__(self, memo: object) -> "Watched":
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 2:
+            self.threads.add(torch.get_num_threads())
+        return x.erf()
+
+
 @pytest.mark.usefixtures("two_threads")
-def test_each_thread_has_the_network_to_itself(photos: Path):
-    threads = set()
-
-    class Watched(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            threads.add(torch.get_num_threads())
-            return x
-
+def test_network_that_torch_computes_gives_the_same_and_has_one_thread(photos: Path):
+    watched = Watched()
     model = colour_model()
-    model.normalise.register_forward_pre_hook(lambda module, x: Watched()(x) and None)
-    list(prediction.classify(model, as_images(photos)))
-    assert threads == {1}
+    (expected,) = prediction.classify(model, as_images(photos))
+    other = dataclasses.replace(model, network=nn.Sequential(model.network, watched).eval())
+    (chunk,) = prediction.classify(other, as_images(photos))
+    assert watched.threads == {1}
+    logits = expected.probabilities.log() * model.temperature
+    assert chunk.probabilities.argmax(1).tolist() == logits.argmax(1).tolist()
 
 
 @pytest.fixture

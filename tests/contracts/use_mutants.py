@@ -4,6 +4,7 @@ import numpy as np
 from catalogue import Catalogue, Patch, replace, rewrite
 
 from meanteacher.classifier import bundle, evaluate, export, manifest, predict
+from meanteacher.inference import onnx_graph
 from meanteacher.label import page, session
 from meanteacher.photos import cache, decode, find, tables
 
@@ -109,7 +110,12 @@ def probabilities_have_no_temperature(patch: Patch) -> None:
 
 @of_models
 def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch) -> None:
-    replace(patch, predict._has_negative_scale, lambda norm: False)
+    replace(patch, onnx_graph._has_negative, lambda scale: False)
+
+
+@of_models
+def folded_normalisation_loses_its_shift(patch: Patch) -> None:
+    rewrite(patch, onnx_graph._fold, "* scale + shift", "* scale")
 
 
 @of_models

@@ -207,7 +207,8 @@ class Classifier:
         examples/predict_with_onnx.py follows them.
 
         Raises:
-            InputError: the extra `onnx` is not installed, `path` exists or cannot be written, or the two differ.
+            InputError: `path` exists or cannot be written, the two differ, or a network of another library has an
+                operation that cannot be written as ONNX.
         """
         return export_onnx(self, Path(path), overwrite=overwrite)
 

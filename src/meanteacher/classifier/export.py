@@ -1,20 +1,18 @@
 """A model for programs without Python: one ONNX file from bytes to probabilities."""
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.files import write_atomic
+from meanteacher.inference.compute import Compute, session
+from meanteacher.inference.onnx_graph import UnsupportedError, imported, to_onnx
 from meanteacher.photos.decode import BACKGROUND, FILTER, REDUCING_GAP
 
 if TYPE_CHECKING:
@@ -35,15 +33,14 @@ _N_RANDOM = 64
 
 def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
     """Write the model as ONNX: see `Classifier.export`."""
-    onnx, onnxruntime = _imported("onnx"), _imported("onnxruntime")
-    _imported("onnxscript")
+    onnx = imported("onnx")
     if out.is_dir() or (out.exists() and not overwrite):
         raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
     exported = _exported(model)
     onnx.helper.set_model_props(exported, {key: json.dumps(value) for key, value in metadata(model).items()})
     onnx.checker.check_model(exported, full_check=True)
     data = exported.SerializeToString()
-    _compare(model, onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]))
+    _compare(model, session(data))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, data)
@@ -74,32 +71,19 @@ def metadata(model: "Classifier") -> dict[str, Any]:
 
 
 def _exported(model: "Classifier") -> Any:
-    images = torch.zeros(2, 3, model.size, model.size, dtype=torch.uint8)
-    with _quiet():
-        program = torch.onnx.export(
-            model.module(),
-            (images,),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim("N")},),
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None
-    exported = program.model_proto
-    graph = exported.graph
-    # The exporter notes the line of source code behind each operation, with paths of this machine.
-    for noted in (graph, *graph.node, *graph.value_info, *graph.input, *graph.output):
-        del noted.metadata_props[:]
-        noted.doc_string = ""
-    return exported
+    try:
+        return to_onnx(model.module(), (3, model.size, model.size), np.uint8, input_name=INPUT, output_name=OUTPUT)
+    except UnsupportedError as error:
+        raise InputError(
+            f"This model cannot be exported: {error}. All networks of meanteacher itself can, and predict takes any."
+        ) from error
 
 
-def _compare(model: "Classifier", session: Any) -> None:
+def _compare(model: "Classifier", compute: Compute) -> None:
     images = _trial_images(model.size)
     with torch.inference_mode():
         expected = model.module()(images)
-    got = torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
+    got = torch.from_numpy(compute(images.numpy()))
     difference, n_other = float("inf"), len(images)
     if got.shape == expected.shape:
         difference = float((got - expected).abs().max())
@@ -126,27 +110,3 @@ def _trial_images(size: int) -> Tensor:
     edges[6] = torch.linspace(0, 255, size).to(torch.uint8)
     edges[7, :, size // 2, size // 2] = 255
     return torch.cat([noise, edges])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter warns about its own code, and that torchvision is missing, which is not needed."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r".*LeafSpec", category=FutureWarning)
-            yield
-    finally:
-        log.setLevel(level)
-
-
-def _imported(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"Exporting needs packages that are not installed ({error}). "
-            "Install them with: pip install 'meanteacher[onnx]'"
-        ) from error

@@ -1,12 +1,14 @@
 """model.json, the description of a model: written, read, and checked before anything in it is used.
 
-The file may have been written by anyone. A kind is looked up in a plain dict and its fields are numbers within bounds;
-nothing is imported by name. The network is first built without memory, on torch's meta device, to know the
-shapes that the weights must have: nothing of their size is allocated before the file has shown that it holds them.
+The file may have been written by anyone. A kind is looked up in a plain dict, and its fields are numbers within bounds.
+Only a network of timm or torchvision has a name, which that library looks up among its own. The network is first built
+without memory, on torch's meta device, to know the shapes that the weights must have: nothing of their size is
+allocated before the file has shown that it holds them.
 """
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models import FastNetSpec, ModelSpec, WideResNetSpec
+from meanteacher.models import ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 if TYPE_CHECKING:
@@ -27,13 +29,20 @@ FORMAT = "meanteacher-model"
 SCHEMA = 1
 AGAIN = "Get the model again, or fit it again."
 
-NETWORKS: dict[str, type[Any]] = {"FastNet": FastNetSpec, "WideResNet": WideResNetSpec}
+NETWORKS: dict[str, type[Any]] = {
+    "FastNet": FastNetSpec,
+    "WideResNet": WideResNetSpec,
+    "EfficientNetLite": LiteSpec,
+    "External": ExternalSpec,
+}
 NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}
 
 _N_CHANNELS = 3
 _SIZES = (8, 1024)
 _MAX_FIELD = 1000
 """No network of this package has a thousand layers, or is a thousand times as wide."""
+_TEXTS = {"library": r"timm|torchvision", "name": r"[A-Za-z0-9_.:/-]{1,100}"}
+"""The fields that are not numbers."""
 _MAX_WEIGHTS = 1 << 31
 _MAX_IMAGES = 1 << 27
 _MAX_TEXT = 1 << 24
@@ -122,6 +131,8 @@ class Manifest:
             with torch.random.fork_rng(devices=[]), torch.device(device):
                 return self.spec.build(problem)
         except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+            if isinstance(error, InputError) and isinstance(self.spec, ExternalSpec):
+                raise InputError(f"{self.path} has a network of another library. {error}") from error
             reason = str(error).partition("\n")[0]
             raise self._error(f"its network {self.spec} cannot be built ({reason})") from error
 
@@ -219,7 +230,15 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _value(kinds: Mapping[str, type[Any]], kind: str, fields: Mapping[str, Any]) -> Any:
     if kind not in kinds:
         raise ValueError(f"its kind {kind!r} is none of {', '.join(kinds)}")
-    return kinds[kind](**{name: _number(name, value, -_MAX_FIELD, _MAX_FIELD) for name, value in fields.items()})
+    return kinds[kind](**{name: _field(name, value) for name, value in fields.items()})
+
+
+def _field(name: str, value: Any) -> Any:
+    if name not in _TEXTS:
+        return _number(name, value, -_MAX_FIELD, _MAX_FIELD)
+    if not isinstance(value, str) or not re.fullmatch(_TEXTS[name], value):
+        raise ValueError(f"{name} is a text like {_TEXTS[name]}, not {str(value)[:40]!r}")
+    return value
 
 
 def _number(name: str, value: Any, low: float, high: float, *, whole: bool = False) -> Any:

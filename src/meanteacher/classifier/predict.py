@@ -1,12 +1,11 @@
 """The prediction engine: any number of images through a model in constant memory, and predictions.csv."""
 
-import copy
 import csv
 import io
 import reprlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch import Tensor, nn
 
 from meanteacher.classifier.images import Images, ImagesLike, as_images
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
+from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.decode import UnreadableError
 from meanteacher.photos.duplicates import digest
@@ -46,52 +45,6 @@ class ClassifierModule(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits = class_output(self.network(to_channels_last(self.normalise(images))))
         return torch.softmax(logits / self.temperature, 1)
-
-
-def folded(network: nn.Module) -> nn.Module:
-    """A network with the same output up to rounding, its batch normalisations folded into the convolutions before them.
-
-    In evaluation mode a batch normalisation is a scale and a shift per channel, which the convolution can apply itself.
-    A max pooling between the two does not matter as long as no scale is negative. The given network is not changed.
-    """
-    traced = fx.symbolic_trace(network)
-    calls: dict[object, list[fx.Node]] = {}
-    for node in traced.graph.nodes:
-        calls.setdefault(node.target, []).append(node)
-    for node in list(traced.graph.nodes):
-        norm = _module(traced, node)
-        if not isinstance(norm, nn.BatchNorm2d) or norm.running_var is None:
-            continue
-        before = _only_input(node)
-        if isinstance(_module(traced, before), nn.MaxPool2d) and not _has_negative_scale(norm):
-            before = _only_input(before)
-        conv = _module(traced, before)
-        if not isinstance(conv, nn.Conv2d) or before is None or len(calls[before.target]) > 1:
-            continue
-        merged = fuse_conv_bn_eval(conv, norm)
-        merged.weight.data = to_channels_last(merged.weight.data)
-        traced.set_submodule(str(before.target), merged)
-        node.replace_all_uses_with(node.args[0])
-        traced.graph.erase_node(node)
-    traced.recompile()
-    return traced.eval()
-
-
-def _module(traced: fx.GraphModule, node: fx.Node | None) -> nn.Module | None:
-    if node is None or node.op != "call_module":
-        return None
-    return traced.get_submodule(str(node.target))
-
-
-def _only_input(node: fx.Node | None) -> fx.Node | None:
-    """The node whose output is used here and nowhere else."""
-    before = node.args[0] if node else None
-    return before if isinstance(before, fx.Node) and len(before.users) == 1 else None
-
-
-def _has_negative_scale(norm: nn.BatchNorm2d) -> bool:
-    """Whether it turns the largest value of some channel into the smallest."""
-    return norm.affine and bool((norm.weight < 0).any())
 
 
 _CHUNK = 128
@@ -128,13 +81,10 @@ def classify(
     """
     index = range(len(images)) if index is None else index
     size = model.size
-    # A copy, because a module is moved in place, and a folded network shares layers with the given one.
-    classifier = copy.deepcopy(model.module())
-    classifier.network = folded(classifier.network)
-    classifier.to(device)
+    compute = computing(model.module(), (3, size, size), np.uint8, device)
 
     def work(chunk: Sequence[int]) -> Chunk:
-        # Channels last, as files are decoded: the network is fastest in this layout.
+        # Channels last, as files are decoded.
         pixels = np.zeros((len(chunk), size, size, 3), np.uint8)
         unreadable = {}
         for row, k in enumerate(chunk):
@@ -142,13 +92,12 @@ def classify(
                 pixels[row] = images.pixels(k, size)
             except UnreadableError as error:
                 unreadable[row] = str(error)
-        with torch.inference_mode():
-            batch = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
-            digests = [digest(image.transpose(2, 0, 1)) for image in pixels] if with_digests else []
-            return Chunk(chunk, classifier(batch).cpu(), unreadable, digests)
+        batch = pixels.transpose(0, 3, 1, 2)
+        digests = [digest(image) for image in batch] if with_digests else []
+        return Chunk(chunk, torch.from_numpy(compute(batch)), unreadable, digests)
 
     length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
-    with _threads() as (pool, n_threads):
+    with one_network_per_thread() as (pool, n_threads):
         waiting: deque[Future[Chunk]] = deque()
         for start in range(0, len(index), length):
             waiting.append(pool.submit(work, index[start : start + length]))
@@ -157,20 +106,6 @@ def classify(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-@contextmanager
-def _threads() -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """As many threads as torch would use within one network, each of which computes a network alone."""
-    n = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            try:
-                yield pool, n
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-    finally:
-        torch.set_num_threads(n)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

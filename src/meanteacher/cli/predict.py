@@ -118,7 +118,7 @@ def export(
     model: ModelArgument,
     onnx: Annotated[
         bool,
-        typer.Option("--onnx", help="The format; ONNX is the only one. Needs the extra `onnx`.", show_default=False),
+        typer.Option("--onnx", help="The format; ONNX is the only one.", show_default=False),
     ] = True,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.onnx"),
     overwrite: OverwriteOption = False,

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from meanteacher.classifier.predict import one_network_per_thread
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, step_seconds
@@ -27,7 +26,7 @@ from meanteacher.fitting.plan import (
     photo_recipe,
 )
 from meanteacher.fitting.stands import trial_seconds
-from meanteacher.inference.compute import computing
+from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.pretrained.backbones import Backbone
 
 REFUSAL_SECONDS = 12.0

@@ -15,6 +15,7 @@ from meanteacher.fitting.budget import Pace, Timing
 from meanteacher.fitting.config import FitCallback
 from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit
+from meanteacher.fitting.stands import Stand
 from meanteacher.formats import percent
 from meanteacher.train import Alarm, Callback, LogEntry
 

@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.classifier.predict import one_network_per_thread
 from meanteacher.core import Augment, InputError, Interrupted
 from meanteacher.devices import CPU
 from meanteacher.files import write_json
-from meanteacher.inference.compute import computing
+from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Crop, Cutout, Flip, RandAugment
 

@@ -1,0 +1,1 @@
+"""Networks that only predict: onnxruntime computes them on a CPU, torch elsewhere."""

@@ -1,0 +1,338 @@
+"""A module as an ONNX graph.
+
+It is written from the operations that a pass through the module calls. This takes a fraction of a second, and
+torch's own exporter takes many seconds.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from meanteacher.core import InputError
+
+_OPSET, _IR = 18, 8
+"""Old enough for programs that are seldom updated."""
+_N = 2
+"""Inputs in the recorded pass: not one, because an axis of one is stretched to any size."""
+_MAX_BYTES = 1 << 30
+"""An ONNX file holds at most 2 GB, and several copies of the weights exist while it is written."""
+
+
+class UnsupportedError(Exception):
+    """The module cannot be written as ONNX here; torch can still compute it."""
+
+
+def imported(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise InputError(f"{package} cannot be imported ({error}). Install it with: pip install {package}") from error
+
+
+def to_onnx(
+    module: nn.Module,
+    shape: Sequence[int],
+    dtype: type[np.generic],
+    *,
+    input_name: str = "input",
+    output_name: str = "output",
+) -> Any:
+    """The module as an `onnx.ModelProto`, from a batch [N, *shape] of any size to the output.
+
+    Batch normalisations are folded into the convolutions before them, and zeros around an image into their padding.
+
+    Args:
+        module: in evaluation mode, with one input and one output
+        shape: of an input, such as (3, size, size)
+        dtype: of the inputs, np.uint8 or np.float32
+        input_name: in the graph
+        output_name: in the graph
+
+    Raises:
+        UnsupportedError: says which operation cannot be written.
+    """
+    onnx = imported("onnx")
+    given = torch.zeros(_N, *shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+    writer = _Writer(module, given, input_name)
+    with torch.no_grad(), writer:
+        result = module(given)
+    nodes = _fold(writer.needed_by(result, output_name), writer.constants)
+    used = {name for node in nodes for name in node.inputs}
+    constants = {name: array for name, array in writer.constants.items() if name in used}
+    if (n_bytes := sum(array.nbytes for array in constants.values())) > _MAX_BYTES:
+        raise UnsupportedError(f"its weights take {n_bytes:,} bytes")
+
+    def described(name: str, kind: type[np.generic], of_one: Sequence[int]) -> Any:
+        number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        return onnx.helper.make_tensor_value_info(name, number, ["N", *of_one])
+
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(node.op, node.inputs, [node.output], **node.attributes) for node in nodes],
+        "meanteacher",
+        [described(input_name, dtype, shape)],
+        [described(output_name, np.float32, result.shape[1:])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opset = onnx.helper.make_opsetid("", _OPSET)
+    return onnx.helper.make_model(graph, producer_name="meanteacher", opset_imports=[opset], ir_version=_IR)
+
+
+@dataclass
+class _Node:
+    op: str
+    inputs: list[str]
+    output: str
+    attributes: dict[str, Any]
+
+
+_UNKNOWN = "?"
+"""Begins the name of an operation that cannot be written, which matters only where the output depends on it."""
+
+_Value = Tensor | NDArray[Any] | str | float
+
+
+class _Writer(TorchDispatchMode):
+    """Notes every operation of a pass as a node of an ONNX graph, after torch has reduced it to one of few."""
+
+    def __init__(self, module: nn.Module, given: Tensor, input_name: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.constants: dict[str, NDArray[Any]] = {}
+        self.result: Tensor
+        """Of the operation that is being written."""
+        self._weights = {id(weight) for weight in (*module.parameters(), *module.buffers())}
+        # A pass frees tensors as it goes, and others take their ids.
+        self._names = WeakIdKeyDictionary({given: input_name})
+        self._shared = WeakIdKeyDictionary()
+        """Tensors that have their memory in common with others."""
+        self._nodes: list[_Node] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: to tell torch's compiler to ignore this class would import it, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        others = func._schema.arguments[len(args) :]
+        self._write(func, [*args, *(kwargs.get(other.name, other.default_value) for other in others)], result)
+        return result
+
+    def _write(self, function: Any, args: Sequence[Any], result: Any) -> None:
+        results = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, Tensor)]
+        if not results:
+            return
+        # x.relu_() gives what x.relu() gives, and x stands for it from then on.
+        name = f"{function.overloadpacket.__name__.rstrip('_')}.{function._overloadname}"
+        self.result = results[0]
+        if function._schema.is_mutable and self.result in self._shared:
+            raise UnsupportedError(f"it uses {name} in place, where other tensors have the same memory")
+        try:
+            if name not in _WRITERS or self.result.dtype is not torch.float32:
+                raise UnsupportedError(str(self.result.dtype))
+            written = _WRITERS[name](self, *args)
+        except UnsupportedError as error:
+            written = self._node(f"{_UNKNOWN}{name} ({error})", [], {})
+        names = (written,) if isinstance(written, str) else written
+        for one, its_name in zip(results, (*names, *names[:1] * len(results)), strict=False):
+            self._names[one] = its_name
+        if function._schema.returns[0].alias_info and not function._schema.is_mutable:
+            self._shared.update(dict.fromkeys(x for x in (*args, *results) if isinstance(x, Tensor)))
+
+    def add(self, op: str, *inputs: _Value | None, **attributes: Any) -> str:
+        """The output of a new node with these inputs."""
+        if op != "Cast" and any(isinstance(x, Tensor) and x.dtype is not torch.float32 for x in inputs):
+            raise UnsupportedError("not of float32")
+        return self._node(op, [self.name(x) for x in inputs if x is not None], attributes)
+
+    def _node(self, op: str, inputs: list[str], attributes: dict[str, Any]) -> str:
+        self._nodes.append(_Node(op, inputs, f"value{len(self._nodes)}", attributes))
+        return self._nodes[-1].output
+
+    def name(self, x: _Value) -> str:
+        """Of a value; a weight or a number becomes a constant."""
+        if isinstance(x, str):
+            return x
+        if isinstance(x, Tensor):
+            if x not in self._names:
+                if id(x) not in self._weights:
+                    raise UnsupportedError("of a tensor that is neither input nor weight")
+                self._names[x] = self.name(x.detach().cpu().contiguous().numpy())
+            return str(self._names[x])
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = x if isinstance(x, np.ndarray) else np.array(x, np.float32)
+        return name
+
+    def needed_by(self, result: Tensor, output_name: str) -> list[_Node]:
+        """The nodes that lead to the result, which gets its name."""
+        if not isinstance(result, Tensor) or result.shape[:1] != (_N,):
+            raise UnsupportedError("its output is not one tensor with a row for each input")
+        needed, nodes = {self.name(result)}, [_Node("Identity", [self.name(result)], output_name, {})]
+        for node in reversed(self._nodes):
+            if node.output in needed:
+                if node.op.startswith(_UNKNOWN):
+                    raise UnsupportedError(f"it uses {node.op.removeprefix(_UNKNOWN)}")
+                needed.update(node.inputs)
+                nodes.append(node)
+        return nodes[::-1]
+
+
+def _convolution(w: _Writer, x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> str:
+    stride, padding, dilation, transposed, _, groups = how
+    if transposed or x.ndim != 4:
+        raise UnsupportedError("transposed, or not of images")
+    return w.add("Conv", x, weight, bias, strides=stride, pads=[*padding, *padding], dilations=dilation, group=groups)
+
+
+def _batch_norm(
+    w: _Writer, x: Tensor, scale: Tensor | None, shift: Tensor | None, mean: Tensor | None, var: Tensor, *how: Any
+) -> str:
+    is_training, _, epsilon = how
+    if is_training or mean is None:
+        raise UnsupportedError("with the statistics of the batch")
+    ones, zeros = np.ones(len(mean), np.float32), np.zeros(len(mean), np.float32)
+    scale_, shift_ = ones if scale is None else scale, zeros if shift is None else shift
+    return w.add("BatchNormalization", x, scale_, shift_, mean, var, epsilon=epsilon)
+
+
+def _max_pool(
+    w: _Writer, x: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool
+) -> str:
+    if ceil:
+        raise UnsupportedError("with ceil_mode")
+    kernel, stride, padding, dilation = (
+        2 * pair if len(pair) == 1 else pair for pair in (kernel, stride, padding, dilation)
+    )
+    how = {"kernel_shape": kernel, "strides": stride or kernel, "pads": [*padding, *padding], "dilations": dilation}
+    return w.add("MaxPool", x, **how)
+
+
+def _pad(w: _Writer, x: Tensor, amounts: list[int], value: float) -> str:
+    # Torch: the first and the last of the last axis, then of the one before it. ONNX: all first, then all last.
+    pairs = [(0, 0)] * (x.ndim - len(amounts) // 2) + list(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
+    return w.add("Pad", x, np.array(pairs).T.ravel(), value)
+
+
+def _reduce(op: str) -> Callable[..., str]:
+    def write(w: _Writer, x: Tensor, axes: list[int], keep: bool, *_: Any) -> str:
+        return w.add(op, x, np.array(axes), keepdims=int(keep))
+
+    return write
+
+
+def _norm(w: _Writer, x: Tensor, order: float, axes: list[int], keep: bool, *_: Any) -> str:
+    if order != 2:
+        raise UnsupportedError(f"of order {order}")
+    return w.add("ReduceL2", x, np.array(axes), keepdims=int(keep))
+
+
+def _var_mean(w: _Writer, x: Tensor, axes: list[int], correction: float | None, keep: bool) -> tuple[str, str]:
+    if correction != 0 or not keep:
+        raise UnsupportedError("with a correction, or fewer axes")
+    mean = w.add("ReduceMean", x, np.array(axes))
+    centred = w.add("Sub", x, mean)
+    return w.add("ReduceMean", w.add("Mul", centred, centred), np.array(axes)), mean
+
+
+def _binary(op: str) -> Callable[..., str]:
+    def write(w: _Writer, x: Tensor | float, y: Tensor | float, alpha: float = 1) -> str:
+        if alpha != 1:
+            raise UnsupportedError("with a factor")
+        return w.add(op, x, y)
+
+    return write
+
+
+def _reshape(w: _Writer, x: Tensor, *_: Any) -> str:
+    if len(x) != _N or len(w.result) != _N:
+        raise UnsupportedError("across the batch")
+    return w.add("Reshape", x, np.array([-1, *w.result.shape[1:]]))
+
+
+def _matrix_product(w: _Writer, bias: Tensor, x: Tensor, y: Tensor, beta: float, alpha: float) -> str:
+    return w.add("Gemm", x, y, bias, beta=float(beta), alpha=float(alpha))
+
+
+_WRITERS: dict[str, Callable[..., str | tuple[str, ...]]] = {
+    "convolution.default": _convolution,
+    "native_batch_norm.default": _batch_norm,
+    "max_pool2d_with_indices.default": _max_pool,
+    "constant_pad_nd.default": _pad,
+    "relu.default": lambda w, x: w.add("Relu", x),
+    "leaky_relu.default": lambda w, x, slope: w.add("LeakyRelu", x, alpha=float(slope)),
+    "hardtanh.default": lambda w, x, low, high: w.add("Clip", x, low, high),
+    "clamp_min.default": lambda w, x, low: w.add("Clip", x, low),
+    "sigmoid.default": lambda w, x: w.add("Sigmoid", x),
+    "hardsigmoid.default": lambda w, x: w.add("HardSigmoid", x, alpha=1 / 6, beta=0.5),
+    "hardswish.default": lambda w, x: w.add("HardSwish", x),
+    "silu.default": lambda w, x: w.add("Mul", x, w.add("Sigmoid", x)),
+    "rsqrt.default": lambda w, x: w.add("Reciprocal", w.add("Sqrt", x)),
+    "_softmax.default": lambda w, x, axis, _: w.add("Softmax", x, axis=axis),
+    "add.Tensor": _binary("Add"),
+    "sub.Tensor": _binary("Sub"),
+    "mul.Tensor": _binary("Mul"),
+    "div.Tensor": _binary("Div"),
+    "mean.dim": _reduce("ReduceMean"),
+    "amax.default": _reduce("ReduceMax"),
+    "linalg_vector_norm.default": _norm,
+    "var_mean.correction": _var_mean,
+    "mm.default": lambda w, x, y: w.add("MatMul", x, y),
+    "addmm.default": _matrix_product,
+    "reciprocal.default": lambda w, x: w.add("Reciprocal", x),
+    "t.default": lambda w, x: w.add("Transpose", x, perm=[1, 0]),
+    "view.default": _reshape,
+    "_to_copy.default": lambda w, x, *_: w.add("Cast", x, to=1),
+    "clone.default": lambda w, x, _: w.name(x),
+}
+"""By the name of the operation: what writes it, and returns the names of its results. All results are float32."""
+
+
+def _fold(nodes: list[_Node], constants: dict[str, NDArray[Any]]) -> list[_Node]:
+    """The same graph with paddings and normalisations merged into the convolutions next to them."""
+    by_output = {node.output: node for node in nodes}
+    n_uses = Counter(name for node in nodes for name in node.inputs)
+
+    def before(node: _Node | None, op: str) -> _Node | None:
+        """The node of this kind whose output is used here and nowhere else."""
+        found = by_output.get(node.inputs[0]) if node else None
+        return found if found and found.op == op and n_uses[found.output] == 1 else None
+
+    for node in list(nodes):
+        if node.op == "Conv" and (pad := before(node, "Pad")):
+            around = constants[pad.inputs[1]].reshape(2, 4)
+            if constants[pad.inputs[2]] == 0 and not around[:, :2].any():
+                node.attributes["pads"] = (around[:, 2:].ravel() + node.attributes["pads"]).tolist()
+                node.inputs[0] = pad.inputs[0]
+                nodes.remove(pad)
+        elif node.op == "BatchNormalization":
+            scale, shift, mean, variance = (constants[name].astype(np.float64) for name in node.inputs[1:])
+            scale /= np.sqrt(variance + node.attributes["epsilon"])
+            pool = None if _has_negative(scale) else before(node, "MaxPool")
+            conv = before(pool or node, "Conv")
+            if conv is None or not all(name in constants for name in conv.inputs[1:]):
+                continue
+            weight, *bias = (constants[name].astype(np.float64) for name in conv.inputs[1:])
+            merged = (weight * scale.reshape(-1, 1, 1, 1), (sum(bias) - mean) * scale + shift)
+            conv.inputs[1:] = f"{node.output}.weight", f"{node.output}.bias"
+            constants |= {name: array.astype(np.float32) for name, array in zip(conv.inputs[1:], merged, strict=True)}
+            last = pool or conv
+            last.output = node.output
+            by_output[node.output] = last
+            nodes.remove(node)
+    return nodes
+
+
+def _has_negative(scale: NDArray[np.float64]) -> bool:
+    """Whether the largest value of some channel becomes the smallest, so that a maximum must be taken before."""
+    return bool((scale < 0).any())
