@@ -39,13 +39,22 @@ def fit(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted fit in the folder.")] = False,
     overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
+    backbone: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Pretrained network: lite0, lite2, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a .safetensors file; "
+            "none trains from scratch.",
+            show_default="lite0; small images also from scratch",
+        ),
+    ] = "auto",
 ) -> None:
     """Train a classifier on a folder of photos, few of them labelled, within a time limit.
 
-    Checks the images, measures this machine and trains twice: with the unlabelled images (Mean Teacher) and without.
-    Labels that are held out estimate the error of both models and whether the unlabelled images helped; the better
-    model is kept. Writes the model, a prediction for every image, the 20 images whose labels would help most, and
-    report.html. Ctrl-C saves, and the exit code is 75.
+    Checks the images, measures this machine and trains the last layers of a pretrained network twice: with the
+    unlabelled images (Mean Teacher) and without. Labels that are held out estimate the error of both models and
+    whether the unlabelled images helped; the better model is kept. Writes the model, a prediction for every image, the
+    20 images whose labels would help most, and report.html. Ctrl-C saves, and the exit code is 75.
     """
     began = time.perf_counter()  # importing torch is part of the minutes
     from meanteacher.cli.progress import FitProgress
@@ -63,6 +72,7 @@ def fit(
         resume=resume,
         overwrite=overwrite,
         device=device,
+        backbone=backbone,
     )
     console = Console()
     with progress_bar(console) as show, graceful_stop(console) as should_stop:
@@ -91,7 +101,7 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     Writes nothing. `fit` checks the photos too before it trains.
     """
     from meanteacher.cli.progress import say_findings
-    from meanteacher.fitting.plan import image_size
+    from meanteacher.fitting.plan import image_size, shorter_side
     from meanteacher.formats import count
     from meanteacher.photos import check as checking
     from meanteacher.photos.cache import decode_all
@@ -101,9 +111,10 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     console = Console()
     found = find_photos(photos, labels)
     shapes = None if found.arrays is not None else shapes_of(found)
-    size = image_size(shapes) if found.arrays is None else image_size(None, min(found.arrays.shape[1:3]))
     with tempfile.TemporaryDirectory() as folder, progress_bar(console) as show:
-        decoded = decode_all(found, size, Path(folder), progress=partial(show, "Reading images"))
+        decoded = decode_all(
+            found, image_size(shorter_side(found, shapes)), Path(folder), progress=partial(show, "Reading images")
+        )
         findings = checking.check(found, decoded, shapes)
     n_labelled, n_classes = int((found.labels >= 0).sum()), len(found.class_names)
     say(

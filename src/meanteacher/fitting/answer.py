@@ -19,8 +19,8 @@ def estimate(
         "n": len(mean_teacher_wrong),
         "confidence": CONFIDENCE,
         "n_needed": gain.n_needed,
-        "mean-teacher": _error(mean_teacher_wrong),
-        "supervised": _error(supervised_wrong),
+        "mean-teacher": error_of(mean_teacher_wrong),
+        "supervised": error_of(supervised_wrong),
         "difference": {
             "points": 100 * gain.difference.value,
             "low": 100 * gain.difference.low,
@@ -29,7 +29,8 @@ def estimate(
     }, gain
 
 
-def _error(wrong: np.ndarray) -> dict[str, float]:
+def error_of(wrong: np.ndarray) -> dict[str, float]:
+    """The error and its interval."""
     interval = error_interval(int(wrong.sum()), len(wrong))
     return {"error": interval.value, "low": interval.low, "high": interval.high, "wrong": int(wrong.sum())}
 

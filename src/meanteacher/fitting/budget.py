@@ -23,10 +23,10 @@ from meanteacher.fitting.plan import (
     BackboneSpeed,
     Machine,
     Plan,
-    photo_recipe,
 )
-from meanteacher.fitting.stands import trial_seconds
+from meanteacher.fitting.stands import photo_recipe, trial_seconds
 from meanteacher.inference.compute import computing, one_network_per_thread
+from meanteacher.models import LiteSpec
 from meanteacher.pretrained.backbones import Backbone
 
 REFUSAL_SECONDS = 12.0
@@ -145,7 +145,8 @@ def measure_machine(
 def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, device: torch.device) -> BackboneSpeed:
     """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes."""
     ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
-    side, threads = REFERENCE_SIZE, torch.get_num_threads()
+    only_size = None if isinstance(backbone.spec, LiteSpec) else backbone.size
+    side, threads = only_size or REFERENCE_SIZE, torch.get_num_threads()
     network = backbone.network()
     compute = computing(network, (3, side, side), np.float32, device)
     images = np.zeros((_TRIAL_IMAGES, 3, side, side), np.float32)
@@ -157,14 +158,22 @@ def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, devi
             n_done += n_threads * _TRIAL_IMAGES
         images_per_second = n_done / (time.perf_counter() - began)
     found: dict[int, dict[str, float]] = {}
+    n_bytes: dict[int, int] = {}
     for cut in reversed(backbone.cuts):
         left = ends - time.perf_counter()
         if found and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
             break
         with torch.inference_mode():
             shape = network[:cut](torch.zeros(1, 3, side, side)).shape[1:]
+        n_bytes[cut] = 2 * math.prod(shape)
         found[cut] = trial_seconds(backbone, cut, shape, n_classes, seconds=max(0.0, left) / 4, device=str(device))
-    return BackboneSpeed(threads=threads, images_per_second=images_per_second, seconds_per_step=found)
+    return BackboneSpeed(
+        threads=threads,
+        size=only_size,
+        images_per_second=images_per_second,
+        seconds_per_step=found,
+        bytes_per_view=n_bytes,
+    )
 
 
 def _thread_counts(most: int) -> list[int]:

@@ -27,6 +27,7 @@ class FitConfig:
     resume: bool = False
     overwrite: bool = False
     device: str = "auto"
+    backbone: str = "auto"
 
     def __post_init__(self) -> None:
         if not MIN_MINUTES <= self.minutes < math.inf:

@@ -1,37 +1,45 @@
 """From a folder of photos and a few labels to a classifier, predictions and a report: the story of a fit, in order."""
 
-import shutil
 import time
-from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from meanteacher.classifier.bundle import Classifier, Seen, load
-from meanteacher.core import UNLABELLED, InputError, Interrupted
+from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
-from meanteacher.fitting.budget import REFUSAL_SECONDS, ReadingBudget, Timing, limited_threads, measure_machine
+from meanteacher.fitting.budget import (
+    REFUSAL_SECONDS,
+    ReadingBudget,
+    Timing,
+    limited_threads,
+    measure_backbone,
+    measure_machine,
+)
 from meanteacher.fitting.config import FitCallback, FitConfig, PrintedProgress
-from meanteacher.fitting.crossval import CrossValidation
 from meanteacher.fitting.plan import (
-    FEWEST_STEPS,
+    SMALL,
+    BackboneSpeed,
     Machine,
-    Plan,
-    PlanFile,
+    backbone_size,
     check_enough,
     image_size,
-    make_plan,
-    prediction_seconds,
+    shorter_side,
 )
 from meanteacher.fitting.results import write_results
-from meanteacher.fitting.split import EvaluationSplit, FitData, How, choose_split, prepare
+from meanteacher.fitting.split import prepare
+from meanteacher.fitting.stands import choose_backbone
+from meanteacher.fitting.training import PlanFile, Training
 from meanteacher.fitting.warm_start import read_earlier_fit
+from meanteacher.models import FastNetSpec
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import shapes_of
-from meanteacher.photos.flip import flip_is_safe
+
+_SHARE_OF_TWO = 0.35
+"""Of the time, for the pretrained network where another is trained from scratch."""
 
 
 def fit(
@@ -45,13 +53,15 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     device: str = "auto",
+    backbone: str = "auto",
     callback: FitCallback | None = None,
     began: float | None = None,
 ) -> Classifier:
     """Train a classifier on photos of which a few are labelled, within the given minutes.
 
-    Trains once with the unlabelled photos (Mean Teacher) and once without, evaluates both on labels that were not
-    trained on, and keeps the better model. The folder `out` then holds the model, a prediction for every photo, the
+    Stands on a pretrained network. Trains its last layers once with the unlabelled photos (Mean Teacher) and once
+    without, evaluates both on labels that were not trained on, and keeps the better model. The folder `out` then
+    holds the model, a prediction for every photo, the
     photos whose labels would help most, and report.html.
 
     Ctrl-C raises KeyboardInterrupt; the fit continues from its last checkpoint with `resume=True`.
@@ -67,6 +77,9 @@ def fit(
         resume: continue the interrupted fit in `out`
         overwrite: replace the fit in `out`
         device: "auto" takes a GPU if there is one; to resume, the kind of device that the fit was started on
+        backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
+            "torchvision:NAME", "hf:OWNER/NAME" or the path of a .safetensors file; "none" trains a small network from
+            scratch; "auto" takes lite0, and for images of at most 48 pixels tries both
         callback: follows the fit; None prints plain lines to standard error, `FitCallback()` nothing
         began: when the minutes began, by `time.perf_counter`; None for now
 
@@ -84,6 +97,7 @@ def fit(
         resume=resume,
         overwrite=overwrite,
         device=device,
+        backbone=backbone,
     )
     run_fit(config, callback or PrintedProgress(), began=began)
     return load(config.out)
@@ -101,23 +115,38 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     plan_file = PlanFile(config.out)
     _check_folder(config, holds_fit=plan_file.exists())
     device = same_kind(config.device, plan_file.device(), config.out) if config.resume else choose_device(config.device)
+    plans = plan_file.plans() if config.resume else {}
 
-    # Measure the machine, and refuse too little time before the photos are read.
+    # Choose what to stand on, measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
-    native_size = None if photos.arrays is None else min(photos.arrays.shape[1:3])
-    size = earlier.size if earlier else image_size(shapes, native_size)
-    machine = None
+    side = shorter_side(photos, shapes)
+    backbone = choose_backbone(config.backbone, earlier, plans, callback.on_message)
+    tries_scratch = backbone is None or (config.backbone == "auto" and earlier is None and side <= SMALL)
+    scratch_size = earlier.size if earlier else image_size(side)
+    n_images, n_classes = len(photos), len(photos.class_names)
+    speed: BackboneSpeed | None = None
+    machine: Machine | None = None
     if not config.resume:
         callback.on_message("Measuring this machine …")
-        machine = measure_machine(
-            minutes=config.minutes,
-            size=size,
-            n_classes=len(photos.class_names),
-            width=earlier.network.width if earlier else None,
-            device=str(device),
-        )
-        if timing.total() < REFUSAL_SECONDS:
-            check_enough(machine, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
+        if backbone is not None:
+            speed = measure_backbone(backbone, minutes=config.minutes, n_classes=n_classes, device=device)
+        if tries_scratch:
+            width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
+            machine = measure_machine(
+                minutes=config.minutes,
+                size=scratch_size,
+                n_classes=n_classes,
+                width=width,
+                device=str(device),
+            )
+        slower = speed or machine
+        if slower is not None and timing.total() < REFUSAL_SECONDS:
+            check_enough(slower, minutes=config.minutes, spent=timing.total(), n_images=n_images)
+    size = scratch_size
+    if plans:
+        size = next(iter(plans.values())).size
+    elif speed is not None and earlier is None:
+        size = backbone_size(speed, seconds=60 * config.minutes - timing.total(), n_images=n_images, side=side)
     timing.end("measure")
 
     # Read the photos and check them.
@@ -133,51 +162,37 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     # A run reads all pixels about twice, for the fingerprint or the normaliser, before its first step.
     overhead = 0.5 + 2 * timing.end("fingerprint")
 
-    # Plan the runs, and which labelled photos evaluate them.
-    earlier_held_out = earlier.held_out if earlier else None
-    if machine is None:
-        plan, spent = plan_file.read(fingerprint)
-        split = choose_split(data, earlier_held_out, prefer="held-out" if plan.n_rounds == 1 else None)
-    else:
-        spent = timing.total()
-        plan, split = _plan(config, machine, data, earlier_held_out, spent=spent, overhead=overhead)
-        _remove_old_fit(config.out)
-        plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
-    callback.on_message(plan.sentence())
-    timing.end("plan")
-
-    # Train and evaluate both methods.
-    training_began = time.perf_counter()
-    validation = CrossValidation(
-        data=data,
-        split=split,
-        plan=plan,
-        fingerprint=fingerprint,
-        out=config.out / "runs",
-        ends=training_began + 60 * plan.minutes - spent - prediction_seconds(plan.seconds_per_step, len(data.usable)),
-        overhead=overhead,
+    # Train and evaluate both methods on each stand.
+    training = Training(
+        config=config,
         callback=callback,
         timing=timing,
-        device=str(device),
+        plan_file=plan_file,
+        plans=plans,
+        data=data,
+        fingerprint=fingerprint,
+        overhead=overhead,
+        device=device,
+        earlier=earlier,
+        spent=plan_file.spent(fingerprint) if config.resume else timing.total(),
+        began=time.perf_counter(),
     )
-    try:
-        with limited_threads(plan.threads):
-            comparison = validation.compare(earlier.continued(photos.class_names) if earlier else None)
-    except (Interrupted, KeyboardInterrupt):
-        spent += time.perf_counter() - training_began
-        plan_file.write(plan, fingerprint=fingerprint, spent=spent, device=device.type)
-        raise
-    if comparison.skipped:
-        callback.on_message(comparison.skipped)
+    outcomes = []
+    if backbone is not None:
+        outcomes.append(training.on_backbone(backbone, speed, share=_SHARE_OF_TWO if tries_scratch else 1.0))
+    if tries_scratch:
+        outcomes.append(training.from_scratch(machine, size=scratch_size))
+    outcomes.sort(key=lambda outcome: outcome[1].n_wrong)  # stable: with as many errors, the pretrained network
+    (validation, comparison), *others = outcomes
 
     # Predict every photo with the better model, and write the results.
-    with limited_threads(plan.threads):
+    with limited_threads(validation.stand.plan.threads):
         return write_results(
             config,
             validation,
             comparison,
             findings,
-            network=earlier.network if earlier else plan.network,
+            others=others,
             earlier=earlier.seen if earlier else Seen(),
         )
 
@@ -194,39 +209,3 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
         or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
         holds = f"a fit already. {or_else}" if holds_fit else "other files:"
         raise InputError(f"{out} holds {holds} give another folder as out (--out).")
-
-
-def _plan(
-    config: FitConfig,
-    machine: Machine,
-    data: FitData,
-    earlier_held_out: Collection[str] | None,
-    *,
-    spent: float,
-    overhead: float,
-) -> tuple[Plan, EvaluationSplit]:
-    """The plan and the split. Folds take many runs: where each would be too short, a part is held out instead."""
-    prefer: How | None
-    for prefer in (None, "held-out"):
-        split = choose_split(data, earlier_held_out, prefer=prefer)
-        plan = make_plan(
-            machine,
-            minutes=config.minutes,
-            spent=spent,
-            overhead=overhead,
-            size=data.decoded.images.shape[-1],
-            flip=flip_is_safe(data.photos.class_names) if config.flip is None else config.flip,
-            n_rounds=1 if split.how == "held-out" else len(split.parts) + 1,
-            n_images=len(data.usable),
-            n_labelled=int((data.labels != UNLABELLED).sum()),
-        )
-        if plan.steps >= FEWEST_STEPS:
-            break
-    return plan, split
-
-
-def _remove_old_fit(out: Path) -> None:
-    """Called once nothing can be refused any more."""
-    for name in ("runs", "model"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    PlanFile(out).path.unlink(missing_ok=True)

@@ -1,17 +1,16 @@
 """The plan of a fit: how large the network, how many steps and threads, so that training ends in time."""
 
-import json
 import math
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meanteacher.core import InputError
-from meanteacher.files import write_json
 from meanteacher.formats import count
 from meanteacher.models import FastNetSpec
+from meanteacher.photos.find import Photos
+from meanteacher.pretrained.features import MAX_VIEWS
 
 METHODS = ("supervised", "mean-teacher")
 FEWEST_STEPS = 60
@@ -52,6 +51,8 @@ class Plan:
     """By method."""
     seconds: float = 0.0
     """Expected, for all runs."""
+    seconds_per_image: float = 0.0
+    """For its prediction at the end."""
     n_rounds: int = 1
     """1 with a held-out part; with folds, one per fold and a last one on all labels."""
 
@@ -86,16 +87,25 @@ class Plan:
         return Plan(weak_labelled_view=fields.pop("gentle"), **fields)
 
 
-def image_size(shapes: np.ndarray | None, native: int | None = None) -> int:
-    """The side that images are resized to: the largest of 32, 64 and 96 that most of them fill.
+def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:
+    """The shorter side of arrays, or the median over files, in pixels.
 
-    `shapes` are the widths and heights of files, [N, 2], zeros where unknown; `native` the shorter side of arrays.
+    `shapes` are the widths and heights of files, [N, 2], zeros where unknown.
     """
-    if shapes is not None:
-        known = shapes[shapes.min(1) > 0]
-        native = int(np.median(known.min(1))) if len(known) else 32
-    assert native is not None
-    return max((side for side in (32, 64, 96) if side <= native), default=32)
+    if shapes is None:
+        assert photos.arrays is not None
+        return int(min(photos.arrays.shape[1:3]))
+    known = shapes[shapes.min(1) > 0]
+    return int(np.median(known.min(1))) if len(known) else 32
+
+
+def image_size(side: int) -> int:
+    """The side that images are resized to from scratch: the largest of 32, 64 and 96 that most of them fill.
+
+    >>> image_size(28), image_size(70), image_size(1000)
+    (32, 64, 96)
+    """
+    return max((size for size in (32, 64, 96) if size <= side), default=32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +161,8 @@ def make_plan(
         left = 60 * minutes * (1 - _RESERVE) - spent - len(runs) * overhead - prediction_seconds(cost, n_images)
         steps = max(1, int(left / per_step) - _READINGS)
         if not plans or steps >= FEW_STEPS:
-            plans.append(replace(plan, steps=steps, seconds=steps * per_step))
+            predicted = prediction_seconds(cost, 1)
+            plans.append(replace(plan, steps=steps, seconds=steps * per_step, seconds_per_image=predicted))
     return plans[-1]
 
 
@@ -162,10 +173,11 @@ REFERENCE_SIZE = 160
 SMALL = 48
 """Images of at most this side may be digits or letters, on which a network from scratch can be better."""
 _SMALL_SIZE = 160
+"""Small images gain nothing from being enlarged further."""
 _FEATURES_SHARE = 0.4
 """Of the time left, that computing features may take."""
 _PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 2000), (150, 600)
-"""Times that a run sees every photo, and the fewest and most steps of a run, on the classifier or on more layers."""
+"""Times that a run sees every photo; and the fewest and most steps of a run, on the classifier or on more layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,19 +185,36 @@ class BackboneSpeed:
     """How fast this machine computes a pretrained network at its present load."""
 
     threads: int
+    size: int | None
+    """The only one that the network takes, if so."""
     images_per_second: float
-    """Through all layers at `REFERENCE_SIZE`, by all threads."""
+    """Through all layers at `REFERENCE_SIZE`, or at its only size, by all threads."""
     seconds_per_step: dict[int, dict[str, float]]
     """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it."""
+    bytes_per_view: dict[int, int]
+    """cut -> of the features of one photo."""
 
     def seconds(self, n_images: int, size: int) -> float:
-        return n_images / self.images_per_second * (size / REFERENCE_SIZE) ** 2
+        return n_images / self.images_per_second * self._area(size)
+
+    def bytes(self, cut: int, size: int) -> float:
+        is_pooled = cut == max(self.bytes_per_view)
+        return self.bytes_per_view[cut] * (1 if is_pooled else self._area(size))
+
+    def _area(self, size: int) -> float:
+        return (size / (self.size or REFERENCE_SIZE)) ** 2
 
 
-def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, most: int) -> int:
-    """The largest side of photos at which two views of each, and the predictions, take their share of the seconds."""
-    allowed = [size for size in SIZES if size <= most] or [SIZES[0]]
-    return max((size for size in allowed if speed.seconds(3 * n_images, size) < _FEATURES_SHARE * seconds), default=allowed[0])
+def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: int) -> int:
+    """The largest side of photos at which two views of each, and the predictions, take their share of the seconds.
+
+    `side` is the shorter one of the files.
+    """
+    if speed.size is not None:
+        return speed.size
+    allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
+    fast = [size for size in allowed if speed.seconds(3 * n_images, size) < _FEATURES_SHARE * seconds]
+    return max(fast, default=SIZES[0])
 
 
 def make_backbone_plan(
@@ -199,55 +228,64 @@ def make_backbone_plan(
     flip: bool,
     n_rounds: int,
     n_images: int,
-    most_views: int,
+    room: int,
+    cut: int | None = None,
 ) -> Plan:
-    """The deepest cut, and as many views and steps as the time allows.
+    """The deepest cut, and as many views and steps, that the time allows.
 
     Args:
         speed: of this machine
         backbone: its name
         minutes: of the whole fit
-        seconds: for the features and all runs; what the predictions take is left out already
+        seconds: that are left
         overhead: seconds that each run takes in addition to its steps
         size: of the photos
         flip: whether they may be mirrored
         n_rounds: as in `Plan`
-        n_images: of all photos
-        most_views: of each photo
+        n_images: all photos
+        room: bytes that the features may take
+        cut: of an earlier model that is continued, which decides it
     """
-    n_views = max(1, min(most_views, int(_FEATURES_SHARE * seconds / speed.seconds(n_images, size))))
-    left = seconds - speed.seconds(n_views * n_images, size)
+    per_view = speed.seconds(n_images, size)
+    seconds = seconds * (1 - _RESERVE) - per_view  # the predictions
     plans: list[Plan] = []
-    *_, last = cuts = sorted(speed.seconds_per_step)
-    for cut in reversed(cuts):
-        cost = speed.seconds_per_step[cut]
+    cuts = sorted(speed.seconds_per_step, reverse=True)
+    for tried in cuts if cut is None else [cut]:
+        cost = speed.seconds_per_step.get(tried) or speed.seconds_per_step[cuts[0]]
+        fitting = int(room / (n_images * speed.bytes(tried, size)))
+        n_views = max(1, min(MAX_VIEWS, fitting, int(_FEATURES_SHARE * seconds / per_view)))
         plan = Plan(
             minutes=minutes,
             size=size,
             steps=1,
             flip=flip,
             backbone=backbone,
-            cut=cut,
+            cut=tried,
             n_views=n_views,
             threads=speed.threads,
             seconds_per_step=cost,
+            seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
         )
         runs = plan.runs()
         per_step = sum(cost[method] for method in runs)
-        possible = int((left - len(runs) * overhead) / per_step) - _READINGS
-        fewest, most = _HEAD_STEPS if cut == last else _TAIL_STEPS
-        wanted = max(fewest, min(most, _PASSES * n_images // ROWS)) if cut == last else most
+        possible = int((seconds - n_views * per_view - len(runs) * overhead) / per_step) - _READINGS
+        on_head = tried == cuts[0]
+        fewest, most = _HEAD_STEPS if on_head else _TAIL_STEPS
+        wanted = min(most, max(fewest, _PASSES * n_images // ROWS)) if on_head else most
         steps = max(1, min(wanted, possible))
-        if not plans or steps >= fewest:
-            plans.append(replace(plan, steps=steps, seconds=steps * per_step))
+        if not plans or (steps >= fewest and n_views == plans[-1].n_views):
+            plans.append(replace(plan, steps=steps, seconds=n_views * per_view + steps * per_step))
     return plans[-1]
 
 
-def check_enough(machine: Machine, *, minutes: float, spent: float, n_images: int) -> None:
-    """Refuse minutes in which even the narrowest network learns next to nothing, and say how many are enough."""
-    cost = next(iter(machine.seconds_per_step.values()))
-    needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent
+def check_enough(speed: Machine | BackboneSpeed, *, minutes: float, spent: float, n_images: int) -> None:
+    """Refuse minutes in which even the least work gives next to no model, and say how many are enough."""
+    if isinstance(speed, Machine):
+        cost = next(iter(speed.seconds_per_step.values()))
+        needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent
+    else:
+        needed = speed.seconds(2 * n_images, speed.size or SIZES[0]) + spent
     if needed > 60 * minutes:
         raise InputError(
             f"{minutes:g} minutes are too few for {n_images:,} images on this machine at its present load. "
@@ -258,51 +296,3 @@ def check_enough(machine: Machine, *, minutes: float, spent: float, n_images: in
 def prediction_seconds(cost: dict[str, float], n_images: int) -> float:
     """For predicting all images at the end: predicting an image takes about a quarter of a training step on it."""
     return n_images * cost["mean-teacher"] / ROWS / 4
-
-
-class PlanFile:
-    """plan.json of a fit: the plan, the seconds used so far, and what must be unchanged to resume."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / "plan.json"
-
-    def exists(self) -> bool:
-        return self.path.exists()
-
-    def write(self, plan: Plan, *, fingerprint: str, spent: float, device: str) -> None:
-        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "plan": plan.to_json()}
-        write_json(self.path, about)
-
-    def device(self) -> str:
-        """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
-        return str(self._saved().get("device", "cpu"))
-
-    def read(self, fingerprint: str) -> tuple[Plan, float]:
-        """The plan, and the seconds used so far.
-
-        Raises:
-            InputError: the file is damaged, or belongs to other photos.
-        """
-        saved = self._saved()
-        try:
-            plan, spent = Plan.from_json(saved["plan"]), float(saved["spent"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(error) from error
-        if saved.get("fingerprint") != fingerprint:
-            raise InputError(
-                f"The photos or their labels are not those that {self.folder} was begun with. "
-                "Restore them to resume, or start again with overwrite=True (--overwrite)."
-            )
-        return plan, spent
-
-    def _saved(self) -> dict[str, Any]:
-        try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
-            if not isinstance(saved, dict):
-                raise ValueError("not a JSON object")
-        except (OSError, ValueError) as error:
-            raise self._damaged(error) from error
-        return saved
-
-    def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite).")

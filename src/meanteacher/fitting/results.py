@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,13 +17,12 @@ from meanteacher.classifier.predict import cell, prediction_rows
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.folder import environment
 from meanteacher.files import write_atomic, write_json
-from meanteacher.fitting.answer import answer, estimate
+from meanteacher.fitting.answer import answer, error_of, estimate
 from meanteacher.fitting.config import FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation, EvaluationResult
 from meanteacher.fitting.label_next import Suggestion, label_next
 from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit, FitData
-from meanteacher.models import FastNetSpec
 from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.find import Photos, escape_name
 from meanteacher.photos.findings import Finding
@@ -41,14 +41,15 @@ def write_results(
     comparison: Comparison,
     findings: tuple[Finding, ...],
     *,
-    network: FastNetSpec,
+    others: Sequence[tuple[CrossValidation, Comparison]],
     earlier: Seen,
 ) -> dict[str, Any]:
     """Predict every image with the better model and write all files to `config.out`. Returns what fit.json holds.
 
-    `network` is the kind of network that was trained, `earlier` what it was trained on before this fit.
+    `others` are the stands that made more errors, `earlier` is what the model was trained on before this fit.
     """
-    data, split, plan, out = validation.data, validation.split, validation.plan, config.out
+    stand, split, out = validation.stand, validation.split, config.out
+    data, plan = stand.data, stand.plan
     photos, usable, model = data.photos, data.usable, comparison.model
     better = comparison.results[comparison.better]
     truth = photos.labels[split.positions]
@@ -67,15 +68,16 @@ def write_results(
         "environment": made_with,
     }
     seen = _seen(data, split, comparison.better, earlier)
+    network, normalise, spec = stand.whole(model.network, model.normalise)
     classifier = Classifier(
-        network=model.network,
-        normalise=model.normalise,
+        network=network,
+        normalise=normalise,
         class_names=photos.class_names,
         size=plan.size,
         temperature=temperature,
         about=about,
         seen=seen,
-        spec=network,
+        spec=spec,
         normaliser=PerChannel(),
     )
     classifier.save(out / "model", overwrite=True)
@@ -109,7 +111,9 @@ def write_results(
             "photos": str(photos.root.resolve()),
             "labels_file": str(labels_file) if labels_file else None,
         },
+        "backbone": stand.backbone_described(),
         "estimate": errors,
+        "alternatives": _alternatives(comparison, others),
         "confusion": _confusion(truth, better.logits.argmax(1), len(photos.class_names)),
         "per_class": _per_class(data, truth, better, probabilities, labelled),
         "calibration": calibrated,
@@ -123,8 +127,8 @@ def write_results(
         "held_out": [photos.names[i] for i in split.positions] if split.how == "held-out" else [],
         "plan": plan.to_json()
         | {
-            "network": "FastNet",
-            "n_parameters": model.record["n_parameters"],
+            "network": stand.title,
+            "n_parameters": sum(p.numel() for p in network.parameters()),
             "sentence": " ".join(filter(None, (plan.sentence(), comparison.skipped))),
         },
         "timing": validation.timing.finish("predict"),
@@ -133,6 +137,14 @@ def write_results(
     write_json(out / "fit.json", content)
     write_fit_pages(content, out)
     return content
+
+
+def _alternatives(comparison: Comparison, others: Sequence[tuple[CrossValidation, Comparison]]) -> list[dict[str, Any]]:
+    """What else was evaluated on the same photos."""
+    wrong = dict(comparison.alternatives)
+    for validation, other in others:
+        wrong |= {f"{validation.stand.name} {method}": result.wrong for method, result in other.results.items()}
+    return [{"name": name, **error_of(each)} for name, each in wrong.items()]
 
 
 def _seen(data: FitData, split: EvaluationSplit, method: str, earlier: Seen) -> Seen:

@@ -1,12 +1,12 @@
 """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import DataSpec, Recipe, step_seconds
 from meanteacher.fitting.plan import METHODS, ROWS, Plan
 from meanteacher.fitting.split import FitData
+from meanteacher.fitting.warm_start import Continued, EarlierFit
 from meanteacher.models import ModelSpec
-from meanteacher.pretrained.backbones import Backbone
+from meanteacher.pretrained.backbones import Backbone, MissingBackboneError, find_backbone
 from meanteacher.pretrained.features import Features
 from meanteacher.pretrained.spreading import (
     Floats,
@@ -33,13 +34,14 @@ from meanteacher.pretrained.spreading import (
 )
 from meanteacher.pretrained.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, tail_recipe
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
-from meanteacher.views import PerChannel
+from meanteacher.views import PerChannel, per_channel
 
 _LABELLED_ROWS = 96
 """Of a batch of `ROWS`. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it
 ends no better than without any unlabelled ones."""
 _COST = Confident(threshold=0.8, temperature=0.1)
 _TRIAL_STEPS = 4
+_DEFAULT = "lite0"
 
 
 class Stand(Protocol):
@@ -48,6 +50,11 @@ class Stand(Protocol):
     name: str
     plan: Plan
     data: FitData
+
+    @property
+    def title(self) -> str:
+        """Of the network."""
+        ...
 
     def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
         """Of a run without the held-out photos, in `folder`; `continued` where it starts from an earlier model."""
@@ -68,6 +75,45 @@ class Stand(Protocol):
     def baselines(self, held_out: np.ndarray) -> Mapping[str, np.ndarray]:
         """The outputs of other methods for the held-out photos, [n, n_classes]; higher is more probable."""
         ...
+
+    def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
+        """From pixels to logits: the network, its normalisation and its description."""
+        ...
+
+    def backbone_described(self) -> dict[str, Any] | None:
+        """The pretrained network as fit.json names it."""
+        ...
+
+
+def choose_backbone(
+    wanted: str, earlier: EarlierFit | None, plans: Mapping[str, Plan], say: Callable[[str], None]
+) -> Backbone | None:
+    """The pretrained network that a fit stands on; None to train from scratch.
+
+    Args:
+        wanted: its name, "none" or "auto"
+        earlier: a model to continue, which decides it
+        plans: of a resumed fit, which decide it
+        say: called with a sentence where the default network is not there
+
+    Raises:
+        InputError: a network that was asked for by its name cannot be had.
+    """
+    if plans or earlier is not None:
+        names = {plan.backbone for plan in plans.values()} or {earlier.backbone if earlier else ""}
+        wanted = next(filter(None, names), "none")
+    if wanted == "none":
+        return None
+    if wanted != "auto":
+        return find_backbone(wanted)
+    try:
+        return find_backbone(_DEFAULT)
+    except MissingBackboneError as error:
+        say(
+            "No pretrained network is there, so a small one is trained from scratch; on photos the pretrained one "
+            f"makes less than half as many errors. {error}"
+        )
+        return None
 
 
 @dataclass(frozen=True)
@@ -109,9 +155,10 @@ class FromScratch:
     data: FitData
     plan: Plan
     fingerprint: str
-    earlier: ModelSpec | None
+    earlier: Continued | None
     """An earlier model to continue."""
     name: str = "scratch"
+    title: str = "FastNet"
 
     def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
         model = self.earlier if continued else None
@@ -128,6 +175,12 @@ class FromScratch:
 
     def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:
         return {}
+
+    def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
+        return network, normalise, self.earlier.network if self.earlier else self.plan.network
+
+    def backbone_described(self) -> None:
+        return None
 
 
 def trial_seconds(
@@ -171,9 +224,9 @@ class OnBackbone:
 
     def __post_init__(self) -> None:
         behind = self.backbone.network()[self.plan.cut :]
-        self.pooled = predict_logits(behind, self.features.values[:, 0], normalise=Stored().fit(self.features.values[:1])).numpy()
-        labels, names = self.data.dataset.labels, self.data.photos.class_names
-        values = self.features.values
+        plain = self.features.values[:, 0]
+        self.pooled = predict_logits(behind, plain, normalise=Stored().fit(plain)).numpy()
+        values, labels, names = self.features.values, self.data.dataset.labels, self.data.photos.class_names
         self.dataset = Dataset(values, labels, names, on_disk=values.is_contiguous())
 
     def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
@@ -234,9 +287,17 @@ class OnBackbone:
         _, _, space, spread = self._spread(held_out)
         return {"label-spreading": spread.predict(space(self.pooled[held_out]))}
 
-    def whole(self, tail: nn.Module) -> nn.Sequential:
-        """The pretrained network with this tail, from pixels to logits."""
-        assert isinstance(tail, Tail)
+    def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
+        assert isinstance(network, Tail)
         shape = (3, self.plan.size, self.plan.size)
-        network = self.backbone.spec.build(Problem(len(self.data.photos.class_names), len(self.dataset), shape))
-        return tail.whole(self.backbone.network()[: self.plan.cut], network)
+        whole = self.backbone.spec.build(Problem(len(self.data.photos.class_names), len(self.dataset), shape))
+        network.fill(whole, list(self.backbone.network())[: self.plan.cut])
+        return whole.eval(), per_channel(self.backbone.mean, self.backbone.deviation), self.backbone.spec
+
+    @property
+    def title(self) -> str:
+        return self.backbone.title
+
+    def backbone_described(self) -> dict[str, Any]:
+        names = ("name", "title", "trained_on", "licence", "sha256", "size")
+        return {name: getattr(self.backbone, name) for name in names}

@@ -1,6 +1,6 @@
 """Mean Teacher on the last layers of a pretrained network: the network, its views and its recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from meanteacher.train import AdamSpec
 _LABELLED_ROWS = 32
 HEAD_ROWS, TAIL_ROWS = 288, 96
 """Of a batch: with the linear classifier alone, and with layers before it, which take far longer."""
-_RATE = 2e-4
+_RATE = 1e-3
 _HEAD_STEP = 0.1
 """How fast the linear classifier learns, relative to the length of its input."""
 _TRIAL_STEPS = 4
@@ -71,7 +71,7 @@ class TailSpec:
 
     def build(self, problem: Problem) -> nn.Module:
         head = _ScaledLinear(self.backbone.n_features, problem.n_classes, _HEAD_STEP / _RATE / self.feature_length)
-        tail = Tail([*self.backbone.network()[self.cut :], head])
+        tail = Tail([*list(self.backbone.network())[self.cut :], head])
         tail.load(Path(self.start))
         return tail
 
@@ -105,17 +105,15 @@ class Tail(nn.Sequential):
             self.head.bias.copy_(bias)
         self.load_state_dict(tensors, strict=False)
 
-    def whole(self, front: nn.Sequential, whole: nn.Sequential) -> nn.Sequential:
-        """`whole`, a network with an ordinary linear classifier, with the weights of `front` and of this tail."""
-        layers = [*front, *self[:-1]]
-        for layer, trained in zip(whole[:-1], layers, strict=True):
+    def fill(self, whole: nn.Sequential, front: Iterable[nn.Module]) -> None:
+        """Give `whole`, which ends with an ordinary linear classifier, the weights of `front` and of this tail."""
+        for layer, trained in zip(list(whole)[:-1], [*front, *list(self)[:-1]], strict=True):
             layer.load_state_dict(trained.state_dict())
         last = whole[-1]
         assert isinstance(last, nn.Linear)
         with torch.no_grad():
             last.weight.copy_(self.head.weight * self.head.scale)
             last.bias.copy_(self.head.bias)
-        return whole.eval()
 
 
 class _ScaledLinear(nn.Module):
@@ -134,7 +132,7 @@ class _ScaledLinear(nn.Module):
 def save_start(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a file for `TailSpec.start`: `head.weight`, `head.bias`, and those of other layers, if any."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, safetensors.save(dict(tensors)))
+    write_atomic(path, safetensors.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
 def tail_rows(method: str, *, on_head: bool) -> int:
@@ -184,5 +182,3 @@ def tail_recipe(
         evaluate_every=max(1, steps // evaluate),
         seeds=(0,),
     )
-
-
