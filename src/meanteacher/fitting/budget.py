@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split, TrainTest
@@ -28,6 +29,7 @@ from meanteacher.fitting.stands import photo_recipe, trial_seconds
 from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.models import LiteSpec
 from meanteacher.pretrained.backbones import Backbone
+from meanteacher.pretrained.features import MAX_VIEWS, feature_views
 
 REFUSAL_SECONDS = 12.0
 """A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
@@ -146,19 +148,26 @@ def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, devi
     """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes."""
     ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
     only_size = None if isinstance(backbone.spec, LiteSpec) else backbone.size
-    side, threads = only_size or REFERENCE_SIZE, torch.get_num_threads()
+    side = only_size or REFERENCE_SIZE
     network = backbone.network()
     compute = computing(network, (3, side, side), np.float32, device)
-    images = np.zeros((_TRIAL_IMAGES, 3, side, side), np.float32)
+    images = torch.zeros(_TRIAL_IMAGES, 3, side, side)
+    strong = feature_views(side, MAX_VIEWS, flip=True)[0][-1]
+
+    def look(images: Tensor) -> None:
+        with torch.inference_mode():
+            compute(strong(images, torch.Generator().manual_seed(0)).numpy())
+
     with one_network_per_thread() as (pool, n_threads):
-        list(pool.map(compute, [images[:1]] * n_threads))
+        list(pool.map(look, [images[:1]] * n_threads))
         began, n_done = time.perf_counter(), 0
         while n_done == 0 or time.perf_counter() - began < _TRIAL_SECONDS:
-            list(pool.map(compute, [images] * n_threads))
+            list(pool.map(look, [images] * n_threads))
             n_done += n_threads * _TRIAL_IMAGES
         images_per_second = n_done / (time.perf_counter() - began)
     found: dict[int, dict[str, float]] = {}
     n_bytes: dict[int, int] = {}
+    best_threads: dict[int, int] = {}
     for cut in reversed(backbone.cuts):
         left = ends - time.perf_counter()
         if found and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
@@ -166,9 +175,16 @@ def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, devi
         with torch.inference_mode():
             shape = network[:cut](torch.zeros(1, 3, side, side)).shape[1:]
         n_bytes[cut] = 2 * math.prod(shape)
-        found[cut] = trial_seconds(backbone, cut, shape, n_classes, seconds=max(0.0, left) / 4, device=str(device))
+        # A step on the classifier alone is too short to share among threads.
+        counts = _thread_counts(torch.get_num_threads()) if found else [1]
+        for threads in counts:
+            with limited_threads(threads):
+                share = max(0.0, left) / 4 / len(counts)
+                tried = trial_seconds(backbone, cut, shape, n_classes, seconds=share, device=str(device))
+            if cut not in found or sum(tried.values()) < sum(found[cut].values()):
+                found[cut], best_threads[cut] = tried, threads
     return BackboneSpeed(
-        threads=threads,
+        threads=best_threads,
         size=only_size,
         images_per_second=images_per_second,
         seconds_per_step=found,

@@ -201,7 +201,7 @@ class CrossValidation:
         costs = [plan.seconds_per_step[method] for method in plan.runs()[self.n_begun :]]
         self.n_begun += 1
         now = time.perf_counter()
-        return now + max(0.0, self.ends - now) * costs[0] / sum(costs) - self.overhead
+        return now + max(0.0, self.ends - now - len(costs) * self.overhead) * costs[0] / sum(costs)
 
 
 class _WithoutErrors(Callback):

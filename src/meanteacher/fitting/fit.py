@@ -12,7 +12,6 @@ from meanteacher.fitting.budget import (
     REFUSAL_SECONDS,
     ReadingBudget,
     Timing,
-    limited_threads,
     measure_backbone,
     measure_machine,
 )
@@ -186,15 +185,8 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     (validation, comparison), *others = outcomes
 
     # Predict every photo with the better model, and write the results.
-    with limited_threads(validation.stand.plan.threads):
-        return write_results(
-            config,
-            validation,
-            comparison,
-            findings,
-            others=others,
-            earlier=earlier.seen if earlier else Seen(),
-        )
+    seen = earlier.seen if earlier else Seen()
+    return write_results(config, validation, comparison, findings, others=others, earlier=seen)
 
 
 def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:

@@ -61,11 +61,7 @@ class Plan:
         return FastNetSpec(width=self.width)
 
     def runs(self) -> list[str]:
-        """The method of each run, in order. The last run, on all labels, is counted as the more expensive method."""
-        if self.n_rounds == 1:
-            return list(METHODS)
-        folds = self.n_rounds - 1
-        return [method for method in METHODS for _ in range(folds)] + [METHODS[-1]]
+        return runs_of(self.n_rounds)
 
     def sentence(self) -> str:
         what = f"FastNet at width {self.width:g}"
@@ -85,6 +81,13 @@ class Plan:
     def from_json(content: dict[str, Any]) -> "Plan":
         fields = dict(content)
         return Plan(weak_labelled_view=fields.pop("gentle"), **fields)
+
+
+def runs_of(n_rounds: int) -> list[str]:
+    """The method of each run, in order. The last run, on all labels, is counted as the more expensive method."""
+    if n_rounds == 1:
+        return list(METHODS)
+    return [method for method in METHODS for _ in range(n_rounds - 1)] + [METHODS[-1]]
 
 
 def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:
@@ -174,8 +177,13 @@ SMALL = 48
 """Images of at most this side may be digits or letters, on which a network from scratch can be better."""
 _SMALL_SIZE = 160
 """Small images gain nothing from being enlarged further."""
-_FEATURES_SHARE = 0.4
-"""Of the time left, that computing features may take."""
+_FEATURES_SHARE, _TAIL_FEATURES_SHARE = 0.8, 0.3
+"""Of the time left, that computing features may take: beside runs on the classifier alone, whose time is left out
+already, and beside runs on more layers."""
+_RUN_SECONDS = 2.0
+"""That a run on the classifier alone takes in addition to its steps."""
+_TAIL_VIEWS = 4
+"""Fewer are too few for more layers than the classifier, which would learn them by heart."""
 _PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 2000), (150, 600)
 """Times that a run sees every photo; and the fewest and most steps of a run, on the classifier or on more layers."""
 
@@ -184,7 +192,8 @@ _PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 2000), (150, 600)
 class BackboneSpeed:
     """How fast this machine computes a pretrained network at its present load."""
 
-    threads: int
+    threads: dict[int, int]
+    """cut -> threads with the shortest step."""
     size: int | None
     """The only one that the network takes, if so."""
     images_per_second: float
@@ -205,15 +214,23 @@ class BackboneSpeed:
         return (size / (self.size or REFERENCE_SIZE)) ** 2
 
 
+def _head_steps(n_images: int) -> int:
+    """Of a run on the classifier alone."""
+    fewest, most = _HEAD_STEPS
+    return min(most, max(fewest, _PASSES * n_images // ROWS))
+
+
 def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: int) -> int:
-    """The largest side of photos at which two views of each, and the predictions, take their share of the seconds.
+    """The largest side of photos at which three views of each, and the predictions, take their share of the seconds.
 
     `side` is the shorter one of the files.
     """
     if speed.size is not None:
         return speed.size
     allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
-    fast = [size for size in allowed if speed.seconds(3 * n_images, size) < _FEATURES_SHARE * seconds]
+    cost = sum(speed.seconds_per_step[max(speed.seconds_per_step)].values())
+    left = seconds * (1 - _RESERVE) - 3.5 * (2 * _RUN_SECONDS + _head_steps(n_images) * cost)  # seven runs
+    fast = [size for size in allowed if speed.seconds(4 * n_images, size) < _FEATURES_SHARE * left]
     return max(fast, default=SIZES[0])
 
 
@@ -253,7 +270,13 @@ def make_backbone_plan(
     for tried in cuts if cut is None else [cut]:
         cost = speed.seconds_per_step.get(tried) or speed.seconds_per_step[cuts[0]]
         fitting = int(room / (n_images * speed.bytes(tried, size)))
-        n_views = max(1, min(MAX_VIEWS, fitting, int(_FEATURES_SHARE * seconds / per_view)))
+        on_head = tried == cuts[0]
+        runs = runs_of(n_rounds)
+        n_runs, per_step = len(runs), sum(cost[method] for method in runs)
+        share = _TAIL_FEATURES_SHARE * seconds
+        if on_head:
+            share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
+        n_views = max(1, min(MAX_VIEWS, fitting, int(share / per_view)))
         plan = Plan(
             minutes=minutes,
             size=size,
@@ -262,19 +285,15 @@ def make_backbone_plan(
             backbone=backbone,
             cut=tried,
             n_views=n_views,
-            threads=speed.threads,
+            threads=speed.threads.get(tried, 1),
             seconds_per_step=cost,
             seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
         )
-        runs = plan.runs()
-        per_step = sum(cost[method] for method in runs)
-        possible = int((seconds - n_views * per_view - len(runs) * overhead) / per_step) - _READINGS
-        on_head = tried == cuts[0]
-        fewest, most = _HEAD_STEPS if on_head else _TAIL_STEPS
-        wanted = min(most, max(fewest, _PASSES * n_images // ROWS)) if on_head else most
-        steps = max(1, min(wanted, possible))
-        if not plans or (steps >= fewest and n_views == plans[-1].n_views):
+        possible = int((seconds - n_views * per_view - n_runs * (overhead + _RUN_SECONDS)) / per_step) - _READINGS
+        fewest, most = (_HEAD_STEPS[0], _head_steps(n_images)) if on_head else _TAIL_STEPS
+        steps = max(1, min(most, possible))
+        if not plans or (steps >= fewest and n_views >= _TAIL_VIEWS):
             plans.append(replace(plan, steps=steps, seconds=n_views * per_view + steps * per_step))
     return plans[-1]
 

@@ -30,6 +30,8 @@ from meanteacher.views import per_channel
 
 _FEATURES_LIMIT = 0.6
 """Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""
+_REPORT_SECONDS = 4.0
+"""For the pages, after the predictions."""
 _MOST_BYTES = 8 << 30
 """Of the file of features."""
 
@@ -142,8 +144,7 @@ class Training:
 
         plan = self._plan("pretrained", planned)
         with self._saved_if_stopped():
-            with limited_threads(plan.threads):
-                features = self._features(backbone, plan, share * self._left())
+            features = self._features(backbone, plan, share * self._left())
             self.timing.end("features")
             stand = OnBackbone(
                 data=self.data,
@@ -153,7 +154,7 @@ class Training:
                 features=features,
                 earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
             )
-            return self._compare(stand)
+            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
 
     def _features(self, backbone: Backbone, plan: Plan, seconds: float) -> Features:
         """Computed, or read where they are there already."""
@@ -196,7 +197,8 @@ class Training:
         plan = self._plan("scratch", planned)
         model = self.earlier.continued(data.photos.class_names) if self.earlier else None
         with self._saved_if_stopped():
-            return self._compare(FromScratch(data=data, plan=plan, fingerprint=self.fingerprint, earlier=model))
+            stand = FromScratch(data=data, plan=plan, fingerprint=self.fingerprint, earlier=model)
+            return self._compare(stand, plan.seconds_per_image)
 
     def _plan(self, name: str, planned: Callable[[int], Plan]) -> Plan:
         """The plan of a stand; the first one also decides which labelled photos evaluate the models.
@@ -227,7 +229,8 @@ class Training:
         assert self.split is not None
         return 1 if self.split.how == "held-out" else len(self.split.parts) + 1
 
-    def _compare(self, stand: Stand) -> tuple[CrossValidation, Comparison]:
+    def _compare(self, stand: Stand, seconds_per_image: float) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate on a stand; predictions will take so many seconds per image."""
         assert self.split is not None
         plan, n = stand.plan, len(self.data.usable)
         validation = CrossValidation(
@@ -235,7 +238,7 @@ class Training:
             split=self.split,
             # The first stand has the folder; the second one a folder in it.
             out=self.config.out / "runs" / ("" if next(iter(self.plans)) == stand.name else stand.name),
-            ends=time.perf_counter() + self._left() - plan.seconds_per_image * n,
+            ends=time.perf_counter() + self._left() - seconds_per_image * n - _REPORT_SECONDS,
             overhead=self.overhead,
             callback=self.callback,
             timing=self.timing,

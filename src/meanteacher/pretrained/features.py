@@ -66,6 +66,8 @@ class Features:
     values: Tensor
     """[N, n_views, ...], half precision, mapped from a file."""
     n_weak: int
+    seconds_per_image: float
+    """That the slowest view took."""
 
     @property
     def n_views(self) -> int:
@@ -110,17 +112,22 @@ class Extraction:
     def _run(self) -> Features:
         shape = self._shape()
         self._make_file((len(self.images), self.n_views, *shape))
-        n_views = self._saved()["n_views"]
-        if n_views is None:
+        if self._saved()["n_views"] is None:
             with self.file.open("r+b") as out:
-                n_views = self._fill(out, shape)
-            self._save(n_views * len(self._chunks()), n_views)
+                n_views, seconds = self._fill(out, shape)
+            self._save(n_views * len(self._chunks()), n_views, seconds)
+        saved = self._saved()
+        n_views = saved["n_views"]
         # Not "r": torch takes no array that is read-only.
         values = torch.from_numpy(np.lib.format.open_memmap(self.file, mode="c"))
-        return Features(values[:, :n_views], feature_views(self.images.shape[-1], n_views, flip=self.flip)[1])
+        _, n_weak = feature_views(self.images.shape[-1], n_views, flip=self.flip)
+        return Features(values[:, :n_views], n_weak, saved["seconds"] / len(self.images))
 
-    def _fill(self, out: BinaryIO, shape: tuple[int, ...]) -> int:
-        """Write the values that are missing, view by view in chunks. Returns the number of complete views."""
+    def _fill(self, out: BinaryIO, shape: tuple[int, ...]) -> tuple[int, float]:
+        """Write the values that are missing, view by view in chunks.
+
+        Returns the number of complete views, and the seconds that the slowest of them took.
+        """
         views, _ = feature_views(self.images.shape[-1], self.n_views, flip=self.flip)
         chunks, n = self._chunks(), len(self.images)
         n_bytes = int(np.prod(shape)) * np.dtype(np.float16).itemsize
@@ -139,7 +146,7 @@ class Extraction:
             for view in range(done // len(chunks), len(views)):
                 began = time.perf_counter()
                 if view and began + took > self.ends:
-                    return view
+                    return view, took
                 left = chunks[done % len(chunks) :]
                 for chunk, values in zip(left, pool.map(partial(values_of, view), left), strict=True):
                     for row, value in zip(chunk, values, strict=True):
@@ -157,8 +164,8 @@ class Extraction:
                         raise Interrupted(
                             "The fit was stopped while it computed features. Continue it with resume=True (--resume)."
                         )
-                took = time.perf_counter() - began
-        return len(views)
+                took = max(took, time.perf_counter() - began)
+        return len(views), took
 
     def _chunks(self) -> list[range]:
         n = len(self.images)
@@ -185,9 +192,9 @@ class Extraction:
         """The chunks that the file holds, view after view, and the number of views once it is complete."""
         try:
             saved = json.loads(self._about.read_text(encoding="utf-8"))
-            return {"key": str(saved["key"]), "done": int(saved["done"]), "n_views": saved["n_views"]}
+            return {name: saved[name] for name in ("key", "done", "n_views", "seconds")}
         except (OSError, ValueError, TypeError, KeyError):
-            return {"key": "", "done": 0, "n_views": None}
+            return {"key": "", "done": 0, "n_views": None, "seconds": 0.0}
 
-    def _save(self, done: int, n_views: int | None = None) -> None:
-        write_json(self._about, {"key": self.key, "done": done, "n_views": n_views})
+    def _save(self, done: int, n_views: int | None = None, seconds: float = 0.0) -> None:
+        write_json(self._about, {"key": self.key, "done": done, "n_views": n_views, "seconds": seconds})

@@ -71,7 +71,9 @@ class TailSpec:
 
     def build(self, problem: Problem) -> nn.Module:
         head = _ScaledLinear(self.backbone.n_features, problem.n_classes, _HEAD_STEP / _RATE / self.feature_length)
-        tail = Tail([*list(self.backbone.network())[self.cut :], head])
+        # Where all layers are frozen, reading their weights would take longer than a short run.
+        behind = list(self.backbone.network())[self.cut :] if self.cut < self.backbone.cuts[-1] else []
+        tail = Tail([*behind, head])
         tail.load(Path(self.start))
         return tail
 
