@@ -266,9 +266,8 @@ def _counted(finding: Mapping[str, Any], n: int) -> str:
 def plan(fit: Fit) -> list[tuple[str, str]]:
     """What was decided before training, in words."""
     decided = fit.get("plan") or {}
-    shown = {label: decided[key] for key, label in PLAN.items() if decided.get(key) is not None}
-    if not shown.get(PLAN["width"]):  # of no FastNet
-        shown.pop(PLAN["width"], None)
+    # A width or a number of copies that is zero does not apply; mirrored copies that are False do.
+    shown = {label: value for key, label in PLAN.items() if (value := decided.get(key)) or value is False}
     return list(_flat(shown).items())
 
 
