@@ -118,7 +118,8 @@ def _representative(
 
 def _unit(rows: np.ndarray) -> np.ndarray:
     rows = rows.astype(np.float32)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return rows
 
 
 def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> str:
