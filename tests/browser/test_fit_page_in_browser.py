@@ -7,7 +7,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
-from fit_example import fit_example, many_classes
+from fit_example import fit_example, many_classes, pretrained_example
 from meanteacher.report import load_records, render_page
 from meanteacher.report.fit_page import fit_page
 
@@ -52,7 +52,12 @@ def hostile_fit():
     return fit
 
 
-FITS = {"plain": fit_example, "hostile": hostile_fit, "many": lambda: fit_example(**many_classes(60))}
+FITS = {
+    "plain": fit_example,
+    "hostile": hostile_fit,
+    "many": lambda: fit_example(**many_classes(60)),
+    "pretrained": pretrained_example,
+}
 
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"

@@ -374,9 +374,9 @@ def images_with_a_label_are_asked_about_next(patch: Patch) -> None:
 
 @of_results
 def copies_of_one_image_are_asked_about_next(patch: Patch) -> None:
-    rewrite(patch, label_next.label_next, "if int(groups[index]) in seen:", "if False:")
+    rewrite(patch, label_next.label_next, "np.unique(groups[candidates[order]],", "np.unique(candidates[order],")
 
 
 @of_results
 def positions_among_the_candidates_are_taken_for_images(patch: Patch) -> None:
-    rewrite(patch, label_next.label_next, "index = int(candidates[position])", "index = int(position)")
+    rewrite(patch, label_next.label_next, "append(int(candidates[position]))", "append(int(position))")

@@ -96,8 +96,8 @@ def errors_stand_beside_the_other_model(patch: Patch) -> None:
     rewrite(
         patch,
         fit_tables._interval,
-        "label=display_name(method)",
-        "label=display_name(BASELINE if method == OURS else OURS)",
+        "else display_name(method)",
+        "else display_name(BASELINE if method == OURS else OURS)",
     )
 
 

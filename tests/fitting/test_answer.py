@@ -9,7 +9,9 @@ from meanteacher.formats import points
 from meanteacher.stats import difference_on_images
 
 
-def answered(mean_teacher: list[int], supervised: list[int], n: int, n_unlabelled: int = 1000) -> dict[str, str]:
+def answered(
+    mean_teacher: list[int], supervised: list[int], n: int, n_unlabelled: int = 1000, *, on_backbone: bool = False
+) -> dict[str, str]:
     """The answer when each model is wrong on these of n images."""
     wrong = {
         method: np.isin(np.arange(n), rows)
@@ -18,7 +20,7 @@ def answered(mean_teacher: list[int], supervised: list[int], n: int, n_unlabelle
     # Neither outputs nor models matter here.
     results = {method: EvaluationResult(np.empty(0), its, None) for method, its in wrong.items()}  # type: ignore[arg-type]
     errors, gain = estimate("held-out", wrong["mean-teacher"], wrong["supervised"])
-    return answer(errors, gain, shipped=better_method(results), n_unlabelled=n_unlabelled)
+    return answer(errors, gain, shipped=better_method(results), n_unlabelled=n_unlabelled, on_backbone=on_backbone)
 
 
 def numbers(sentence: str) -> set[str]:
@@ -78,6 +80,29 @@ def test_without_unlabelled_images_nothing_is_claimed_about_them() -> None:
     result = answered([0], [0, 1], 20, n_unlabelled=0)
     assert "no unlabelled images" in result["sentence"]
     assert numbers(result["sentence"]) == {"5.0", "20"}
+
+
+@pytest.mark.parametrize(
+    ("mean_teacher", "supervised"),
+    [(range(20), range(50)), (range(50), range(20)), (range(30), range(32)), (range(30), range(30))],
+    ids=["yes", "no", "unclear", "equal"],
+)
+def test_on_a_pretrained_network_the_comparison_is_with_the_best_that_learned_from_the_labels_alone(
+    mean_teacher: range, supervised: range
+) -> None:
+    plain = answered(list(mean_teacher), list(supervised), 100)
+    pretrained = answered(list(mean_teacher), list(supervised), 100, on_backbone=True)
+    assert (plain["helped"], plain["shipped"]) == (pretrained["helped"], pretrained["shipped"])
+    # The same numbers, in the same order.
+    assert re.findall(r"[\d,.]*\d", plain["sentence"]) == re.findall(r"[\d,.]*\d", pretrained["sentence"])
+    assert plain["sentence"].split()[0] == pretrained["sentence"].split()[0]
+    assert "pretrained network" in pretrained["sentence"]
+    assert "labels alone" in pretrained["sentence"]
+    assert "pretrained" not in plain["sentence"]
+
+
+def test_without_unlabelled_images_a_pretrained_network_changes_nothing() -> None:
+    assert answered([0], [0, 1], 20, 0) == answered([0], [0, 1], 20, 0, on_backbone=True)
 
 
 def test_the_estimate_counts_pairs() -> None:

@@ -1,8 +1,11 @@
 import re
+from typing import Any
 
 import numpy as np
+import pytest
 
-from meanteacher.fitting.label_next import label_next
+from meanteacher.fitting import label_next as module
+from meanteacher.fitting.label_next import Suggestion, label_next
 
 NAMES = ("ant", "bee", "cat")
 
@@ -11,16 +14,27 @@ def rows(*p: tuple[float, float, float]) -> np.ndarray:
     return np.array(p)
 
 
-def chosen(p: np.ndarray, *, candidates: list[int] | None = None, groups: list[int] | None = None, n: int) -> list[int]:
+def suggested(
+    p: np.ndarray, *, candidates: list[int] | None = None, groups: list[int] | None = None, **options: Any
+) -> list[Suggestion]:
     everyone = np.arange(len(p))
-    picked = label_next(
+    return label_next(
         p,
-        everyone if candidates is None else np.array(candidates),
+        everyone if candidates is None else np.array(candidates, dtype=int),
         everyone if groups is None else np.array(groups),
         NAMES,
-        n=n,
+        **options,
     )
-    return [suggestion.index for suggestion in picked]
+
+
+def chosen(p: np.ndarray, **options: Any) -> list[int]:
+    return [suggestion.index for suggestion in suggested(p, **options)]
+
+
+def around(*angles: float) -> np.ndarray:
+    """A feature vector at each of these angles in degrees, none of unit length."""
+    turns = np.radians(angles)
+    return np.stack([np.cos(turns), np.sin(turns)], axis=1) * np.linspace(2, 9, len(angles))[:, None]
 
 
 def mentioned(reason: str) -> set[str]:
@@ -59,3 +73,56 @@ def test_the_reason_names_the_classes_it_hesitates_between() -> None:
     assert "34.0 %" in lost.reason
     assert not mentioned(lost.reason)
     assert len({reason.split()[0] for reason in (suggestion.reason, sure.reason, lost.reason)}) == 3
+
+
+def test_without_candidates_nothing_is_suggested() -> None:
+    assert chosen(rows((0.5, 0.5, 0.0)), candidates=[], n=3) == []
+    assert chosen(rows((0.5, 0.5, 0.0)), candidates=[], n=3, features=around(0), labelled=[0]) == []
+
+
+UNSURE = (0.5, 0.45, 0.05)
+KINDS = around(0, 1, 2, 3, 4, 120, 121, 122, 240)
+"""Five images of one kind, three of another, one of a third. The first has a label."""
+UNLABELLED = list(range(1, 9))
+KIND = np.array([0] * 5 + [1] * 3 + [2])
+
+
+def test_with_features_each_kind_is_asked_about_before_any_is_twice_and_the_largest_unlabelled_first() -> None:
+    p = rows(*[UNSURE] * 9)
+    picked = chosen(p, candidates=UNLABELLED, n=3, features=KINDS, labelled=[0])
+    assert KIND[picked].tolist() == [1, 2, 0]
+    # With a label in the second kind, too, only the third is left unknown.
+    assert chosen(p, candidates=[1, 2, 3, 4, 5, 7, 8], n=1, features=KINDS, labelled=[0, 6]) == [8]
+
+
+def test_with_features_a_kind_that_the_model_is_sure_of_is_not_asked_about_first() -> None:
+    p = rows(*[UNSURE] * 5, *[(0.98, 0.01, 0.01)] * 3, UNSURE)
+    assert chosen(p, candidates=UNLABELLED, n=1, features=KINDS, labelled=[0]) == [8]
+
+
+def test_with_features_copies_are_asked_about_once_and_no_image_twice() -> None:
+    p = rows(*[UNSURE] * 9)
+    picked = chosen(p, groups=[0, 1, 2, 3, 4, 5, 5, 5, 8], n=20, features=KINDS, labelled=[])
+    assert sorted(picked) == [0, 1, 2, 3, 4, 5, 8]
+    assert sorted(chosen(p, n=20, features=np.zeros((9, 2)), labelled=[0])) == list(range(9))
+
+
+def test_with_features_only_the_least_sure_are_suggested_where_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p = rows(*[(0.5 + 0.01 * k, 0.3, 0.2 - 0.01 * k) for k in range(9)])
+    monkeypatch.setattr(module, "_N_SUGGESTIBLE", 4)
+    assert sorted(chosen(p, n=20, features=KINDS, labelled=[5, 6, 7, 8, 0])) == [0, 1, 2, 3]
+
+
+def test_with_features_the_reason_says_what_the_image_resembles() -> None:
+    p = rows(*[UNSURE] * 5, *[(0.9, 0.06, 0.04)] * 3, UNSURE)
+    picked = suggested(p, candidates=[1, 2, 3, 4, 5, 6, 7], n=2, features=KINDS, labelled=[0])
+    unknown, known = sorted((s for s in picked), key=lambda s: -KIND[s.index])
+    assert KIND[unknown.index] == 1
+    assert mentioned(unknown.reason) == {"ant (90.0 %)"}
+    assert "unlike any labelled photo" in unknown.reason
+    assert "like 2 other unlabelled photos" in unknown.reason
+    assert KIND[known.index] == 0
+    assert mentioned(known.reason) == {"ant (50.0 %)", "bee (45.0 %)"}
+    assert "unlike" not in known.reason

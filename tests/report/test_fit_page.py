@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fit_example import fit_example, many_classes, thumb
+from fit_example import fit_example, many_classes, pretrained_example, thumb
 from meanteacher.fitting.answer import answer, estimate
 from meanteacher.report.fit_page import fit_page, supported
+from meanteacher.report.fit_tables import ALTERNATIVES
 from meanteacher.report.model_card import model_card
 
 OPTIONAL = {
@@ -108,7 +109,7 @@ def test_the_axis_holds_even_an_error_of_nothing_or_of_everything():
 
 def test_it_is_said_which_images_the_models_were_tested_on_and_what_that_is_worth():
     assert "27 of 100 27.0 (19.3 to 36.4)" in whole().text
-    assert "100 of the 400 labelled images were kept apart as test images: neither model learned" in whole().text
+    assert "100 of the 400 labelled images were kept apart as test images: no model learned" in whole().text
     folds = fit_example()["estimate"] | {"how": "folds"}
     assert (
         "Each of the 100 labelled images was a test image once, for models that learned from the others only"
@@ -167,6 +168,83 @@ def test_one_number_says_how_many_labels_would_tell_and_it_is_the_one_of_the_rec
         told = re.findall(r"about ([\d,]+) (?:more )?label", text)
         assert told == [f"{judged['n_needed']:,}"], text[:900]
         assert (f"there were {n:,}." if gain.n_needed <= 1000 else "at most 1,000 are used for testing") in text
+
+
+@cache
+def pretrained() -> Page:
+    return Page(fit_page(pretrained_example(curves=None, calibration=None)))
+
+
+def test_what_else_was_tried_is_shown_on_one_axis_with_the_two_methods():
+    html = fit_page(pretrained_example(curves=None, calibration=None)).partition('<section id="tried">')[2]
+    section = Page(html.partition("</section>")[0])
+    assert re.search(
+        r"Mean Teacher 12.0 % 7.0 to 19.8 % Supervised-only 23.0 % 15.8 to 32.2 % "
+        r"Last layer only 26.0 % 18.4 to 35.4 % Last layers, labels only 23.0 % 15.8 to 32.2 % "
+        r"Label spreading 17.0 % 10.9 to 25.6 % "
+        r"From scratch, labels only 41.0 % 31.9 to 50.8 % From scratch, all images 27.0 % 19.3 to 36.4 % "
+        r"0 20 40 60 % On the same 100 test images, with 95 % intervals",
+        section.text,
+    )
+    # The axis ends at 60 %.
+    assert re.findall(r'class="dot" style="--at: ([\d.]+)"', html)[:3] == ["20.00", "38.33", "43.33"]
+
+
+def test_each_of_what_else_was_tried_is_explained_once():
+    text = pretrained().text.partition("On the same 100 test images")[2]
+    for name, (label, sentence) in ALTERNATIVES.items():
+        assert text.count(f"{label} {sentence}") == (not name.startswith("pretrained")), name
+
+
+def test_an_alternative_of_another_version_is_shown_by_its_name():
+    other = {"name": "<new>-way", "error": 0.5, "low": 0.4, "high": 0.6, "wrong": 50}
+    page = page_of(alternatives=[other])
+    assert "<new> way 50.0 % 40.0 to 60.0 %" in page.text
+    assert "new" not in page.tags
+
+
+@pytest.mark.parametrize("absent", ["alternatives", "estimate"])
+def test_without_alternatives_or_an_estimate_nothing_is_said_to_have_been_tried(absent: str):
+    assert "tried" in pretrained().ids
+    fit = pretrained_example(curves=None, calibration=None)
+    del fit[absent]
+    page = Page(fit_page(fit))
+    assert "tried" not in page.ids
+    assert ("href", "#tried") not in page.attributes
+    assert "tried" not in page_of(alternatives=[]).ids
+
+
+def test_the_page_says_what_the_network_had_learned_before():
+    assert "It builds on EfficientNet-Lite0, a network that had learned from 1.2 million photos of" in pretrained().text
+    assert "both on the same pretrained network" in pretrained().text
+    assert "had learned" not in whole().text
+    assert "pretrained" not in whole().text
+    assert "had learned from no other images" in page_of(backbone=None).text
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "said", "about_imagenet"),
+    [
+        ("ImageNet-22k, ImageNet-1k", "learned from photos (ImageNet-22k, ImageNet-1k) before", True),
+        ("LVD-142M", "learned from LVD-142M before", False),
+        ("unknown", "learned from images of which nothing is recorded before", False),
+    ],
+)
+def test_other_training_data_are_named_and_not_taken_for_imagenet(trained_on: str, said: str, about_imagenet: bool):
+    text = page_of(backbone=pretrained_example()["backbone"] | {"trained_on": trained_on}).text
+    assert said in text
+    assert "1.2 million" not in text
+    assert ("ImageNet shows mostly" in text) is about_imagenet
+
+
+def test_the_plan_of_a_pretrained_network_has_no_width():
+    assert "Network width" in whole().text
+    assert "Network width" not in pretrained().text
+    assert "Network EfficientNet-Lite0" in pretrained().text
+    assert "Altered copies of each image 8" in pretrained().text
+    plan = fit_example()["plan"] | {"n_views": 0, "flip": False}
+    assert "Altered copies" not in page_of(plan=plan).text
+    assert "Mirrored copies no" in page_of(plan=plan).text
 
 
 def test_the_curves_of_baseline_student_and_teacher_are_drawn_and_described():

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from fit_example import fit_example, many_classes
+from fit_example import fit_example, many_classes, pretrained_example
 from meanteacher.report.model_card import escaped, model_card
 
 
@@ -50,6 +50,37 @@ def test_limits_name_alarms_problems_and_classes_with_few_labels():
     assert "nearly the same" not in limits
     assert "On the 1 class with fewer than ten labels" in limits
     assert "fewer than ten labels" not in model_card(fit_example())
+
+
+def test_a_pretrained_network_is_named_with_its_data_licence_and_what_it_brings_along():
+    fit = pretrained_example()
+    card = model_card(fit)
+    model, limits = (card.partition(heading)[2].partition("\n## ")[0] for heading in ("## The model", "## Where not"))
+    assert "- pretrained network: EfficientNet-Lite0 (lite0)\n- pretrained on: ImageNet-1k\n" in model
+    assert "weights: Apache-2.0\n" in model
+    assert fit["backbone"]["sha256"] in model
+    assert "1.2 million photos of ImageNet" in model
+    assert "- On classes unlike those of ImageNet-1k: those are easier" in limits
+    assert "biases of ImageNet-1k" in limits
+    assert not re.search("pretrained|ImageNet|biases", model_card(fit_example()))
+    assert "had learned from no other images" in model_card(fit_example(backbone=None))
+
+
+def test_what_else_was_tried_is_in_the_table_and_explained():
+    card = model_card(pretrained_example())
+    assert (
+        "| Supervised-only | 23.0 % | 15.8 to 32.2 % | 23 |\n| Last layer only | 26.0 % | 18.4 to 35.4 % | 26 |" in card
+    )
+    assert "| From scratch, all images | 27.0 % | 19.3 to 36.4 % | 27 |" in card
+    assert "\n- Label spreading: " in card
+
+
+def test_the_name_of_a_pretrained_network_cannot_become_a_link_or_a_heading():
+    backbone = dict.fromkeys(("name", "title", "trained_on", "licence", "sha256"), "[x](y)\n# z <b>")
+    card = model_card(pretrained_example(backbone=backbone, alternatives=[]))
+    assert "[x](y)" not in card
+    assert "<b>" not in card
+    assert "\n# z" not in card
 
 
 def test_use_and_provenance_close_the_card():

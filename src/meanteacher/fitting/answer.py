@@ -35,15 +35,27 @@ def error_of(wrong: np.ndarray) -> dict[str, float]:
     return {"error": interval.value, "low": interval.low, "high": interval.high, "wrong": int(wrong.sum())}
 
 
-def answer(estimate: dict[str, Any], gain: ImageDifference, *, shipped: str, n_unlabelled: int) -> dict[str, str]:
-    """The verdict and its sentence, which claims no more than the interval allows; `shipped` is the method kept."""
+def answer(
+    estimate: dict[str, Any], gain: ImageDifference, *, shipped: str, n_unlabelled: int, on_backbone: bool = False
+) -> dict[str, str]:
+    """The verdict and its sentence, which claims no more than the interval allows.
+
+    Args:
+        estimate: of `estimate`
+        gain: of `estimate`
+        shipped: the method kept
+        n_unlabelled: the images that one model had and the other had not
+        on_backbone: both models stand on the same pretrained network. The gain is then what the images added to it.
+    """
     n, low, high = estimate["n"], estimate["difference"]["low"], estimate["difference"]["high"]
     tested = f"{count(n)} that the models had not learned from"
     unlabelled = count(n_unlabelled, "unlabelled image")
-    errors = (
-        f"with them the model was wrong on {percent(estimate['mean-teacher']['error'])} of {tested}, without them on "
-        f"{percent(estimate['supervised']['error'])}"
+    beyond = " beyond what the pretrained network knew" if on_backbone else ""
+    ours, theirs = (percent(estimate[method]["error"]) for method in ("mean-teacher", "supervised"))
+    without = (
+        f"the same network with the labels alone on {theirs} at best" if on_backbone else f"without them on {theirs}"
     )
+    errors = f"with them the model was wrong on {ours} of {tested}, {without}"
     if n_unlabelled == 0:
         sentence = (
             "There were no unlabelled images to learn from. The model was wrong on "
@@ -51,19 +63,19 @@ def answer(estimate: dict[str, Any], gain: ImageDifference, *, shipped: str, n_u
         )
     elif gain.verdict == "yes":
         sentence = (
-            f"Yes, the {unlabelled} helped: {errors}. The gain is most likely between {points(low)} and {points(high)} "
-            "percentage points."
+            f"Yes, the {unlabelled} helped{beyond}: {errors}. The gain is most likely between {points(low)} and "
+            f"{points(high)} percentage points."
         )
     elif gain.verdict == "no":
-        sentence = f"No, the {unlabelled} did not help: {errors}. The model trained without them is kept."
+        sentence = f"No, the {unlabelled} did not help{beyond}: {errors}. The model trained without them is kept."
     elif gain.n_needed is None:
-        sentence = f"The {unlabelled} made no visible difference: {errors}."
+        sentence = f"The {unlabelled} made no visible difference{beyond}: {errors}."
     else:
         there = (
             f"there were {n:,}" if gain.n_needed <= MAX_HELD_OUT else f"at most {MAX_HELD_OUT:,} are used for testing"
         )
         sentence = (
-            f"It is not clear yet whether the {unlabelled} helped: {errors}. This difference may be chance. If it is "
-            f"real, showing it takes about {gain.n_needed:,} labelled test images; {there}."
+            f"It is not clear yet whether the {unlabelled} helped{beyond}: {errors}. This difference may be chance. "
+            f"If it is real, showing it takes about {gain.n_needed:,} labelled test images; {there}."
         )
     return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}

@@ -1,4 +1,4 @@
-"""Which images to label next: those the model is least sure about, spread over the pairs of classes it confuses."""
+"""Which images to label next: those the model is unsure about, and no two of the same kind."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,9 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meanteacher.formats import percent
+from meanteacher.formats import count, percent
 
 _SURE = 0.8
+
+_N_SUGGESTIBLE, _N_COVERED = 500, 10_000
+"""The least sure images: so many may be suggested, and so many count as covered by a suggestion. Bounds the memory."""
+
+_UNLIKE = 0.25
+"""The share of the images farthest from any labelled one that is called unlike all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,42 +26,111 @@ class Suggestion:
 
 
 def label_next(
-    probabilities: np.ndarray, candidates: np.ndarray, groups: np.ndarray, class_names: Sequence[str], *, n: int = 20
+    probabilities: np.ndarray,
+    candidates: np.ndarray,
+    groups: np.ndarray,
+    class_names: Sequence[str],
+    *,
+    n: int = 20,
+    features: np.ndarray | None = None,
+    labelled: Sequence[int] | np.ndarray = (),
 ) -> list[Suggestion]:
-    """The n most useful candidates.
+    """The n most useful candidates, the most useful first. Of images that show the same picture only one is suggested.
 
-    They are ordered by the margin between the two most probable classes, the smallest first. The images with the
-    smallest margins are often all of one kind, so each pair of classes gets one image before any gets a second. Of
-    images that show the same picture only one is suggested.
+    With features, the images are chosen that together represent the unsure ones best (`_representative`). Without, they
+    are ordered by the margin between the two most probable classes, the smallest first, and each pair of classes gets
+    one image before any gets a second: the images with the smallest margins are often all of one kind.
 
-    `probabilities` are calibrated, [N, C]; `candidates` are positions without a label; `groups` are equal for images
-    that show the same picture.
+    Args:
+        probabilities: calibrated, [N, C]
+        candidates: positions without a label
+        groups: equal for images that show the same picture, [N]
+        class_names: in the order of the probabilities
+        n: how many to suggest
+        features: of a pretrained network, [N, D], of any length
+        labelled: positions with a label; only used with features
     """
-    by_pair: dict[tuple[int, int], list[int]] = defaultdict(list)
+    if not len(candidates):
+        return []
     top = np.argsort(-probabilities[candidates], axis=1, kind="stable")[:, :2]
     best, second_best = np.take_along_axis(probabilities[candidates], top, axis=1).T
-    seen: set[int] = set()
-    for position in np.argsort(best - second_best, kind="stable"):
-        index = int(candidates[position])
-        if int(groups[index]) in seen:
-            continue
-        seen.add(int(groups[index]))
-        first, second = sorted(int(k) for k in top[position])
-        by_pair[first, second].append(index)
+    order = np.argsort(best - second_best, kind="stable")
+    # The least sure of those that show the same picture.
+    _, firsts = np.unique(groups[candidates[order]], return_index=True)
+    order = order[np.sort(firsts)]
+    if features is None:
+        by_pair: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for position in order:
+            first, second = sorted(int(k) for k in top[position])
+            by_pair[first, second].append(int(candidates[position]))
+        chosen = _in_turn(list(by_pair.values()), n)
+        return [Suggestion(index, _reason(probabilities[index], class_names)) for index in chosen]
+    unsure = candidates[order[:_N_COVERED]]
+    doubt = 1 - (best - second_best)[order[:_N_COVERED]]
+    return [
+        Suggestion(int(unsure[k]), _reason(probabilities[unsure[k]], class_names, likeness))
+        for k, likeness in _representative(features, unsure, doubt, labelled, n).items()
+    ]
+
+
+def _in_turn(queues: Sequence[Sequence[int]], n: int) -> list[int]:
+    """The first of each, then the second of each, up to n."""
+    turns = range(max(len(queue) for queue in queues))
+    return [queue[turn] for turn in turns for queue in queues if len(queue) > turn][:n]
+
+
+def _representative(
+    features: np.ndarray, unsure: np.ndarray, doubt: np.ndarray, labelled: Sequence[int] | np.ndarray, n: int
+) -> dict[int, str]:
+    """Which of the unsure images (the least sure first) to choose, and what they resemble.
+
+    Greedily, the image is chosen that adds most to the sum over all images of doubt times the cosine similarity to the
+    nearest image that is labelled or chosen. That leaves out images that resemble a labelled one or each other, and
+    outliers that resemble nothing, which the farthest images often are.
+    """
+    centre = _unit(features[unsure]).mean(0)
+    # Features of one network have much in common. Without that, similarities differ more.
+    points = _unit(_unit(features[unsure]) - centre)
+    nearest = np.full(len(points), -1.0, dtype=np.float32)
+    known = _unit(_unit(features[np.asarray(labelled, dtype=np.int64)]) - centre)
+    for start in range(0, len(known), _N_SUGGESTIBLE):
+        nearest = np.maximum(nearest, (points @ known[start : start + _N_SUGGESTIBLE].T).max(1))
+    unlike = nearest <= np.quantile(nearest, _UNLIKE)
+    similarity = points @ points[:_N_SUGGESTIBLE].T
     chosen: list[int] = []
-    turn = 0
-    while len(chosen) < n and any(len(queue) > turn for queue in by_pair.values()):
-        # Pairs were added in the order of their smallest margin, and a dict keeps that order.
-        chosen += [queue[turn] for queue in by_pair.values() if len(queue) > turn]
-        turn += 1
-    return [Suggestion(index, _reason(probabilities[index], class_names)) for index in chosen[:n]]
+    owner = np.full(len(points), -1)
+    for _ in range(min(n, similarity.shape[1])):
+        gain = doubt @ np.maximum(similarity - nearest[:, None], 0)
+        gain[chosen] = -1
+        k = int(gain.argmax())
+        chosen.append(k)
+        owner[similarity[:, k] > nearest] = k
+        nearest = np.maximum(nearest, similarity[:, k])
+    return {
+        k: "; ".join(
+            ["unlike any labelled photo so far"] * bool(unlike[k])
+            + [f"like {count(n_like, 'other unlabelled photo')}"] * bool(n_like)
+        )
+        for k in chosen
+        for n_like in [int((np.delete(owner, k) == k).sum())]
+    }
 
 
-def _reason(p: np.ndarray, class_names: Sequence[str]) -> str:
+def _unit(rows: np.ndarray) -> np.ndarray:
+    rows = rows.astype(np.float32)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return rows
+
+
+def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> str:
     first, second, *others = (int(k) for k in np.argsort(-p, kind="stable"))
-    if others and p[others[0]] > p[first] / 2:
-        return f"no class fits well: the most probable has {percent(p[first])}"
     guess, other = (f"{class_names[k]} ({percent(p[k])})" for k in (first, second))
-    if p[first] < _SURE:
-        return f"hesitates between {guess} and {other}"
-    return f"less sure here than elsewhere: {guess} or {other}"
+    if others and p[others[0]] > p[first] / 2:
+        doubt = f"no class fits well: the most probable has {percent(p[first])}"
+    elif p[first] < _SURE:
+        doubt = f"hesitates between {guess} and {other}"
+    elif not likeness:
+        doubt = f"less sure here than elsewhere: {guess} or {other}"
+    else:
+        doubt = f"probably {guess}"
+    return f"{doubt}; {likeness}" if likeness else doubt

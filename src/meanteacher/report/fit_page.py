@@ -35,7 +35,7 @@ def read_fit(folder: str | Path) -> dict[str, Any]:
     return fit
 
 
-MAY_BE_ABSENT = ("estimate", "plan", "timing", "created")
+MAY_BE_ABSENT = ("estimate", "plan", "timing", "created", "backbone")
 """Of what the template reads itself."""
 
 
@@ -53,7 +53,9 @@ def fit_page(fit: Fit) -> str:
         shipped=shipped_sentence(fit),
         tested=tested_sentence(fit) if estimate else "",
         confidence=confidence(fit) if estimate else "",
+        foundation=foundation_sentence(fit),
         intervals=fit_tables.intervals(fit),
+        tried=fit_tables.tried(fit),
         curves=fit_curves(fit.get("curves") or {}),
         matrix=fit_tables.matrix(fit),
         pairs=fit_tables.confused_pairs(fit),
@@ -129,7 +131,7 @@ def tested_sentence(fit: Fit) -> str:
         were = "was" if estimate["n"] == 1 else "were"
         tested = (
             f"{estimate['n']:,} of the {count(fit['data']['n_labelled'], 'labelled image')} {were} kept apart as test "
-            "images: neither model learned from them."
+            "images: no model learned from them."
         )
     else:
         tested = (
@@ -139,8 +141,8 @@ def tested_sentence(fit: Fit) -> str:
         )
     return (
         f"{tested} A {confidence(fit)} interval contains the true error for images like these in {confidence(fit)} of "
-        "all cases. The better of the two models is kept, which makes its error look slightly too low. Photos from "
-        "another camera or another season may be harder."
+        "all cases. The model to keep was chosen by these errors, which makes its own look slightly too low. Photos "
+        "from another camera or another season may be harder."
     )
 
 
@@ -150,6 +152,26 @@ def shipped_sentence(fit: Fit) -> str:
     if shipped == OURS:
         return f"The model in this folder is the one trained with {display_name(OURS)}, on all images."
     return f"The model in this folder is the {display_name(shipped).lower()} one, trained on the labelled images alone."
+
+
+def foundation_sentence(fit: Fit) -> str:
+    """What the network had learned before, and what that means for its errors; empty where fit.json does not say."""
+    backbone = fit.get("backbone")
+    if not backbone:
+        return "Its network had learned from no other images before." if "backbone" in fit else ""
+    title, learned_from = backbone["title"], str(backbone.get("trained_on") or "unknown")
+    if "imagenet" not in learned_from.lower():
+        which = "images of which nothing is recorded" if learned_from == "unknown" else learned_from
+        return (
+            f"It builds on {title}, a network that had learned from {which} before. Expect better results for things "
+            "that those images showed than for others."
+        )
+    how_many = "1.2 million photos of ImageNet" if learned_from.lower() == "imagenet-1k" else f"photos ({learned_from})"
+    return (
+        f"It builds on {title}, a network that had learned from {how_many} before. ImageNet shows mostly animals, "
+        "vehicles, food and household things: expect better results for classes like these than for, say, medical "
+        "images or letters."
+    )
 
 
 def calibration_sentence(fit: Fit) -> str:

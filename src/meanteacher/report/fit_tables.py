@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meanteacher.formats import BASELINE, METHODS, count, display_name, duration, percent, percentage
-from meanteacher.report.figures import PALETTE, page_colour
+from meanteacher.report.figures import OTHERS, PALETTE, page_colour
 
 Fit = Mapping[str, Any]
 """The content of fit.json. Only `title`, `answer` and `data` must be there."""
@@ -17,6 +17,24 @@ MOST_CLASSES = 20
 """A larger matrix cannot be read: the pairs that are confused most often are listed instead."""
 
 N_PAIRS = 20
+
+_NEW = "A small network that started from nothing learned from"
+_PRETRAINED = "A network that knew other photos already learned from"
+_FEW, _ALL = "the labelled images alone.", "all images, with Mean Teacher."
+
+ALTERNATIVES = {
+    "probe": ("Last layer only", f"On top of the unchanged pretrained network, a new last layer learned from {_FEW}"),
+    "tuned": ("Last layers, labels only", f"The last layers of the pretrained network learned from {_FEW}"),
+    "label-spreading": (
+        "Label spreading",
+        "Nothing was trained. Images that the pretrained network finds alike get the same label.",
+    ),
+    "scratch supervised": ("From scratch, labels only", f"{_NEW} {_FEW}"),
+    "scratch mean-teacher": ("From scratch, all images", f"{_NEW} {_ALL}"),
+    "pretrained supervised": ("Pretrained, labels only", f"{_PRETRAINED} {_FEW}"),
+    "pretrained mean-teacher": ("Pretrained, all images", f"{_PRETRAINED} {_ALL}"),
+}
+"""What may have been tried beside the two methods: its name for a reader, and what it is."""
 
 DARKEST = 0.45
 """The strongest shade of a cell, on which its number is still easily read."""
@@ -82,8 +100,18 @@ def intervals(fit: Fit) -> Intervals | None:
     methods = [method for method in (OURS, BASELINE) if estimate and estimate.get(method)]
     if not estimate or not methods:
         return None
-    ticks = _ticks(max(0.01, *(estimate[method]["high"] for method in methods)))
-    return Intervals([_interval(estimate[method], method, estimate["n"], ticks[-1]) for method in methods], ticks)
+    return _on_one_axis({method: estimate[method] for method in methods}, estimate["n"])
+
+
+def tried(fit: Fit) -> tuple[Intervals, list[tuple[str, str]]] | None:
+    """The two methods and what else was tested on the same images, and a sentence about each of the others by name."""
+    estimate, others = fit.get("estimate"), fit.get("alternatives")
+    if not estimate or not others:
+        return None
+    errors = {method: estimate[method] for method in (OURS, BASELINE) if estimate.get(method)}
+    errors |= {other["name"]: other for other in others}
+    known = [ALTERNATIVES[other["name"]] for other in others if other["name"] in ALTERNATIVES]
+    return _on_one_axis(errors, estimate["n"]), known
 
 
 def matrix(fit: Fit) -> list[tuple[str, list[Cell]]]:
@@ -124,11 +152,16 @@ def class_rows(fit: Fit) -> list[ClassRow]:
     ]
 
 
+def _on_one_axis(errors: Mapping[str, Fit], n: int) -> Intervals:
+    ticks = _ticks(max(0.01, *(error["high"] for error in errors.values())))
+    return Intervals([_interval(error, method, n, ticks[-1]) for method, error in errors.items()], ticks)
+
+
 def _interval(estimate: Fit, method: str, n: int, end: int) -> Interval:
     error, low, high = (estimate[key] for key in ("error", "low", "high"))
     return Interval(
-        label=display_name(method),
-        colour=page_colour(PALETTE[method]),
+        label=ALTERNATIVES[method][0] if method in ALTERNATIVES else display_name(method),
+        colour=page_colour(PALETTE.get(method, OTHERS[2])),
         error=percentage(error, n),
         low=percentage(low, n),
         high=percentage(high, n),
@@ -167,6 +200,7 @@ ABOUT_CLASSES = ("no-label-class", "tiny-class", "unequal-classes", "flip")
 PLAN = {
     "minutes": "Minutes allowed",
     "size": "Pixels per side",
+    "n_views": "Altered copies of each image",
     "width": "Network width",
     "steps": "Steps",
     "seconds_per_step": "Seconds per step",
@@ -232,7 +266,8 @@ def _counted(finding: Mapping[str, Any], n: int) -> str:
 def plan(fit: Fit) -> list[tuple[str, str]]:
     """What was decided before training, in words."""
     decided = fit.get("plan") or {}
-    shown = {label: decided[key] for key, label in PLAN.items() if decided.get(key) is not None}
+    # A width or a number of copies that is zero does not apply; mirrored copies that are False do.
+    shown = {label: value for key, label in PLAN.items() if (value := decided.get(key)) or value is False}
     return list(_flat(shown).items())
 
 

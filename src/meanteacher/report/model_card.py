@@ -57,23 +57,40 @@ def _model(fit: Fit) -> str:
     size, n_classes = fit["data"]["size"], len(fit["data"]["class_names"])
     plan = dict(fit_tables.plan(fit))
     known = [f"{label.lower()}: {escaped(plan[label])}" for label in ("Network", "Parameters") if label in plan]
+    if backbone := fit.get("backbone"):
+        known += [
+            f"pretrained network: {escaped(backbone['title'])} ({escaped(backbone['name'])})",
+            f"pretrained on: {escaped(backbone['trained_on'])}",
+            f"licence of the pretrained weights: {escaped(backbone['licence'])}",
+            f"sha256 of the pretrained weights: {escaped(backbone['sha256'])}",
+        ]
     return (
         f"{fit_page.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and assigns it "
         f"to one of {count(n_classes, 'class', 'classes')}. It knows no others: an image of something else is assigned "
-        "to one of them as well."
-    ) + (f"\n\n{_listed(known)}" if known else "")
+        f"to one of them as well. {escaped(fit_page.foundation_sentence(fit))}"
+    ).rstrip() + (f"\n\n{_listed(known)}" if known else "")
 
 
 def _errors(fit: Fit) -> list[str]:
-    tested = intervals(fit)
+    tested, others = intervals(fit), fit_tables.tried(fit)
     if tested is None:
         return ["No labelled image was left to test it on: its error is unknown."]
+    tested, explained = others or (tested, [])
     rows = [
-        (row.label, f"{row.error} %", f"{row.low} to {row.high} %", "–" if row.wrong is None else f"{row.wrong:,}")
+        (
+            escaped(row.label),
+            f"{row.error} %",
+            f"{row.low} to {row.high} %",
+            "–" if row.wrong is None else f"{row.wrong:,}",
+        )
         for row in tested.rows
     ]
     header = ("Model", "Error", f"{fit_page.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
-    return [markdown_table(header, rows), fit_page.tested_sentence(fit)]
+    return [
+        markdown_table(header, rows),
+        fit_page.tested_sentence(fit),
+        _listed(f"{name}: {sentence}" for name, sentence in explained),
+    ]
 
 
 def _classes(fit: Fit) -> list[str]:
@@ -102,6 +119,7 @@ def _limits(fit: Fit) -> str:
         [
             "On images of another kind than those it was trained on: its error there is unknown.",
             "Where a wrong answer does harm: have a person check every answer.",
+            *_inherited(fit),
             *([f"On the {n_few} with fewer than ten labels: too few to rely on."] if few else []),
             *(
                 f"{method}, during training: {escaped(sentence)}"
@@ -110,6 +128,18 @@ def _limits(fit: Fit) -> str:
             *(f"{each.severity.capitalize()} in the data: {escaped(each.sentence)}" for each in found),
         ]
     )
+
+
+def _inherited(fit: Fit) -> list[str]:
+    """What a pretrained network brings along."""
+    backbone = fit.get("backbone")
+    if not backbone:
+        return []
+    source = "the images of its pretraining" if backbone["trained_on"] == "unknown" else escaped(backbone["trained_on"])
+    return [
+        f"On classes unlike those of {source}: those are easier for a network that learned from them than others are.",
+        f"Where fairness matters: biases of {source}, such as which countries and people its photos show, come along.",
+    ]
 
 
 def _data(fit: Fit) -> str:
