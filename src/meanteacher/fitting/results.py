@@ -68,6 +68,7 @@ def write_results(
         "environment": made_with,
     }
     seen = _seen(data, split, comparison.better, earlier)
+    backbone = stand.backbone_described()
     network, normalise, spec = stand.whole(model.network, model.normalise)
     classifier = Classifier(
         network=network,
@@ -88,7 +89,14 @@ def write_results(
         progress=lambda done, total: validation.callback.on_progress("Predicting", done, total),
     )
     candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
-    suggestions = label_next(probabilities, candidates, data.groups, photos.class_names)
+    suggestions = label_next(
+        probabilities,
+        candidates,
+        data.groups,
+        photos.class_names,
+        features=stand.pooled,
+        labelled=np.flatnonzero(labelled),
+    )
     rows = prediction_rows(photos.names, probabilities, photos.class_names, data.decoded.unreadable)
     write_atomic(out / "predictions.csv", rows)
     write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
@@ -98,7 +106,9 @@ def write_results(
         "folder": str(out.resolve()),
         "created": created,
         "version": version("meanteacher"),
-        "answer": answer(errors, gain, shipped=comparison.better, n_unlabelled=n_unlabelled),
+        "answer": answer(
+            errors, gain, shipped=comparison.better, n_unlabelled=n_unlabelled, on_backbone=backbone is not None
+        ),
         "data": {
             "n_images": len(photos),
             "n_labelled": int(labelled.sum()),
@@ -111,7 +121,7 @@ def write_results(
             "photos": str(photos.root.resolve()),
             "labels_file": str(labels_file) if labels_file else None,
         },
-        "backbone": stand.backbone_described(),
+        "backbone": backbone,
         "estimate": errors,
         "alternatives": _alternatives(comparison, others),
         "confusion": _confusion(truth, better.logits.argmax(1), len(photos.class_names)),

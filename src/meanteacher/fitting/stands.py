@@ -56,6 +56,11 @@ class Stand(Protocol):
         """Of the network."""
         ...
 
+    @property
+    def pooled(self) -> Floats | None:
+        """[N, n_features] of all photos, where there is a pretrained network."""
+        ...
+
     def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
         """Of a run without the held-out photos, in `folder`; `continued` where it starts from an earlier model."""
         ...
@@ -159,6 +164,7 @@ class FromScratch:
     """An earlier model to continue."""
     name: str = "scratch"
     title: str = "FastNet"
+    pooled: None = None
 
     def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
         model = self.earlier if continued else None
@@ -219,7 +225,6 @@ class OnBackbone:
     """The weights of an earlier model to continue."""
     name: str = "pretrained"
     pooled: Floats = field(init=False)
-    """[N, n_features], of the photos themselves."""
     dataset: Dataset = field(init=False)
 
     def __post_init__(self) -> None:
