@@ -144,8 +144,13 @@ def measure_machine(
     return Machine(threads=threads, seconds_per_step=found)
 
 
-def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, device: torch.device) -> BackboneSpeed:
-    """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes."""
+def measure_backbone(
+    backbone: Backbone, *, minutes: float, n_classes: int, device: torch.device, earlier_cut: int | None = None
+) -> BackboneSpeed:
+    """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes.
+
+    `earlier_cut`, that of a model to continue, is measured whatever the time.
+    """
     ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
     only_size = None if isinstance(backbone.spec, LiteSpec) else backbone.size
     side = only_size or REFERENCE_SIZE
@@ -168,9 +173,10 @@ def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, devi
     found: dict[int, dict[str, float]] = {}
     n_bytes: dict[int, int] = {}
     best_threads: dict[int, int] = {}
-    for cut in reversed(backbone.cuts):
+    cuts = backbone.cuts if earlier_cut is None else {earlier_cut, backbone.cuts[-1]}
+    for cut in sorted(cuts, reverse=True):
         left = ends - time.perf_counter()
-        if found and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
+        if found and cut != earlier_cut and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
             break
         with torch.inference_mode():
             shape = network[:cut](torch.zeros(1, 3, side, side)).shape[1:]

@@ -128,7 +128,13 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     if not config.resume:
         callback.on_message("Measuring this machine …")
         if backbone is not None:
-            speed = measure_backbone(backbone, minutes=config.minutes, n_classes=n_classes, device=device)
+            speed = measure_backbone(
+                backbone,
+                minutes=config.minutes,
+                n_classes=n_classes,
+                device=device,
+                earlier_cut=earlier.cut if earlier else None,
+            )
         if tries_scratch:
             width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
             machine = measure_machine(

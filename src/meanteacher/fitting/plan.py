@@ -199,7 +199,7 @@ class BackboneSpeed:
     images_per_second: float
     """Through all layers at `REFERENCE_SIZE`, or at its only size, by all threads."""
     seconds_per_step: dict[int, dict[str, float]]
-    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it."""
+    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it, or where a model is continued."""
     bytes_per_view: dict[int, int]
     """cut -> of the features of one photo."""
 
@@ -268,7 +268,7 @@ def make_backbone_plan(
     plans: list[Plan] = []
     cuts = sorted(speed.seconds_per_step, reverse=True)
     for tried in cuts if cut is None else [cut]:
-        cost = speed.seconds_per_step.get(tried) or speed.seconds_per_step[cuts[0]]
+        cost = speed.seconds_per_step[tried]
         fitting = int(room / (n_images * speed.bytes(tried, size)))
         on_head = tried == cuts[0]
         runs = runs_of(n_rounds)
@@ -285,7 +285,7 @@ def make_backbone_plan(
             backbone=backbone,
             cut=tried,
             n_views=n_views,
-            threads=speed.threads.get(tried, 1),
+            threads=speed.threads[tried],
             seconds_per_step=cost,
             seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
