@@ -199,7 +199,8 @@ class BackboneSpeed:
     images_per_second: float
     """Through all layers at `REFERENCE_SIZE`, or at its only size, by all threads."""
     seconds_per_step: dict[int, dict[str, float]]
-    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it, or where a model is continued."""
+    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it, or
+    where a model with this cut is continued."""
     bytes_per_view: dict[int, int]
     """cut -> of the features of one photo."""
 
