@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import backbone_detectors
 import classifier_detectors
 import contract
 import fit_detectors
@@ -382,6 +383,7 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "fit in folds": fit_detectors.of_folds,
     "fit that goes on from another": fit_detectors.of_going_on,
     "results of a fit": fit_detectors.of_results,
+    "fit on a pretrained network": lambda: named(backbone_detectors.DETECTORS),
     "photos": lambda: named(photo_detectors.DETECTORS),
     "model files": lambda: named(classifier_detectors.DETECTORS),
     "export": lambda: named(classifier_detectors.EXPORT),
