@@ -19,6 +19,7 @@ from meanteacher.fitting.plan import (
     FEW_STEPS,
     METHODS,
     REFERENCE_SIZE,
+    REFUSAL_SECONDS,
     ROWS,
     WIDTHS,
     BackboneSpeed,
@@ -31,8 +32,6 @@ from meanteacher.models import LiteSpec
 from meanteacher.pretrained.backbones import Backbone
 from meanteacher.pretrained.features import MAX_VIEWS, feature_views
 
-REFUSAL_SECONDS = 12.0
-"""A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
 _READING_SECONDS = 3.0
 """Of reading images, before its speed is estimated."""
 _READING_SHARE = 0.5

@@ -9,7 +9,6 @@ from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.fitting.budget import (
-    REFUSAL_SECONDS,
     ReadingBudget,
     Timing,
     measure_backbone,
@@ -29,8 +28,7 @@ from meanteacher.fitting.results import write_results
 from meanteacher.fitting.split import prepare
 from meanteacher.fitting.stands import choose_backbone
 from meanteacher.fitting.training import PlanFile, Training
-from meanteacher.fitting.warm_start import read_earlier_fit
-from meanteacher.models import FastNetSpec
+from meanteacher.fitting.warm_start import read_earlier_fit, width_of
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
 from meanteacher.photos.duplicates import find_duplicates
@@ -120,32 +118,25 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     shapes = None if photos.arrays is not None else shapes_of(photos)
     side = shorter_side(photos, shapes)
     backbone = choose_backbone(config.backbone, earlier, plans, callback.on_message)
-    tries_scratch = backbone is None or (config.backbone == "auto" and earlier is None and side <= SMALL)
-    scratch_size = earlier.size if earlier else image_size(side)
-    n_images, n_classes = len(photos), len(photos.class_names)
+    is_small = config.backbone == "auto" and earlier is None and side <= SMALL
+    tries_scratch = "scratch" in plan_file.stands() if config.resume else backbone is None or is_small
+    size = earlier.size if earlier else image_size(side)
     speed: BackboneSpeed | None = None
     machine: Machine | None = None
-    if not config.resume:
-        callback.on_message("Measuring this machine …")
-        if backbone is not None:
-            speed = measure_backbone(backbone, minutes=config.minutes, n_classes=n_classes, device=device)
-        if tries_scratch:
-            width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
-            machine = measure_machine(
-                minutes=config.minutes,
-                size=scratch_size,
-                n_classes=n_classes,
-                width=width,
-                device=str(device),
-            )
-        slower = speed or machine
-        if slower is not None and timing.total() < REFUSAL_SECONDS:
-            check_enough(slower, minutes=config.minutes, spent=timing.total(), n_images=n_images)
-    size = scratch_size
     if plans:
         size = next(iter(plans.values())).size
-    elif speed is not None and earlier is None:
-        size = backbone_size(speed, seconds=60 * config.minutes - timing.total(), n_images=n_images, side=side)
+    else:
+        callback.on_message("Measuring this machine …")
+        minutes, n_classes = config.minutes, len(photos.class_names)
+        if backbone is not None:
+            speed = measure_backbone(backbone, minutes=minutes, n_classes=n_classes, device=device)
+        else:
+            width, on = width_of(earlier), str(device)
+            machine = measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=on)
+        check_enough(speed or machine, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
+        if speed is not None and earlier is None:
+            left = 60 * config.minutes - timing.total()
+            size = backbone_size(speed, seconds=left, n_images=len(photos), side=side)
     timing.end("measure")
 
     # Read the photos and check them.
@@ -168,6 +159,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         timing=timing,
         plan_file=plan_file,
         plans=plans,
+        stands=[*(["pretrained"] if backbone else []), *(["scratch"] if tries_scratch else [])],
         data=data,
         fingerprint=fingerprint,
         overhead=overhead,
@@ -180,7 +172,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     if backbone is not None:
         outcomes.append(training.on_backbone(backbone, speed, share=_SHARE_OF_TWO if tries_scratch else 1.0))
     if tries_scratch:
-        outcomes.append(training.from_scratch(machine, size=scratch_size))
+        outcomes.append(training.from_scratch(machine, size=earlier.size if earlier else image_size(side)))
     outcomes.sort(key=lambda outcome: outcome[1].n_wrong)  # stable: with as many errors, the pretrained network
     (validation, comparison), *others = outcomes
 

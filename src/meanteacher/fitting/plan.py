@@ -15,6 +15,8 @@ from meanteacher.pretrained.features import MAX_VIEWS
 METHODS = ("supervised", "mean-teacher")
 FEWEST_STEPS = 60
 """Below this a run learns next to nothing."""
+REFUSAL_SECONDS = 12.0
+"""A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
 WIDTHS = (0.25, 0.5, 1.0)
 FEW_STEPS = 1500
 """Below this a narrower network, which makes more of them in the same time, ends with the lower error."""
@@ -66,7 +68,8 @@ class Plan:
     def sentence(self) -> str:
         what = f"FastNet at width {self.width:g}"
         if self.backbone:
-            what = f"the last layers of the pretrained network {self.backbone}, {count(self.n_views, 'copy', 'copies')} of each image"
+            copies = count(self.n_views, "copy", "copies")
+            what = f"the last layers of the pretrained network {self.backbone}, {copies} of each image"
         return (
             f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
             f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
@@ -298,8 +301,13 @@ def make_backbone_plan(
     return plans[-1]
 
 
-def check_enough(speed: Machine | BackboneSpeed, *, minutes: float, spent: float, n_images: int) -> None:
-    """Refuse minutes in which even the least work gives next to no model, and say how many are enough."""
+def check_enough(speed: Machine | BackboneSpeed | None, *, minutes: float, spent: float, n_images: int) -> None:
+    """Refuse minutes in which even the least work gives next to no model, and say how many are enough.
+
+    A fit that has already taken more than a few seconds is not refused: it ends with the best model that it can.
+    """
+    if speed is None or spent >= REFUSAL_SECONDS:
+        return
     if isinstance(speed, Machine):
         cost = next(iter(speed.seconds_per_step.values()))
         needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent

@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +14,13 @@ import torch
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.files import write_json
-from meanteacher.fitting.budget import Timing, limited_threads
+from meanteacher.fitting.budget import Timing, limited_threads, measure_machine
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation
 from meanteacher.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
 from meanteacher.fitting.split import EvaluationSplit, FitData, choose_split, prepare
 from meanteacher.fitting.stands import FromScratch, OnBackbone, Stand
-from meanteacher.fitting.warm_start import EarlierFit
+from meanteacher.fitting.warm_start import EarlierFit, width_of
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.flip import flip_is_safe
@@ -45,13 +45,19 @@ class PlanFile:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def write(self, plans: Mapping[str, Plan], *, fingerprint: str, spent: float, device: str) -> None:
-        about = {"fingerprint": fingerprint, "spent": spent, "device": device}
+    def write(
+        self, plans: Mapping[str, Plan], stands: Sequence[str], *, fingerprint: str, spent: float, device: str
+    ) -> None:
+        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "stands": list(stands)}
         write_json(self.path, about | {"plans": {name: plan.to_json() for name, plan in plans.items()}})
 
     def device(self) -> str:
         """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
         return str(self._saved().get("device", "cpu"))
+
+    def stands(self) -> list[str]:
+        """All that are tried, those without a plan yet included."""
+        return list(map(str, self._saved().get("stands", ["scratch"])))
 
     def plans(self) -> dict[str, Plan]:
         """By the stand that each is for, in the order in which they were made.
@@ -108,6 +114,8 @@ class Training:
     plan_file: PlanFile
     plans: dict[str, Plan]
     """Those made so far, by stand."""
+    stands: list[str]
+    """All that will be tried."""
     data: FitData
     fingerprint: str
     overhead: float
@@ -174,16 +182,15 @@ class Training:
         ).run()
 
     def from_scratch(self, machine: Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate a small network on the pixels."""
+        """Train and evaluate a small network on the pixels; `machine` is measured where it is not given."""
         data = self.data
         if size != data.decoded.images.shape[-1]:
             decoded = decode_all(data.photos, size, self.config.out / "cache")
             data = prepare(data.photos, decoded, find_duplicates(decoded.images))
 
         def planned(n_rounds: int) -> Plan:
-            assert machine is not None
             return make_plan(
-                machine,
+                machine or self._measured(size),
                 minutes=self.config.minutes,
                 spent=60 * self.config.minutes - self._left(),
                 overhead=self.overhead,
@@ -199,6 +206,12 @@ class Training:
         with self._saved_if_stopped():
             stand = FromScratch(data=data, plan=plan, fingerprint=self.fingerprint, earlier=model)
             return self._compare(stand, plan.seconds_per_image)
+
+    def _measured(self, size: int) -> Machine:
+        """In the minutes that are left."""
+        n_classes, width = len(self.data.photos.class_names), width_of(self.earlier)
+        minutes = max(1.0, self._left() / 60)
+        return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(self.device))
 
     def _plan(self, name: str, planned: Callable[[int], Plan]) -> Plan:
         """The plan of a stand; the first one also decides which labelled photos evaluate the models.
@@ -268,7 +281,9 @@ class Training:
 
     def _save(self) -> None:
         spent = self.spent + time.perf_counter() - self.began
-        self.plan_file.write(self.plans, fingerprint=self.fingerprint, spent=spent, device=self.device.type)
+        self.plan_file.write(
+            self.plans, self.stands, fingerprint=self.fingerprint, spent=spent, device=self.device.type
+        )
 
 
 def _room(out: Path) -> int:
