@@ -249,6 +249,7 @@ def make_backbone_plan(
     n_rounds: int,
     n_images: int,
     room: int,
+    most_views: int = MAX_VIEWS,
     cut: int | None = None,
 ) -> Plan:
     """The deepest cut, and as many views and steps, that the time allows.
@@ -264,6 +265,7 @@ def make_backbone_plan(
         n_rounds: as in `Plan`
         n_images: all photos
         room: bytes that the features may take
+        most_views: of each photo
         cut: of an earlier model that is continued, which decides it
     """
     per_view = speed.seconds(n_images, size)
@@ -279,7 +281,7 @@ def make_backbone_plan(
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
             share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
-        n_views = max(1, min(MAX_VIEWS, fitting, int(share / per_view)))
+        n_views = max(1, min(most_views, fitting, int(share / per_view)))
         plan = Plan(
             minutes=minutes,
             size=size,

@@ -25,11 +25,13 @@ from meanteacher.photos.cache import decode_all
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.flip import flip_is_safe
 from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import Extraction, Features
+from meanteacher.pretrained.features import MAX_VIEWS, Extraction, Features
 from meanteacher.views import per_channel
 
 _FEATURES_LIMIT = 0.6
 """Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""
+_VIEWS_OF_TWO = 2
+"""Of each photo, where a network from scratch needs the time, too."""
 _REPORT_SECONDS = 4.0
 """For the pages, after the predictions."""
 _MOST_BYTES = 8 << 30
@@ -147,6 +149,7 @@ class Training:
                 n_rounds=n_rounds,
                 n_images=len(self.data.photos),
                 room=_room(self.config.out),
+                most_views=MAX_VIEWS if share == 1 else _VIEWS_OF_TWO,
                 cut=self.earlier.cut if self.earlier else None,
             )
 
