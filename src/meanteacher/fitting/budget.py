@@ -143,8 +143,13 @@ def measure_machine(
     return Machine(threads=threads, seconds_per_step=found)
 
 
-def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, device: torch.device) -> BackboneSpeed:
-    """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes."""
+def measure_backbone(
+    backbone: Backbone, *, minutes: float, n_classes: int, cut: int | None = None, device: torch.device
+) -> BackboneSpeed:
+    """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes.
+
+    A given `cut`, that of an earlier model, is the only one tried.
+    """
     ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
     only_size = None if isinstance(backbone.spec, LiteSpec) else backbone.size
     side = only_size or REFERENCE_SIZE
@@ -167,24 +172,25 @@ def measure_backbone(backbone: Backbone, *, minutes: float, n_classes: int, devi
     found: dict[int, dict[str, float]] = {}
     n_bytes: dict[int, int] = {}
     best_threads: dict[int, int] = {}
-    for cut in reversed(backbone.cuts):
+    for tried in [cut] if cut else reversed(backbone.cuts):
         left = ends - time.perf_counter()
         if found and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
             break
         with torch.inference_mode():
-            shape = network[:cut](torch.zeros(1, 3, side, side)).shape[1:]
-        n_bytes[cut] = 2 * math.prod(shape)
+            shape = network[:tried](torch.zeros(1, 3, side, side)).shape[1:]
+        n_bytes[tried] = 2 * math.prod(shape)
         # A step on the classifier alone is too short to share among threads.
-        counts = _thread_counts(torch.get_num_threads()) if found else [1]
+        counts = _thread_counts(torch.get_num_threads()) if tried < backbone.cuts[-1] else [1]
         for threads in counts:
             with limited_threads(threads):
                 share = max(0.0, left) / 4 / len(counts)
-                tried = trial_seconds(backbone, cut, shape, n_classes, seconds=share, device=str(device))
-            if cut not in found or sum(tried.values()) < sum(found[cut].values()):
-                found[cut], best_threads[cut] = tried, threads
+                found_now = trial_seconds(backbone, tried, shape, n_classes, seconds=share, device=str(device))
+            if tried not in found or sum(found_now.values()) < sum(found[tried].values()):
+                found[tried], best_threads[tried] = found_now, threads
     return BackboneSpeed(
         threads=best_threads,
         size=only_size,
+        head_cut=backbone.cuts[-1],
         images_per_second=images_per_second,
         seconds_per_step=found,
         bytes_per_view=n_bytes,

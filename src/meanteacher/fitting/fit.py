@@ -129,7 +129,9 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         callback.on_message("Measuring this machine …")
         minutes, n_classes = config.minutes, len(photos.class_names)
         if backbone is not None:
-            speed = measure_backbone(backbone, minutes=minutes, n_classes=n_classes, device=device)
+            speed = measure_backbone(
+                backbone, minutes=minutes, n_classes=n_classes, cut=earlier.cut if earlier else None, device=device
+            )
         else:
             width, on = width_of(earlier), str(device)
             machine = measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=on)

@@ -201,20 +201,28 @@ class BackboneSpeed:
     """The only one that the network takes, if so."""
     images_per_second: float
     """Through all layers at `REFERENCE_SIZE`, or at its only size, by all threads."""
+    head_cut: int
+    """Where all layers are frozen but the classifier."""
     seconds_per_step: dict[int, dict[str, float]]
-    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it."""
+    """cut -> method -> seconds at the size of the images measured, for the cuts that were tried."""
     bytes_per_view: dict[int, int]
-    """cut -> of the features of one photo."""
+    """cut -> of the features of one photo of that size."""
 
     def seconds(self, n_images: int, size: int) -> float:
         return n_images / self.images_per_second * self._area(size)
 
     def bytes(self, cut: int, size: int) -> float:
-        is_pooled = cut == max(self.bytes_per_view)
-        return self.bytes_per_view[cut] * (1 if is_pooled else self._area(size))
+        return self.bytes_per_view[cut] * self._area_at(cut, size)
+
+    def per_step(self, cut: int, size: int) -> dict[str, float]:
+        """method -> seconds, for photos of this size."""
+        return {method: cost * self._area_at(cut, size) for method, cost in self.seconds_per_step[cut].items()}
 
     def _area(self, size: int) -> float:
         return (size / (self.size or REFERENCE_SIZE)) ** 2
+
+    def _area_at(self, cut: int, size: int) -> float:
+        return 1.0 if cut == self.head_cut else self._area(size)
 
 
 def _head_steps(n_images: int) -> int:
@@ -231,7 +239,7 @@ def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: 
     if speed.size is not None:
         return speed.size
     allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
-    cost = sum(speed.seconds_per_step[max(speed.seconds_per_step)].values())
+    cost = sum(speed.seconds_per_step[speed.head_cut].values())
     left = seconds * (1 - _RESERVE) - 3.5 * (2 * _RUN_SECONDS + _head_steps(n_images) * cost)  # seven runs
     fast = [size for size in allowed if speed.seconds(4 * n_images, size) < _FEATURES_SHARE * left]
     return max(fast, default=SIZES[0])
@@ -250,7 +258,6 @@ def make_backbone_plan(
     n_images: int,
     room: int,
     most_views: int = MAX_VIEWS,
-    cut: int | None = None,
 ) -> Plan:
     """The deepest cut, and as many views and steps, that the time allows.
 
@@ -266,16 +273,14 @@ def make_backbone_plan(
         n_images: all photos
         room: bytes that the features may take
         most_views: of each photo
-        cut: of an earlier model that is continued, which decides it
     """
     per_view = speed.seconds(n_images, size)
     seconds = seconds * (1 - _RESERVE) - per_view  # the predictions
     plans: list[Plan] = []
-    cuts = sorted(speed.seconds_per_step, reverse=True)
-    for tried in cuts if cut is None else [cut]:
-        cost = speed.seconds_per_step.get(tried) or speed.seconds_per_step[cuts[0]]
+    for tried in sorted(speed.seconds_per_step, reverse=True):
+        cost = speed.per_step(tried, size)
         fitting = int(room / (n_images * speed.bytes(tried, size)))
-        on_head = tried == cuts[0]
+        on_head = tried == speed.head_cut
         runs = runs_of(n_rounds)
         n_runs, per_step = len(runs), sum(cost[method] for method in runs)
         share = _TAIL_FEATURES_SHARE * seconds

@@ -150,7 +150,6 @@ class Training:
                 n_images=len(self.data.photos),
                 room=_room(self.config.out),
                 most_views=MAX_VIEWS if share == 1 else _VIEWS_OF_TWO,
-                cut=self.earlier.cut if self.earlier else None,
             )
 
         plan = self._plan("pretrained", planned)
