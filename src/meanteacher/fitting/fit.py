@@ -180,7 +180,10 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
 
     # Predict every photo with the better model, and write the results.
     seen = earlier.seen if earlier else Seen()
-    return write_results(config, validation, comparison, findings, others=others, earlier=seen)
+    content = write_results(config, validation, comparison, findings, others=others, earlier=seen)
+    if training.extraction is not None:
+        training.extraction.delete()
+    return content
 
 
 def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:

@@ -25,7 +25,7 @@ from meanteacher.photos.cache import decode_all
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.flip import flip_is_safe
 from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import MAX_VIEWS, Extraction, Features
+from meanteacher.pretrained.features import MAX_VIEWS, Extraction
 from meanteacher.views import per_channel
 
 _FEATURES_LIMIT = 0.6
@@ -127,6 +127,7 @@ class Training:
     """Seconds, before `began`."""
     began: float
     split: EvaluationSplit | None = None
+    extraction: Extraction | None = None
 
     def on_backbone(
         self, backbone: Backbone, speed: BackboneSpeed | None, *, share: float
@@ -154,7 +155,8 @@ class Training:
 
         plan = self._plan("pretrained", planned)
         with self._saved_if_stopped():
-            features = self._features(backbone, plan, share * self._left())
+            self.extraction = self._extraction(backbone, plan, share * self._left())
+            features = self.extraction.run()
             self.timing.end("features")
             stand = OnBackbone(
                 data=self.data,
@@ -166,8 +168,7 @@ class Training:
             )
             return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
 
-    def _features(self, backbone: Backbone, plan: Plan, seconds: float) -> Features:
-        """Computed, or read where they are there already."""
+    def _extraction(self, backbone: Backbone, plan: Plan, seconds: float) -> Extraction:
         about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
         return Extraction(
             images=self.data.decoded.images,
@@ -181,7 +182,7 @@ class Training:
             progress=partial(self.callback.on_progress, "Looking at the images"),
             should_stop=self.callback.should_stop,
             ends=time.perf_counter() + _FEATURES_LIMIT * seconds,
-        ).run()
+        )
 
     def from_scratch(self, machine: Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
         """Train and evaluate a small network on the pixels; `machine` is measured where it is not given."""

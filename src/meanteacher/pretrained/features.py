@@ -109,6 +109,11 @@ class Extraction:
                 "another folder as out (--out)."
             ) from error
 
+    def delete(self) -> None:
+        """Remove the file, which is large and can be computed again."""
+        for path in (self._about, self.file):
+            path.unlink(missing_ok=True)
+
     def _run(self) -> Features:
         shape = self._shape()
         self._make_file((len(self.images), self.n_views, *shape))
