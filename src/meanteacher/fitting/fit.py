@@ -5,6 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
@@ -28,12 +30,13 @@ from meanteacher.fitting.results import write_results
 from meanteacher.fitting.split import prepare
 from meanteacher.fitting.stands import choose_backbone
 from meanteacher.fitting.training import PlanFile, Training
-from meanteacher.fitting.warm_start import read_earlier_fit, width_of
+from meanteacher.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import shapes_of
+from meanteacher.pretrained.backbones import Backbone
 
 _SHARE_OF_TWO = 0.5
 """Of the time, at most, for the pretrained network where another is trained from scratch."""
@@ -121,24 +124,16 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     is_small = config.backbone == "auto" and earlier is None and side <= SMALL
     tries_scratch = "scratch" in plan_file.stands() if config.resume else backbone is None or is_small
     size = earlier.size if earlier else image_size(side)
-    speed: BackboneSpeed | None = None
-    machine: Machine | None = None
+    speed: BackboneSpeed | Machine | None = None
     if plans:
         size = next(iter(plans.values())).size
     else:
         callback.on_message("Measuring this machine …")
-        minutes, n_classes = config.minutes, len(photos.class_names)
-        if backbone is not None:
-            speed = measure_backbone(
-                backbone, minutes=minutes, n_classes=n_classes, cut=earlier.cut if earlier else None, device=device
-            )
-        else:
-            width, on = width_of(earlier), str(device)
-            machine = measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=on)
-        check_enough(speed or machine, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
-        if speed is not None and earlier is None:
-            left = (60 * config.minutes - timing.total()) * (_SHARE_OF_TWO if tries_scratch else 1)
-            size = backbone_size(speed, seconds=left, n_images=len(photos), side=side)
+        speed = _measured(config, backbone, earlier, size=size, n_classes=len(photos.class_names), device=device)
+        check_enough(speed, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
+    if isinstance(speed, BackboneSpeed) and earlier is None:
+        seconds = (60 * config.minutes - timing.total()) * (_SHARE_OF_TWO if tries_scratch else 1)
+        size = backbone_size(speed, seconds=seconds, n_images=len(photos), side=side)
     timing.end("measure")
 
     # Read the photos and check them.
@@ -174,7 +169,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     if backbone is not None:
         outcomes.append(training.on_backbone(backbone, speed, share=_SHARE_OF_TWO if tries_scratch else 1.0))
     if tries_scratch:
-        outcomes.append(training.from_scratch(machine, size=earlier.size if earlier else image_size(side)))
+        outcomes.append(training.from_scratch(speed, size=earlier.size if earlier else image_size(side)))
     outcomes.sort(key=lambda outcome: outcome[1].n_wrong)  # stable: with as many errors, the pretrained network
     (validation, comparison), *others = outcomes
 
@@ -184,6 +179,24 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     if training.extraction is not None:
         training.extraction.delete()
     return content
+
+
+def _measured(
+    config: FitConfig,
+    backbone: Backbone | None,
+    earlier: EarlierFit | None,
+    *,
+    size: int,
+    n_classes: int,
+    device: torch.device,
+) -> BackboneSpeed | Machine:
+    """How fast this machine is on what comes first: the pretrained network, or one from scratch."""
+    minutes = config.minutes
+    if backbone is not None:
+        cut = earlier.cut if earlier else None
+        return measure_backbone(backbone, minutes=minutes, n_classes=n_classes, cut=cut, device=device)
+    width = width_of(earlier)
+    return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(device))
 
 
 def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:

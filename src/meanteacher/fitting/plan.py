@@ -308,12 +308,12 @@ def make_backbone_plan(
     return plans[-1]
 
 
-def check_enough(speed: Machine | BackboneSpeed | None, *, minutes: float, spent: float, n_images: int) -> None:
+def check_enough(speed: Machine | BackboneSpeed, *, minutes: float, spent: float, n_images: int) -> None:
     """Refuse minutes in which even the least work gives next to no model, and say how many are enough.
 
     A fit that has already taken more than a few seconds is not refused: it ends with the best model that it can.
     """
-    if speed is None or spent >= REFUSAL_SECONDS:
+    if spent >= REFUSAL_SECONDS:
         return
     if isinstance(speed, Machine):
         cost = next(iter(speed.seconds_per_step.values()))

@@ -130,7 +130,7 @@ class Training:
     extraction: Extraction | None = None
 
     def on_backbone(
-        self, backbone: Backbone, speed: BackboneSpeed | None, *, share: float
+        self, backbone: Backbone, speed: BackboneSpeed | Machine | None, *, share: float
     ) -> tuple[CrossValidation, Comparison]:
         """Train and evaluate the last layers of the pretrained network, in this share of the time left.
 
@@ -138,7 +138,7 @@ class Training:
         """
 
         def planned(n_rounds: int) -> Plan:
-            assert speed is not None
+            assert isinstance(speed, BackboneSpeed)
             return make_backbone_plan(
                 speed,
                 backbone=backbone.name,
@@ -184,8 +184,8 @@ class Training:
             ends=time.perf_counter() + _FEATURES_LIMIT * seconds,
         )
 
-    def from_scratch(self, machine: Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate a small network on the pixels; `machine` is measured where it is not given."""
+    def from_scratch(self, speed: BackboneSpeed | Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate a small network on the pixels; the machine is measured where `speed` is not that."""
         data = self.data
         if size != data.decoded.images.shape[-1]:
             decoded = decode_all(data.photos, size, self.config.out / "cache")
@@ -193,7 +193,7 @@ class Training:
 
         def planned(n_rounds: int) -> Plan:
             return make_plan(
-                machine or self._measured(size),
+                speed if isinstance(speed, Machine) else self._measured(size),
                 minutes=self.config.minutes,
                 spent=60 * self.config.minutes - self._left(),
                 overhead=self.overhead,
