@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split, TrainTest
@@ -30,7 +29,6 @@ from meanteacher.fitting.stands import photo_recipe, trial_seconds
 from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.models import LiteSpec
 from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import MAX_VIEWS, feature_views
 
 _READING_SECONDS = 3.0
 """Of reading images, before its speed is estimated."""
@@ -155,18 +153,12 @@ def measure_backbone(
     side = only_size or REFERENCE_SIZE
     network = backbone.network()
     compute = computing(network, (3, side, side), np.float32, device)
-    images = torch.zeros(_TRIAL_IMAGES, 3, side, side)
-    strong = feature_views(side, MAX_VIEWS, flip=True)[0][-1]
-
-    def look(images: Tensor) -> None:
-        with torch.inference_mode():
-            compute(strong(images, torch.Generator().manual_seed(0)).numpy())
-
+    images = np.zeros((_TRIAL_IMAGES, 3, side, side), np.float32)
     with one_network_per_thread() as (pool, n_threads):
-        list(pool.map(look, [images[:1]] * n_threads))
+        list(pool.map(compute, [images[:1]] * n_threads))
         began, n_done = time.perf_counter(), 0
         while n_done == 0 or time.perf_counter() - began < _TRIAL_SECONDS:
-            list(pool.map(look, [images] * n_threads))
+            list(pool.map(compute, [images] * n_threads))
             n_done += n_threads * _TRIAL_IMAGES
         images_per_second = n_done / (time.perf_counter() - began)
     found: dict[int, dict[str, float]] = {}

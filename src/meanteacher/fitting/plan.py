@@ -10,7 +10,7 @@ from meanteacher.core import InputError
 from meanteacher.formats import count
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.find import Photos
-from meanteacher.pretrained.features import MAX_VIEWS
+from meanteacher.pretrained.features import MAX_VIEWS, n_weak_views
 
 METHODS = ("supervised", "mean-teacher")
 FEWEST_STEPS = 60
@@ -183,6 +183,8 @@ _SMALL_SIZE = 160
 _FEATURES_SHARE, _TAIL_FEATURES_SHARE = 0.8, 0.3
 """Of the time left, that computing features may take: beside runs on the classifier alone, whose time is left out
 already, and beside runs on more layers."""
+_STRONG = 1.4
+"""Times that a strong view takes, of the photo itself."""
 _RUN_SECONDS = 2.0
 """That a run on the classifier alone takes in addition to its steps."""
 _TAIL_VIEWS = 4
@@ -232,7 +234,7 @@ def _head_steps(n_images: int) -> int:
 
 
 def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: int) -> int:
-    """The largest side of photos at which three views of each, and the predictions, take their share of the seconds.
+    """The largest side of photos at which two views of each, and the predictions, take their share of the seconds.
 
     `side` is the shorter one of the files.
     """
@@ -241,8 +243,18 @@ def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: 
     allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
     cost = sum(speed.seconds_per_step[speed.head_cut].values())
     left = seconds * (1 - _RESERVE) - 3.5 * (2 * _RUN_SECONDS + _head_steps(n_images) * cost)  # seven runs
-    fast = [size for size in allowed if speed.seconds(4 * n_images, size) < _FEATURES_SHARE * left]
+    fast = [size for size in allowed if speed.seconds(3 * n_images, size) < _FEATURES_SHARE * left]
     return max(fast, default=SIZES[0])
+
+
+def _passes(n_views: int) -> float:
+    """How many times as long as the photo itself all its views take: the strong ones are drawn first."""
+    n_weak = n_weak_views(n_views)
+    return n_weak + _STRONG * (n_views - n_weak)
+
+
+def _affordable_views(passes: float) -> int:
+    return max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= passes), default=1)
 
 
 def make_backbone_plan(
@@ -286,7 +298,7 @@ def make_backbone_plan(
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
             share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
-        n_views = max(1, min(most_views, fitting, int(share / per_view)))
+        n_views = max(1, min(most_views, fitting, _affordable_views(share / per_view)))
         plan = Plan(
             minutes=minutes,
             size=size,
@@ -300,11 +312,12 @@ def make_backbone_plan(
             seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
         )
-        possible = int((seconds - n_views * per_view - n_runs * (overhead + _RUN_SECONDS)) / per_step) - _READINGS
+        looking = per_view * _passes(n_views)
+        possible = int((seconds - looking - n_runs * (overhead + _RUN_SECONDS)) / per_step) - _READINGS
         fewest, most = (_HEAD_STEPS[0], _head_steps(n_images)) if on_head else _TAIL_STEPS
         steps = max(1, min(most, possible))
         if not plans or (steps >= fewest and n_views >= _TAIL_VIEWS):
-            plans.append(replace(plan, steps=steps, seconds=n_views * per_view + steps * per_step))
+            plans.append(replace(plan, steps=steps, seconds=looking + steps * per_step))
     return plans[-1]
 
 

@@ -71,6 +71,8 @@ class PlanFile:
         try:
             # Earlier versions had one plan, that of a network from scratch.
             plans = saved["plans"] if "plans" in saved else {"scratch": saved["plan"]}
+            if not plans:
+                raise ValueError("it holds no plan")
             return {str(name): Plan.from_json(plan) for name, plan in plans.items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(error) from error
