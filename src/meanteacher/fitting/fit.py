@@ -124,38 +124,10 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     shapes = None if photos.arrays is not None else shapes_of(photos)
     side = shorter_side(photos, shapes)
     backbone = choose_backbone(config.backbone, earlier, plans, callback.on_message)
-<<<<<<< HEAD
     is_small = config.backbone == "auto" and earlier is None and side <= SMALL
     tries_scratch = "scratch" in plan_file.stands() if config.resume else backbone is None or is_small
     size = earlier.size if earlier else image_size(side)
     speed: BackboneSpeed | Machine | None = None
-=======
-    tries_scratch = backbone is None or (config.backbone == "auto" and earlier is None and side <= SMALL)
-    scratch_size = earlier.size if earlier else image_size(side)
-    n_images, n_classes = len(photos), len(photos.class_names)
-    speed: BackboneSpeed | None = None
-    machine: Machine | None = None
-    measures_backbone = backbone is not None and "pretrained" not in plans
-    # A resumed fit may have been stopped before it made this plan.
-    measures_scratch = tries_scratch and "scratch" not in plans
-    if measures_backbone or measures_scratch:
-        callback.on_message("Measuring this machine …")
-        if backbone is not None and measures_backbone:
-            speed = measure_backbone(backbone, minutes=config.minutes, n_classes=n_classes, device=device)
-        if measures_scratch:
-            width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
-            machine = measure_machine(
-                minutes=config.minutes,
-                size=scratch_size,
-                n_classes=n_classes,
-                width=width,
-                device=str(device),
-            )
-        slower = speed or machine
-        if slower is not None and not plans and timing.total() < REFUSAL_SECONDS:
-            check_enough(slower, minutes=config.minutes, spent=timing.total(), n_images=n_images)
-    size = scratch_size
->>>>>>> oldtests
     if plans:
         size = next(iter(plans.values())).size
     else:
