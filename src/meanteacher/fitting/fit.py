@@ -25,10 +25,11 @@ from meanteacher.fitting.plan import (
     backbone_size,
     check_enough,
     image_size,
+    runs_of,
     shorter_side,
 )
 from meanteacher.fitting.results import write_results
-from meanteacher.fitting.split import prepare
+from meanteacher.fitting.split import is_held_out, prepare
 from meanteacher.fitting.stands import choose_backbone
 from meanteacher.fitting.training import PlanFile, Training
 from meanteacher.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
@@ -39,7 +40,7 @@ from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import shapes_of
 from meanteacher.pretrained.backbones import Backbone
 
-_SHARE_OF_TWO = 0.5
+_SHARE_OF_TWO = 0.6
 """Of the time, at most, for the pretrained network where another is trained from scratch."""
 
 
@@ -136,7 +137,8 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         check_enough(speed, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
     if isinstance(speed, BackboneSpeed) and earlier is None:
         seconds = (60 * config.minutes - timing.total()) * (_SHARE_OF_TWO if tries_scratch else 1)
-        size = backbone_size(speed, seconds=seconds, n_images=len(photos), side=side)
+        n_runs = len(runs_of(1 if is_held_out(photos.labels) else 4))
+        size = backbone_size(speed, seconds=seconds, n_images=len(photos), n_runs=n_runs, side=side)
     timing.end("measure")
 
     # Read the photos and check them.

@@ -189,7 +189,7 @@ _RUN_SECONDS = 2.0
 """That a run on the classifier alone takes in addition to its steps."""
 _TAIL_VIEWS = 4
 """Fewer are too few for more layers than the classifier, which would learn them by heart."""
-_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 2000), (150, 600)
+_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 1200), (150, 600)
 """Times that a run sees every photo; and the fewest and most steps of a run, on the classifier or on more layers."""
 
 
@@ -233,16 +233,16 @@ def _head_steps(n_images: int) -> int:
     return min(most, max(fewest, _PASSES * n_images // ROWS))
 
 
-def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: int) -> int:
+def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, n_runs: int, side: int) -> int:
     """The largest side of photos at which two views of each, and the predictions, take their share of the seconds.
 
-    `side` is the shorter one of the files.
+    `n_runs` are expected, and `side` is the shorter one of the files.
     """
     if speed.size is not None:
         return speed.size
     allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
-    cost = sum(speed.seconds_per_step[speed.head_cut].values())
-    left = seconds * (1 - _RESERVE) - 3.5 * (2 * _RUN_SECONDS + _head_steps(n_images) * cost)  # seven runs
+    per_run = _RUN_SECONDS + _head_steps(n_images) * fmean(speed.seconds_per_step[speed.head_cut].values())
+    left = seconds * (1 - _RESERVE) - n_runs * per_run
     fast = [size for size in allowed if speed.seconds(3 * n_images, size) < _FEATURES_SHARE * left]
     return max(fast, default=SIZES[0])
 

@@ -130,6 +130,8 @@ class Training:
     began: float
     split: EvaluationSplit | None = None
     extraction: Extraction | None = None
+    seconds_per_image: float = 0.0
+    """That predictions will take on the slowest stand so far."""
 
     def on_backbone(
         self, backbone: Backbone, speed: BackboneSpeed | Machine | None, *, share: float
@@ -251,12 +253,13 @@ class Training:
         """Train and evaluate on a stand; predictions will take so many seconds per image."""
         assert self.split is not None
         plan, n = stand.plan, len(self.data.usable)
+        self.seconds_per_image = max(self.seconds_per_image, seconds_per_image)
         validation = CrossValidation(
             stand=stand,
             split=self.split,
             # The first stand has the folder; the second one a folder in it.
             out=self.config.out / "runs" / ("" if next(iter(self.plans)) == stand.name else stand.name),
-            ends=time.perf_counter() + self._left() - seconds_per_image * n - _REPORT_SECONDS,
+            ends=time.perf_counter() + self._left() - self.seconds_per_image * n - _REPORT_SECONDS,
             overhead=self.overhead,
             callback=self.callback,
             timing=self.timing,
