@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np

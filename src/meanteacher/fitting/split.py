@@ -144,10 +144,7 @@ def draw_split(labels: np.ndarray, groups: np.ndarray, *, seed: int, prefer: How
     """
     labelled = np.flatnonzero(labels != UNLABELLED)
     smallest_class = int(np.unique(labels[labelled], return_counts=True)[1].min())
-    if prefer == "held-out":
-        holds_out = smallest_class >= 3
-    else:
-        holds_out = prefer is None and is_held_out(labels)
+    holds_out = smallest_class >= 3 if prefer == "held-out" else prefer is None and is_held_out(labels)
     if holds_out:
         n_parts = max(round(1 / _HELD_OUT_SHARE), -(-len(labelled) // MAX_HELD_OUT))
         return EvaluationSplit("held-out", _stratified_parts(labels, groups, n_parts, seed)[:1])
