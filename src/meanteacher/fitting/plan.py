@@ -237,11 +237,12 @@ def _head_steps(n_images: int) -> int:
 def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, n_runs: int, side: int) -> int:
     """The largest side of photos at which one view of each, and the predictions, take their share of the seconds.
 
-    Larger photos lower the error more than further views (docs/experiments/backbones.md). `n_runs` are expected, and `side` is the shorter one of the files.
+    Larger photos lower the error more than further views, even where files are enlarged
+    (docs/experiments/backbones.md). `n_runs` are expected, and `side` is the shorter one of the files.
     """
     if speed.size is not None:
         return speed.size
-    allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
+    allowed = [size for size in SIZES if size <= _SMALL_SIZE or side > SMALL]
     per_run = _RUN_SECONDS + _head_steps(n_images) * fmean(speed.seconds_per_step[speed.head_cut].values())
     left = seconds * (1 - _RESERVE) - n_runs * per_run
     fast = [size for size in allowed if speed.seconds(2 * n_images, size) < _FEATURES_SHARE * left]
