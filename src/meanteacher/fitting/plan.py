@@ -190,7 +190,7 @@ _RUN_SECONDS = 2.0
 """That a run on the classifier alone takes in addition to its steps."""
 _TAIL_VIEWS = 4
 """Fewer are too few for more layers than the classifier, which would learn them by heart."""
-_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 1200), (150, 600)
+_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 1200), (80, 600)
 """Times that a run sees every photo; and the fewest and most steps of a run, on the classifier or on more layers."""
 
 
