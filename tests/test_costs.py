@@ -391,7 +391,7 @@ def test_full_alignment_makes_the_classes_equally_probable_and_none_changes_noth
 
 
 def test_alignment_keeps_the_differences_between_rows_and_bears_a_class_that_is_never_predicted() -> None:
-    logits = torch.tensor([[9.0, 0.0, -90.0], [0.0, 9.0, -90.0]])
+    logits = torch.tensor([[9.0, 0.0, -900.0], [0.0, 9.0, -900.0]])
     assert aligned(logits, 1.0).argmax(1).tolist() == [0, 1]
     assert torch.isfinite(aligned(logits, 1.0)).all()
 

@@ -309,7 +309,7 @@ def make_backbone_plan(
             backbone=backbone,
             cut=tried,
             n_views=n_views,
-            threads=speed.threads.get(tried, 1),
+            threads=speed.threads[tried],
             seconds_per_step=cost,
             seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
