@@ -157,9 +157,7 @@ def test_the_teacher_sees_weak_views_and_the_student_strong_ones(n_views: int, n
 def test_no_weak_view_or_more_than_there_are_is_refused(n_weak: int, tmp_path: Path) -> None:
     source = DataSpec(source=OwnPhotos("photos"), n_labelled=None)
     with pytest.raises(InputError, match=f"n_weak is 1 to n_views=4, got {n_weak}"):
-        tail_recipe(
-            "supervised", model=spec(tmp_path, CUTS[-1]), source=source, steps=5, n_views=4, n_weak=n_weak
-        )
+        tail_recipe("supervised", model=spec(tmp_path, CUTS[-1]), source=source, steps=5, n_views=4, n_weak=n_weak)
 
 
 # --- the recipe -------------------------------------------------------------------------------------------------------
