@@ -128,25 +128,21 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     n_images, n_classes = len(photos), len(photos.class_names)
     speed: BackboneSpeed | None = None
     machine: Machine | None = None
-    measures_backbone = backbone is not None and "pretrained" not in plans
-    # A resumed fit may have been stopped before it made this plan.
-    measures_scratch = tries_scratch and "scratch" not in plans
-    if measures_backbone or measures_scratch:
+    if backbone is not None and "pretrained" not in plans:
         callback.on_message("Measuring this machine …")
-        if backbone is not None and measures_backbone:
-            speed = measure_backbone(backbone, minutes=config.minutes, n_classes=n_classes, device=device)
-        if measures_scratch:
-            width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
-            machine = measure_machine(
-                minutes=config.minutes,
-                size=scratch_size,
-                n_classes=n_classes,
-                width=width,
-                device=str(device),
-            )
-        slower = speed or machine
-        if slower is not None and not plans and timing.total() < REFUSAL_SECONDS:
-            check_enough(slower, minutes=config.minutes, spent=timing.total(), n_images=n_images)
+        speed = measure_backbone(backbone, minutes=config.minutes, n_classes=n_classes, device=device)
+    if tries_scratch and "scratch" not in plans:  # a resumed fit may have been stopped before it made this plan
+        callback.on_message("Measuring this machine for a network from scratch …")
+        machine = measure_machine(
+            minutes=config.minutes,
+            size=scratch_size,
+            n_classes=n_classes,
+            width=earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None,
+            device=str(device),
+        )
+    slower = speed or machine
+    if slower is not None and not plans and timing.total() < REFUSAL_SECONDS:
+        check_enough(slower, minutes=config.minutes, spent=timing.total(), n_images=n_images)
     size = scratch_size
     if plans:
         size = next(iter(plans.values())).size
@@ -155,8 +151,9 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     timing.end("measure")
 
     # Read the photos and check them.
-    reading = ReadingBudget(callback.on_progress, timing, config.minutes)
-    decoded = decode_all(photos, size, config.out / "cache", progress=reading)
+    decoded = decode_all(
+        photos, size, config.out / "cache", progress=ReadingBudget(callback.on_progress, timing, config.minutes)
+    )
     timing.end("decode")
     duplicates = find_duplicates(decoded.images)
     findings = check(photos, decoded, shapes, duplicates=duplicates, flip=config.flip)
@@ -187,8 +184,8 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         outcomes.append(training.on_backbone(backbone, speed, share=_SHARE_OF_TWO if tries_scratch else 1.0))
     if tries_scratch:
         outcomes.append(training.from_scratch(machine, size=scratch_size))
-    outcomes.sort(key=lambda outcome: outcome[1].n_wrong)  # stable: with as many errors, the pretrained network
-    (validation, comparison), *others = outcomes
+    # Stable: with as many errors, the pretrained network.
+    (validation, comparison), *others = sorted(outcomes, key=lambda outcome: outcome[1].n_wrong)
 
     # Predict every photo with the better model, and write the results.
     seen = earlier.seen if earlier else Seen()

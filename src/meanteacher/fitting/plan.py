@@ -66,7 +66,8 @@ class Plan:
     def sentence(self) -> str:
         what = f"FastNet at width {self.width:g}"
         if self.backbone:
-            what = f"the last layers of the pretrained network {self.backbone}, {count(self.n_views, 'copy', 'copies')} of each image"
+            copies = count(self.n_views, "copy", "copies")
+            what = f"the last layers of the pretrained network {self.backbone}, {copies} of each image"
         return (
             f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
             f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
