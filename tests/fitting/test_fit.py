@@ -28,8 +28,9 @@ from meanteacher.fitting import crossval, training
 from meanteacher.fitting import fit as fitting
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.fit import fit, run_fit
-from meanteacher.fitting.plan import Machine, Plan
+from meanteacher.fitting.plan import BackboneSpeed, Machine, Plan
 from meanteacher.photos.duplicates import digest
+from meanteacher.pretrained.backbones import Backbone
 from meanteacher.train import Callback, Evaluation, LogEntry
 from pretend_gpu import NAME, pretend_gpu
 from support import HashPasses
@@ -403,6 +404,72 @@ def test_time_spent_before_an_interruption_counts_when_the_fit_is_resumed(photos
     run_fit(config(photos, out, resume=True), Recorder())
     last = json.loads((out / "runs" / "mean-teacher-fold-1" / "record.json").read_text())
     assert last["skipped_steps"] == 3
+
+
+def test_a_resumed_fit_has_the_minutes_that_it_was_started_with(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fit"
+    interrupt(config(photos, out), after=2)
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps(plan | {"spent": 120.0}))
+    content = run_fit(config(photos, out, resume=True, minutes=1), Recorder())
+    assert content["plan"]["minutes"] == 600
+    records = [json.loads(path.read_text()) for path in (out / "runs").glob("*/record.json")]
+    assert {record["skipped_steps"] for record in records} == {0}
+
+
+def test_a_fit_of_an_earlier_version_is_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    """Its plan.json has one plan, and the photos are small: a new fit would also try a pretrained network."""
+    out = tmp_path / "fit"
+    interrupt(config(photos, out), after=6)
+    written = json.loads((out / "plan.json").read_text())
+    (plan,) = written.pop("plans").values()
+    for name in ("backbone", "cut", "n_views", "seconds_per_image"):
+        del plan[name]
+    (out / "plan.json").write_text(json.dumps(written | {"plan": plan}))
+    content = run_fit(config(photos, out, resume=True, backbone="auto"), Recorder())
+    assert (content["backbone"], content["alternatives"]) == (None, [])
+    for name in ("model/weights.safetensors", "predictions.csv"):
+        assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
+
+
+@pytest.fixture
+def short_plan_on_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The linear classifier alone, four steps on two views."""
+
+    def measured(backbone: Backbone, **given: Any) -> BackboneSpeed:
+        cut, cost = backbone.cuts[-1], {"supervised": 0.1, "mean-teacher": 0.1}
+        return BackboneSpeed(
+            threads={cut: 1},
+            size=None,
+            images_per_second=1e3,
+            seconds_per_step={cut: cost},
+            bytes_per_view={cut: 2 * backbone.n_features},
+        )
+
+    def plan(speed: BackboneSpeed, **given: Any) -> Plan:
+        ((cut, cost),) = speed.seconds_per_step.items()
+        given = {name: given[name] for name in ("backbone", "minutes", "size", "flip", "n_rounds")}
+        return Plan(**given, cut=cut, n_views=2, steps=4, seconds_per_step=cost, seconds=1.0)
+
+    monkeypatch.setattr(fitting, "measure_backbone", measured)
+    monkeypatch.setattr(training, "make_backbone_plan", plan)
+
+
+@pytest.mark.usefixtures("short_plan_on_a_backbone")
+@pytest.mark.parametrize("after", [2, 9], ids=["features", "a run"])
+def test_a_fit_that_was_stopped_before_it_was_planned_from_scratch_is_resumed(
+    after: int, photos: Path, tmp_path: Path
+) -> None:
+    out, recorder = tmp_path / "fit", Recorder()
+    interrupt(config(photos, out, backbone="auto"), after=after)
+    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained"]
+    content = run_fit(config(photos, out, resume=True, backbone="auto"), recorder)
+    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained", "scratch"]
+    assert len(recorder.trained) == 14
+    kept, other = ("pretrained", "scratch") if content["backbone"] else ("scratch", "pretrained")
+    names = {each["name"] for each in content["alternatives"]}
+    assert {f"{other} {method}" for method in ("mean-teacher", "supervised")} <= names
+    assert not any(name.startswith(kept) for name in names)
 
 
 def test_where_folds_would_be_too_short_a_part_is_held_out(
