@@ -37,7 +37,10 @@ class NeighbourSpace:
 
     def __init__(self, features: Floats) -> None:
         rooted = self._rooted(features)
-        self._pca = PCA(min(_DIMENSIONS, *rooted.shape), svd_solver="randomized", random_state=0).fit(rooted)
+        self._pca = PCA(min(_DIMENSIONS, *rooted.shape), svd_solver="randomized", random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a single photo has no variance
+            self._pca.fit(rooted)
 
     def __call__(self, features: Floats) -> Floats:
         """[n, D] -> [n, at most 128], each of unit length."""
