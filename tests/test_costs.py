@@ -12,6 +12,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.costs import (
     Confident,
     CTau,
+    aligned,
     c_tau,
     classification_cost,
     confident_cross_entropy,
@@ -20,6 +21,7 @@ from meanteacher.costs import (
     logit_distance,
     softmax_mse,
 )
+from meanteacher.experiment.describe import describe
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -362,3 +364,60 @@ def test_a_confident_cost_rests_while_no_row_is_certain() -> None:
 def test_a_confident_cost_that_could_never_train_is_refused(threshold: float, temperature: float) -> None:
     with pytest.raises(InputError, match="threshold from 0 to below 1"):
         Confident(threshold=threshold, temperature=temperature)
+
+
+# --- distribution alignment -----------------------------------------------------------------------------
+
+
+def test_aligned_logits_are_the_probabilities_divided_by_their_mean_over_the_batch() -> None:
+    logits, _ = pair(50, 4)
+    (p,) = probabilities(logits)
+    for strength in (0.3, 1.0):
+        expected = p / p.mean(0) ** strength
+        expected /= expected.sum(1, keepdims=True)
+        np.testing.assert_allclose(probabilities(aligned(logits, strength))[0], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("favour", [1.0, 4.0])
+def test_full_alignment_makes_the_classes_equally_probable_and_none_changes_nothing(favour: float) -> None:
+    """One class is favoured in every row, as by many labels; the rows differ otherwise."""
+    logits, _ = pair(400, 3, scale=0.5)
+    logits = logits.detach() + torch.tensor([favour, 0.0, 0.0])
+    means = [probabilities(aligned(logits, strength))[0].mean(0) for strength in (0.0, 0.5, 1.0)]
+    assert means[0][0] > 0.5
+    assert 0.4 < means[1][0] < means[0][0]
+    np.testing.assert_allclose(means[2], 1 / 3, atol=0.06)
+    assert torch.equal(aligned(logits, 0.0), logits)
+
+
+def test_alignment_keeps_the_differences_between_rows_and_bears_a_class_that_is_never_predicted() -> None:
+    logits = torch.tensor([[9.0, 0.0, -900.0], [0.0, 9.0, -900.0]])
+    assert aligned(logits, 1.0).argmax(1).tolist() == [0, 1]
+    assert torch.isfinite(aligned(logits, 1.0)).all()
+
+
+def test_an_aligned_cost_learns_from_the_aligned_target() -> None:
+    """Every row says the first class. The one that says it least is taken for the second."""
+    target = torch.tensor([[6.0, 0.0], [6.0, 0.0], [0.2, 0.0]])
+    cost = Confident(threshold=0.8, alignment=1.0)
+    student = torch.zeros(3, 2, requires_grad=True)
+    cost(student, target).backward()
+    assert student.grad is not None
+    assert student.grad.argmin(1).tolist() == [0, 0, 1]
+    assert student.grad.abs().sum(1).ne(0).all()
+    assert cost.is_active(target)
+    assert not cost.is_active(target[:2])  # all alike: nothing is certain
+    assert Confident(threshold=0.8).is_active(target[:2])
+
+
+@pytest.mark.parametrize("alignment", [-0.1, 1.1, float("nan")])
+def test_an_alignment_outside_zero_to_one_is_refused(alignment: float) -> None:
+    with pytest.raises(InputError, match=rf"alignment lies from 0 \(none\) to 1 .*got {alignment}"):
+        Confident(threshold=0.8, alignment=alignment)
+
+
+def test_a_cost_without_alignment_is_described_as_before_there_was_any() -> None:
+    """Else the runs of earlier versions could not be resumed."""
+    before = {"is": "meanteacher.costs.Confident", "threshold": 0.8, "temperature": 0.1}
+    assert describe(Confident(threshold=0.8, temperature=0.1)) == before
+    assert describe(Confident(threshold=0.8, temperature=0.1, alignment=1.0)) == before | {"alignment": 1.0}

@@ -133,13 +133,20 @@ LATER = "backbone cut n_views seconds_per_image"
 def test_plans_are_read_back_as_they_were_written_with_the_names_of_earlier_versions(tmp_path: Path) -> None:
     plan, file = planned(18, n_labelled=1000), PlanFile(tmp_path)
     on_backbone = Plan(minutes=18, size=160, steps=300, flip=True, backbone="lite0", cut=15, n_views=8)
-    file.write({"pretrained": on_backbone, "scratch": plan}, fingerprint="f", spent=3.0, device="mps")
+    file.write(
+        {"pretrained": on_backbone, "scratch": plan},
+        ["pretrained", "scratch"],
+        fingerprint="f",
+        spent=3.0,
+        device="mps",
+    )
     assert file.plans() == {"pretrained": on_backbone, "scratch": plan}
     assert list(file.plans()) == ["pretrained", "scratch"]
     assert file.spent("f") == 3.0
     assert file.device() == "mps"
+    assert file.stands() == ["pretrained", "scratch"]
     written = json.loads((tmp_path / "plan.json").read_text())
-    assert set(written) == {"fingerprint", "spent", "device", "plans"}
+    assert set(written) == {"fingerprint", "spent", "device", "stands", "plans"}
     for each in written["plans"].values():
         assert set(each) == set(f"{NAMES} {LATER}".split())
 
@@ -149,13 +156,14 @@ def test_the_plan_of_a_fit_by_an_earlier_version_is_that_of_a_network_from_scrat
     old = {name: plan.to_json()[name] for name in NAMES.split()}
     file.path.write_text(json.dumps({"fingerprint": "f", "spent": 3.0, "plan": old}))
     assert file.plans() == {"scratch": plan}
+    assert file.stands() == ["scratch"]
     assert file.spent("f") == 3.0
     assert file.device() == "cpu"
 
 
 def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
     file = PlanFile(tmp_path)
-    file.write({"scratch": planned(18)}, fingerprint="f", spent=3.0, device="cpu")
+    file.write({"scratch": planned(18)}, ["scratch"], fingerprint="f", spent=3.0, device="cpu")
     with pytest.raises(InputError, match=r"not those that .* was begun with.*overwrite=True \(--overwrite\)"):
         file.spent("g")
 

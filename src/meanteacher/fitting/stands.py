@@ -271,7 +271,8 @@ class OnBackbone:
         rows = np.concatenate([labelled, unlabelled])
         labels = np.concatenate([self.data.labels[labelled], np.full(len(unlabelled), UNLABELLED)])
         space = NeighbourSpace(self.pooled[rows])
-        return rows, labels, space, spread_labels(space(self.pooled[rows]), labels)
+        spread = spread_labels(space(self.pooled[rows]), labels, len(self.data.photos.class_names))
+        return rows, labels, space, spread
 
     def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
         labelled, unlabelled = self.data.training_rows(held_out)

@@ -65,23 +65,27 @@ class SpreadLabels:
         return np.asarray(self.model.predict_proba(space), dtype=np.float32)
 
 
-def spread_labels(space: Floats, labels: NDArray[np.int64]) -> SpreadLabels:
+def spread_labels(space: Floats, labels: NDArray[np.int64], n_classes: int) -> SpreadLabels:
     """Label spreading (Zhou et al. 2004) over the graph of nearest neighbours.
 
     Args:
         space: [n, d], from `NeighbourSpace`
-        labels: [n], `UNLABELLED` where unknown; every class has a labelled photo
+        labels: [n], `UNLABELLED` where unknown; a class without a label spreads nowhere
+        n_classes: the number of classes
     """
-    model = LabelSpreading(kernel="knn", n_neighbors=min(_NEIGHBOURS, len(space) - 1), alpha=_ALPHA, max_iter=100)
+    n_neighbors = max(1, min(_NEIGHBOURS, len(space) - 1))
+    model = LabelSpreading(kernel="knn", n_neighbors=n_neighbors, alpha=_ALPHA, max_iter=100)
     with warnings.catch_warnings():
         # A hundred rounds are enough; a photo without any labelled one in reach has no distribution.
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", RuntimeWarning)
         model.fit(space, labels)
     # A class with more labels spreads more: each class gets the same mass.
-    mass = model.label_distributions_ / model.label_distributions_.sum(0).clip(1e-12)
+    mass, undecided = np.zeros((len(space), n_classes)), np.zeros(n_classes)
+    mass[:, model.classes_] = model.label_distributions_ / model.label_distributions_.sum(0).clip(1e-12)
+    undecided[model.classes_] = 1 / len(model.classes_)
     total = mass.sum(1, keepdims=True)
-    distributions = np.where(total > 0, mass / total.clip(1e-12), 1 / mass.shape[1])
+    distributions = np.where(total > 0, mass / total.clip(1e-12), undecided)
     model.label_distributions_ = distributions
     return SpreadLabels(model, distributions.astype(np.float32))
 
@@ -112,18 +116,24 @@ class LinearClassifier:
 def linear_classifier(features: Floats, labels: NDArray[np.int64], n_classes: int) -> LinearClassifier:
     """Logistic regression in which every class weighs the same; rows without a label are left out.
 
+    A class without a label has zeros for its weights, as all classes have where there is one alone.
+
     Args:
         features: [n, D]
-        labels: [n], of which every class has one
+        labels: [n], `UNLABELLED` where unknown
         n_classes: the number of classes
     """
     known = labels != UNLABELLED
+    found = LinearClassifier(np.zeros((n_classes, features.shape[1]), np.float32), np.zeros(n_classes, np.float32))
+    if len(np.unique(labels[known])) < 2:
+        return found
     length = float(np.linalg.norm(features[known], axis=1).mean()) or 1.0
     model = LogisticRegression(C=_STRENGTH, class_weight="balanced", max_iter=300)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(features[known] / length, labels[known])
     weight, bias = model.coef_ / length, model.intercept_
-    if n_classes == 2:  # scikit-learn keeps one row for two classes
+    if len(model.classes_) == 2:  # scikit-learn keeps one row for two classes
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-    return LinearClassifier(weight.astype(np.float32), bias.astype(np.float32))
+    found.weight[model.classes_], found.bias[model.classes_] = weight, bias
+    return found
