@@ -9,34 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from backbone_support import short_plan, supposed_speed
 from meanteacher.fitting import fit as fitting
 from meanteacher.fitting import training
-from meanteacher.fitting.plan import BackboneSpeed, Plan
-from meanteacher.pretrained.backbones import Backbone
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_records, paired_difference, summarise
 from photo_support import save
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def _speed(backbone: Backbone, **given: Any) -> BackboneSpeed:
-    cut = backbone.cuts[-1]
-    return BackboneSpeed(
-        threads={cut: 1},
-        size=None,
-        images_per_second=1e3,
-        seconds_per_step={cut: {"supervised": 0.1, "mean-teacher": 0.1}},
-        bytes_per_view={cut: 2 * backbone.n_features},
-    )
-
-
-def _plan(speed: BackboneSpeed, **given: Any) -> Plan:
-    """Two steps on two views, however much time there is."""
-    given = {name: given[name] for name in ("backbone", "minutes", "size", "flip", "n_rounds")}
-    ((cut, cost),) = speed.seconds_per_step.items()
-    return Plan(**given, cut=cut, n_views=2, steps=2, seconds_per_step=cost, seconds=1.0)
 
 
 def test_python_of_the_readme_runs_as_it_stands(
@@ -47,8 +28,8 @@ def test_python_of_the_readme_runs_as_it_stands(
         for k in range(n):
             save(tmp_path / part / f"{k}.png", seed=next(seeds), width=64, height=64)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fitting, "measure_backbone", _speed)
-    monkeypatch.setattr(training, "make_backbone_plan", _plan)
+    monkeypatch.setattr(fitting, "measure_backbone", supposed_speed)
+    monkeypatch.setattr(training, "make_backbone_plan", short_plan)
     photos, recipe, loop = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     names: dict[str, Any] = {}
 

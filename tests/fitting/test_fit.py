@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import backbone_support
 from meanteacher.classifier.bundle import load
 from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
@@ -28,9 +29,8 @@ from meanteacher.fitting import crossval, training
 from meanteacher.fitting import fit as fitting
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.fit import fit, run_fit
-from meanteacher.fitting.plan import BackboneSpeed, Machine, Plan
+from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.photos.duplicates import digest
-from meanteacher.pretrained.backbones import Backbone
 from meanteacher.train import Callback, Evaluation, LogEntry
 from pretend_gpu import NAME, pretend_gpu
 from support import HashPasses
@@ -53,7 +53,8 @@ def no_measuring(width: float | None, **given: Any) -> Machine:
 @pytest.fixture(autouse=True, scope="module")
 def _short_plan() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(fitting, "measure_machine", no_measuring)
+        for module in (fitting, training):
+            monkeypatch.setattr(module, "measure_machine", no_measuring)
         monkeypatch.setattr(training, "make_plan", short_plan)
         monkeypatch.setattr(training, "FEWEST_STEPS", 4)
         yield
@@ -423,6 +424,7 @@ def test_a_fit_of_an_earlier_version_is_resumed_to_the_same_bytes(fitted: Path, 
     interrupt(config(photos, out), after=6)
     written = json.loads((out / "plan.json").read_text())
     (plan,) = written.pop("plans").values()
+    del written["stands"]
     for name in ("backbone", "cut", "n_views", "seconds_per_image"):
         del plan[name]
     (out / "plan.json").write_text(json.dumps(written | {"plan": plan}))
@@ -435,24 +437,8 @@ def test_a_fit_of_an_earlier_version_is_resumed_to_the_same_bytes(fitted: Path, 
 @pytest.fixture
 def short_plan_on_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The linear classifier alone, four steps on two views."""
-
-    def measured(backbone: Backbone, **given: Any) -> BackboneSpeed:
-        cut, cost = backbone.cuts[-1], {"supervised": 0.1, "mean-teacher": 0.1}
-        return BackboneSpeed(
-            threads={cut: 1},
-            size=None,
-            images_per_second=1e3,
-            seconds_per_step={cut: cost},
-            bytes_per_view={cut: 2 * backbone.n_features},
-        )
-
-    def plan(speed: BackboneSpeed, **given: Any) -> Plan:
-        ((cut, cost),) = speed.seconds_per_step.items()
-        given = {name: given[name] for name in ("backbone", "minutes", "size", "flip", "n_rounds")}
-        return Plan(**given, cut=cut, n_views=2, steps=4, seconds_per_step=cost, seconds=1.0)
-
-    monkeypatch.setattr(fitting, "measure_backbone", measured)
-    monkeypatch.setattr(training, "make_backbone_plan", plan)
+    monkeypatch.setattr(fitting, "measure_backbone", backbone_support.supposed_speed)
+    monkeypatch.setattr(training, "make_backbone_plan", backbone_support.short_plan)
 
 
 @pytest.mark.usefixtures("short_plan_on_a_backbone")
@@ -470,6 +456,17 @@ def test_a_fit_that_was_stopped_before_it_was_planned_from_scratch_is_resumed(
     names = {each["name"] for each in content["alternatives"]}
     assert {f"{other} {method}" for method in ("mean-teacher", "supervised")} <= names
     assert not any(name.startswith(kept) for name in names)
+
+
+@pytest.mark.usefixtures("short_plan_on_a_backbone")
+def test_a_resumed_fit_tries_no_other_network_than_when_it_was_started(photos: Path, tmp_path: Path) -> None:
+    """The photos are small, so that with "auto" one from scratch would be tried, too."""
+    out, recorder = tmp_path / "fit", Recorder()
+    interrupt(config(photos, out, backbone="lite0"), after=9)
+    content = run_fit(config(photos, out, resume=True, backbone="auto"), recorder)
+    assert content["backbone"]["name"] == "lite0"
+    assert {each["name"] for each in content["alternatives"]} == {"label-spreading", "probe", "tuned"}
+    assert len(recorder.trained) == 7
 
 
 def test_where_folds_would_be_too_short_a_part_is_held_out(
