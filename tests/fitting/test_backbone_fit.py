@@ -46,6 +46,7 @@ def fast_machine(deepest: int) -> Callable[..., BackboneSpeed]:
         return BackboneSpeed(
             threads=dict.fromkeys(cuts, 1),
             size=None,
+            head_cut=19,
             images_per_second=1000.0,
             seconds_per_step={cut: dict.fromkeys(METHODS, 0.01) for cut in cuts},
             bytes_per_view=dict.fromkeys(cuts, 1000),
