@@ -140,6 +140,7 @@ class Training:
 
         `speed` is needed to make a plan; a resumed fit has one.
         """
+        until = time.perf_counter() + share * self._left()
 
         def planned(n_rounds: int) -> Plan:
             assert isinstance(speed, BackboneSpeed)
@@ -159,7 +160,7 @@ class Training:
 
         plan = self._plan("pretrained", planned)
         with self._saved_if_stopped():
-            self.extraction = self._extraction(backbone, plan, share * self._left())
+            self.extraction = self._extraction(backbone, plan, until)
             features = self.extraction.run()
             self.timing.end("features")
             stand = OnBackbone(
@@ -170,9 +171,10 @@ class Training:
                 features=features,
                 earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
             )
-            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
+            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image), until)
 
-    def _extraction(self, backbone: Backbone, plan: Plan, seconds: float) -> Extraction:
+    def _extraction(self, backbone: Backbone, plan: Plan, until: float) -> Extraction:
+        now = time.perf_counter()
         about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
         return Extraction(
             images=self.data.decoded.images,
@@ -185,7 +187,7 @@ class Training:
             device=self.device,
             progress=partial(self.callback.on_progress, "Looking at the images"),
             should_stop=self.callback.should_stop,
-            ends=time.perf_counter() + _FEATURES_LIMIT * seconds,
+            ends=now + _FEATURES_LIMIT * (until - now),
         )
 
     def from_scratch(self, speed: BackboneSpeed | Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
@@ -249,8 +251,10 @@ class Training:
         assert self.split is not None
         return 1 if self.split.how == "held-out" else len(self.split.parts) + 1
 
-    def _compare(self, stand: Stand, seconds_per_image: float) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate on a stand; predictions will take so many seconds per image."""
+    def _compare(
+        self, stand: Stand, seconds_per_image: float, until: float = float("inf")
+    ) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate on a stand until a time; predictions will take so many seconds per image."""
         assert self.split is not None
         plan, n = stand.plan, len(self.data.usable)
         self.seconds_per_image = max(self.seconds_per_image, seconds_per_image)
@@ -259,7 +263,7 @@ class Training:
             split=self.split,
             # The first stand has the folder; the second one a folder in it.
             out=self.config.out / "runs" / ("" if next(iter(self.plans)) == stand.name else stand.name),
-            ends=time.perf_counter() + self._left() - self.seconds_per_image * n - _REPORT_SECONDS,
+            ends=min(until, time.perf_counter() + self._left() - self.seconds_per_image * n - _REPORT_SECONDS),
             overhead=self.overhead,
             callback=self.callback,
             timing=self.timing,
