@@ -3,12 +3,10 @@
 import json
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.formats import percent, percent_range
 from meanteacher.recipes import find
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -60,39 +58,3 @@ def test_every_record_is_of_the_recipe_as_it_is_and_of_a_commit(path: Path) -> N
     record = json.loads(path.read_text(encoding="utf-8"))
     assert record["recipe"]["fingerprint"] == fingerprint(find(record["recipe"]["name"]))
     assert "dirty" not in record["environment"]["commit"]
-
-
-FITS = sorted((DOCS / "records" / "fit").glob("*.json"))
-DRAWS = [path for path in FITS if path.stem in {"flowers-0-15", "flowers-1-15", "flowers-2-15"}]
-
-
-def fit_row(record: dict[str, Any]) -> str:
-    """A row of the table of fits: everything in it is from the record."""
-    kept = record["estimate"][record["answer"]["shipped"]]
-    ten_lines = [record["baselines"].get(name) for name in ("standardised probe 160", "label spreading 160")]
-    cells = [
-        f"`{record['scenario']}`",
-        f"{record['plan']['minutes']:g}",
-        percent(record["test"]["error"]),
-        f"{percent(kept['error'])} ({percent_range(kept['low'], kept['high'])})",
-        percent(record["estimate"]["supervised"]["error"]),
-        *("" if error is None else percent(error) for error in ten_lines),
-    ]
-    return f"| {' | '.join(cells)} |".replace("  ", " ")
-
-
-@pytest.mark.parametrize("path", FITS, ids=lambda path: path.stem)
-def test_every_record_of_a_fit_has_its_row(path: Path) -> None:
-    record = json.loads(path.read_text(encoding="utf-8"))
-    assert fit_row(record) in (DOCS / "results.md").read_text(encoding="utf-8")
-    assert "dirty" not in record["environment"]["commit"]
-
-
-def test_the_fits_of_three_draws_are_summarised_as_recorded() -> None:
-    found = [json.loads(path.read_text(encoding="utf-8"))["test"]["error"] for path in DRAWS]
-    assert len(found) == 3
-    assert f"{said_short(found)} over three draws" in (DOCS / "results.md").read_text(encoding="utf-8")
-
-
-def said_short(values: list[float]) -> str:
-    return f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
