@@ -1,4 +1,4 @@
-"""The published EfficientNet-Lite, and stand-ins of timm and torchvision, so that neither has to be installed."""
+"""The published EfficientNet-Lite, stand-ins of timm and torchvision, and plans of a few steps."""
 
 import sys
 import types
@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+
+from meanteacher.fitting.plan import BackboneSpeed, Plan
+from meanteacher.pretrained.backbones import Backbone
 
 NAMES = ["resnet18", "resnet34", "resnext50_32x4d", "vgg11"]
 SIZE = 8
@@ -163,3 +166,23 @@ def with_torchvision(monkeypatch: pytest.MonkeyPatch, *, connected: bool = True)
     monkeypatch.setitem(sys.modules, "torchvision", package)
     monkeypatch.setitem(sys.modules, "torchvision.models", models)
     return calls
+
+
+def supposed_speed(backbone: Backbone, **given: Any) -> BackboneSpeed:
+    """In the place of `measure_backbone`: nothing is measured, and the classifier alone is trained."""
+    cut = backbone.cuts[-1]
+    return BackboneSpeed(
+        threads={cut: 1},
+        size=None,
+        head_cut=cut,
+        images_per_second=1e3,
+        seconds_per_step={cut: {"supervised": 0.1, "mean-teacher": 0.1}},
+        bytes_per_view={cut: 2 * backbone.n_features},
+    )
+
+
+def short_plan(speed: BackboneSpeed, **given: Any) -> Plan:
+    """In the place of `make_backbone_plan`: four steps on two views, however much time there is."""
+    given = {name: given[name] for name in ("backbone", "minutes", "size", "flip", "n_rounds")}
+    ((cut, cost),) = speed.seconds_per_step.items()
+    return Plan(**given, cut=cut, n_views=2, steps=4, seconds_per_step=cost, seconds=1.0)

@@ -9,7 +9,7 @@ Inside torch a tensor of the pretended GPU is on the device "meta", which autogr
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 from unittest import mock
@@ -161,6 +161,12 @@ class _NoThreads:
         future.set_result(work(*arguments))
         return future
 
+    def map(self, work: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+        return map(work, *arguments)
+
+
+_WITH_THREADS = ("classifier.predict", "pretrained.features", "fitting.budget")
+
 
 @contextlib.contextmanager
 def _in_this_thread() -> Iterator[tuple[_NoThreads, int]]:
@@ -187,7 +193,7 @@ def pretend_gpu(free_bytes: int = 1 << 30) -> Iterator[torch.device]:
         "torch.cuda.get_rng_state": lambda device: torch.get_rng_state(),
         "torch.cuda.set_rng_state": lambda state, device: torch.set_rng_state(state),
         "torch.Generator": _Generator,
-        "meanteacher.classifier.predict._threads": _in_this_thread,
+        **{f"meanteacher.{module}.one_network_per_thread": _in_this_thread for module in _WITH_THREADS},
         "torch.inference_mode": torch.no_grad,  # which cannot take views of a subclass
     }
     with contextlib.ExitStack() as stack:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from backbone_support import short_plan, supposed_speed
 from meanteacher.fitting import fit as fitting
-from meanteacher.fitting.plan import Machine, Plan
+from meanteacher.fitting import training
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_records, paired_difference, summarise
 from photo_support import save
@@ -19,27 +20,16 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def _machine(**given: Any) -> Machine:
-    return Machine(threads=1, seconds_per_step={0.125: {"supervised": 0.1, "mean-teacher": 0.1}})
-
-
-def _plan(machine: Machine, **given: Any) -> Plan:
-    """Two steps, however much time there is."""
-    given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
-    cost = machine.seconds_per_step[0.125]
-    return Plan(**given, width=0.125, steps=2, weak_labelled_view=False, threads=1, seconds_per_step=cost, seconds=1.0)
-
-
 def test_python_of_the_readme_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     seeds = count()
     for part, n in (("photos/cat", 4), ("photos/dog", 4), ("photos/unlabelled", 6), ("more_photos", 3)):
         for k in range(n):
-            save(tmp_path / part / f"{k}.png", seed=next(seeds), width=32, height=32)
+            save(tmp_path / part / f"{k}.png", seed=next(seeds), width=64, height=64)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fitting, "measure_machine", _machine)
-    monkeypatch.setattr(fitting, "make_plan", _plan)
+    monkeypatch.setattr(fitting, "measure_backbone", supposed_speed)
+    monkeypatch.setattr(training, "make_backbone_plan", short_plan)
     photos, recipe, loop = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     names: dict[str, Any] = {}
 

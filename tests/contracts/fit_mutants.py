@@ -146,7 +146,7 @@ def outputs_of_the_folds_are_compared_with_labels_in_another_order(patch: Patch)
 @folds
 def model_of_the_first_fold_ships(patch: Patch) -> None:
     """It has learned from two thirds of the labels."""
-    rewrite(patch, crossval.CrossValidation.compare, "better, model, self", "better, results[better].first, self")
+    rewrite(patch, crossval.CrossValidation.compare, "results[better].kept(model)", "results[better].first")
 
 
 # --- a fit that goes on from another ----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def model_that_every_label_taught_is_judged_by_some_of_them(patch: Patch) -> Non
 
 @going_on
 def folds_go_on_from_the_model_that_their_labels_taught(patch: Patch) -> None:
-    rewrite(patch, crossval.CrossValidation.compare, 'start if self.split.how == "held-out" else None', "start")
+    rewrite(patch, crossval.CrossValidation.compare, 'continued and self.split.how == "held-out"', "continued")
 
 
 @going_on

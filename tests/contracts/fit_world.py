@@ -24,7 +24,7 @@ from torch import Tensor
 
 from meanteacher.core import Problem
 from meanteacher.data import Fixed
-from meanteacher.fitting import crossval, fit, results
+from meanteacher.fitting import fit, results, stands, training
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.models import FastNetSpec
@@ -291,10 +291,19 @@ def make_fit(
     if added:
         file = out.parent / "labels.csv"
         file.write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in added.items()))
-    config = FitConfig(photos=given.root, labels=file, minutes=60.0, out=out, flip=False, start=start, device="cpu")
+    config = FitConfig(
+        photos=given.root,
+        labels=file,
+        minutes=60.0,
+        out=out,
+        flip=False,
+        start=start,
+        device="cpu",
+        backbone="none",
+    )
     written: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        write, real = results.write_results, crossval.photo_recipe
+        write, real = results.write_results, stands.photo_recipe
 
         def note(*arguments: Any, **options: Any) -> dict[str, Any]:
             written.append((arguments, options))
@@ -313,9 +322,9 @@ def make_fit(
 
         patch.setattr(fit, "write_results", note)
         patch.setattr(fit, "measure_machine", _machine)
-        patch.setattr(fit, "make_plan", _plan)
-        patch.setattr(fit, "FEWEST_STEPS", _STEPS)
-        patch.setattr(crossval, "photo_recipe", short)
+        patch.setattr(training, "make_plan", _plan)
+        patch.setattr(training, "FEWEST_STEPS", _STEPS)
+        patch.setattr(stands, "photo_recipe", short)
         if not pages:
             patch.setattr(results, "write_fit_pages", lambda *_: None)
         fit.run_fit(config, FitCallback())

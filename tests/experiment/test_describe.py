@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meanteacher.experiment.describe import _RECORDED_AS, describe, fingerprint
-from meanteacher.fitting.plan import OwnPhotos
+from meanteacher.fitting.stands import OwnPhotos
 from meanteacher.recipes import RECIPES
 
 FINGERPRINTS = json.loads((Path(__file__).parent / "fingerprints.json").read_text(encoding="utf-8"))

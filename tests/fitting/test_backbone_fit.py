@@ -40,12 +40,13 @@ LOOKING = "Looking at the images"
 
 def fast_machine(deepest: int) -> Callable[..., BackboneSpeed]:
     """A machine with time for everything, of which so many layers were measured."""
-    cuts = (HEAD,) if deepest == HEAD else (HEAD, TAIL)
 
-    def measured(backbone: backbones.Backbone, **given: Any) -> BackboneSpeed:
+    def measured(backbone: backbones.Backbone, *, cut: int | None, **given: Any) -> BackboneSpeed:
+        cuts = [cut] if cut else sorted({HEAD, deepest})
         return BackboneSpeed(
             threads=dict.fromkeys(cuts, 1),
             size=None,
+            head_cut=HEAD,
             images_per_second=1000.0,
             seconds_per_step={cut: dict.fromkeys(METHODS, 0.01) for cut in cuts},
             bytes_per_view=dict.fromkeys(cuts, 1000),
@@ -63,7 +64,7 @@ def _short_plan() -> Iterator[None]:
         patch.setattr(plans, "_TAIL_VIEWS", N_VIEWS)
         patch.setattr(plans, "_HEAD_STEPS", (N_STEPS, N_STEPS))
         patch.setattr(plans, "_TAIL_STEPS", (N_STEPS, N_STEPS))
-        patch.setattr(plans, "_SMALL_SIZE", SIZE)
+        patch.setattr(plans, "SIZES", (SIZE,))
         patch.setattr(training, "FEWEST_STEPS", 1)
         # Which is better after three steps is chance.
         patch.setattr(crossval, "better_method", lambda results: "mean-teacher")
@@ -402,7 +403,7 @@ def test_a_model_is_continued_with_a_class_more(
     found = run_fit(config(photos, out, labels=labels, start=fits[cut]), recorder)
     assert found["data"]["class_names"] == ["aqua", "blue", "green", "red"]
     assert (found["plan"]["cut"], found["plan"]["size"], found["backbone"]["name"]) == (cut, SIZE, "lite0")
-    assert measured[0]["earlier_cut"] == cut
+    assert measured[0]["cut"] == cut
     earlier = load_file(fits[cut] / "model" / "weights.safetensors")
     # A model that all labels taught judges none of them: folds start anew, and only the last run continues it.
     continued = recorder.trained if cut == TAIL else recorder.trained[-1:]
@@ -431,6 +432,7 @@ def _from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stands, "_LABELLED_ROWS", 6)
     monkeypatch.setattr(training, "FEWEST_STEPS", 5)  # a part is held out
     monkeypatch.setattr(fitting, "measure_machine", no_measuring)
+    monkeypatch.setattr(training, "measure_machine", no_measuring)
     monkeypatch.setattr(
         training,
         "make_plan",

@@ -9,7 +9,8 @@ from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.fitting import budget
 from meanteacher.fitting.budget import Pace, limited_threads, measure_machine
-from meanteacher.fitting.plan import METHODS, WIDTHS, Machine, Plan, photo_recipe
+from meanteacher.fitting.plan import METHODS, WIDTHS, Machine, Plan
+from meanteacher.fitting.stands import photo_recipe
 from meanteacher.models import FastNetSpec
 
 

@@ -20,11 +20,12 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import backbone_support
 from meanteacher.classifier.bundle import load
 from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
-from meanteacher.fitting import crossval
+from meanteacher.fitting import crossval, training
 from meanteacher.fitting import fit as fitting
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.fit import fit, run_fit
@@ -52,9 +53,10 @@ def no_measuring(width: float | None, **given: Any) -> Machine:
 @pytest.fixture(autouse=True, scope="module")
 def _short_plan() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(fitting, "measure_machine", no_measuring)
-        monkeypatch.setattr(fitting, "make_plan", short_plan)
-        monkeypatch.setattr(fitting, "FEWEST_STEPS", 4)
+        for module in (fitting, training):
+            monkeypatch.setattr(module, "measure_machine", no_measuring)
+        monkeypatch.setattr(training, "make_plan", short_plan)
+        monkeypatch.setattr(training, "FEWEST_STEPS", 4)
         yield
 
 
@@ -107,7 +109,7 @@ class Recorder(FitCallback, Callback):
 
 
 def config(photos: Path, out: Path, **changes: Any) -> FitConfig:
-    return FitConfig(photos=photos, out=out, **{"minutes": 600.0, **changes})
+    return FitConfig(photos=photos, out=out, **{"minutes": 600.0, "backbone": "none", **changes})
 
 
 def interrupt(given: FitConfig, *, after: int, callback: Recorder | None = None) -> None:
@@ -398,18 +400,80 @@ def test_time_spent_before_an_interruption_counts_when_the_fit_is_resumed(photos
     interrupt(config(photos, out), after=2)
     plan = json.loads((out / "plan.json").read_text())
     assert plan["spent"] > 0
-    plan["spent"] = 60 * plan["plan"]["minutes"]
+    plan["spent"] = 60 * plan["plans"]["scratch"]["minutes"]
     (out / "plan.json").write_text(json.dumps(plan))
     run_fit(config(photos, out, resume=True), Recorder())
     last = json.loads((out / "runs" / "mean-teacher-fold-1" / "record.json").read_text())
     assert last["skipped_steps"] == 3
 
 
+def test_a_resumed_fit_has_the_minutes_that_it_was_started_with(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fit"
+    interrupt(config(photos, out), after=2)
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps(plan | {"spent": 120.0}))
+    content = run_fit(config(photos, out, resume=True, minutes=1), Recorder())
+    assert content["plan"]["minutes"] == 600
+    records = [json.loads(path.read_text()) for path in (out / "runs").glob("*/record.json")]
+    assert {record["skipped_steps"] for record in records} == {0}
+
+
+def test_a_fit_of_an_earlier_version_is_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    """Its plan.json has one plan, and the photos are small: a new fit would also try a pretrained network."""
+    out = tmp_path / "fit"
+    interrupt(config(photos, out), after=6)
+    written = json.loads((out / "plan.json").read_text())
+    (plan,) = written.pop("plans").values()
+    del written["stands"]
+    for name in ("backbone", "cut", "n_views", "seconds_per_image"):
+        del plan[name]
+    (out / "plan.json").write_text(json.dumps(written | {"plan": plan}))
+    content = run_fit(config(photos, out, resume=True, backbone="auto"), Recorder())
+    assert (content["backbone"], content["alternatives"]) == (None, [])
+    for name in ("model/weights.safetensors", "predictions.csv"):
+        assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
+
+
+@pytest.fixture
+def short_plan_on_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The linear classifier alone, four steps on two views."""
+    monkeypatch.setattr(fitting, "measure_backbone", backbone_support.supposed_speed)
+    monkeypatch.setattr(training, "make_backbone_plan", backbone_support.short_plan)
+
+
+@pytest.mark.usefixtures("short_plan_on_a_backbone")
+@pytest.mark.parametrize("after", [2, 9], ids=["features", "a run"])
+def test_a_fit_that_was_stopped_before_it_was_planned_from_scratch_is_resumed(
+    after: int, photos: Path, tmp_path: Path
+) -> None:
+    out, recorder = tmp_path / "fit", Recorder()
+    interrupt(config(photos, out, backbone="auto"), after=after)
+    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained"]
+    content = run_fit(config(photos, out, resume=True, backbone="auto"), recorder)
+    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained", "scratch"]
+    assert len(recorder.trained) == 14
+    kept, other = ("pretrained", "scratch") if content["backbone"] else ("scratch", "pretrained")
+    names = {each["name"] for each in content["alternatives"]}
+    assert {f"{other} {method}" for method in ("mean-teacher", "supervised")} <= names
+    assert not any(name.startswith(kept) for name in names)
+
+
+@pytest.mark.usefixtures("short_plan_on_a_backbone")
+def test_a_resumed_fit_tries_no_other_network_than_when_it_was_started(photos: Path, tmp_path: Path) -> None:
+    """The photos are small, so that with "auto" one from scratch would be tried, too."""
+    out, recorder = tmp_path / "fit", Recorder()
+    interrupt(config(photos, out, backbone="lite0"), after=9)
+    content = run_fit(config(photos, out, resume=True, backbone="auto"), recorder)
+    assert content["backbone"]["name"] == "lite0"
+    assert {each["name"] for each in content["alternatives"]} == {"label-spreading", "probe", "tuned"}
+    assert len(recorder.trained) == 7
+
+
 def test_where_folds_would_be_too_short_a_part_is_held_out(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 5 labels a class one or two judge, and each method is trained once; resuming keeps to that."""
-    monkeypatch.setattr(fitting, "FEWEST_STEPS", 5)
+    monkeypatch.setattr(training, "FEWEST_STEPS", 5)
     out, before, recorder = tmp_path / "fit", Recorder(stop_after=2), Recorder()
     interrupt(config(photos, out), after=2, callback=before)
     content = run_fit(config(photos, out, resume=True), recorder)
@@ -447,7 +511,8 @@ def test_a_fit_in_three_folds_hashes_the_pixels_twice(
     """Once for what a resumed fit must find unchanged, and once for the records of its seven runs."""
     passes = HashPasses(36 * 3 * 32 * 32)
     monkeypatch.setattr(hashlib, "sha256", passes.sha256)
-    done = CliRunner().invoke(app, ["fit", str(photos), "--out", str(tmp_path / "fit"), "--minutes", "600"])
+    options = ["--out", str(tmp_path / "fit"), "--minutes", "600", "--backbone", "none"]
+    done = CliRunner().invoke(app, ["fit", str(photos), *options])
     assert done.exit_code == 0, done.output
     assert len(list((tmp_path / "fit" / "runs").iterdir())) == 7
     assert len(np.load(tmp_path / "fit" / "cache" / "images-32.npy")) == 36
@@ -457,7 +522,7 @@ def test_a_fit_in_three_folds_hashes_the_pixels_twice(
 def test_fit_from_python_returns_the_model_that_the_folder_holds(
     fitted: Path, photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = fit(str(photos), out=str(tmp_path / "fit"), minutes=600)
+    model = fit(str(photos), out=str(tmp_path / "fit"), minutes=600, backbone="none")
     assert model.class_names == tuple(COLOURS)
     for name in ("model/weights.safetensors", "predictions.csv"):
         assert (tmp_path / "fit" / name).read_bytes() == (fitted / name).read_bytes(), name
@@ -489,7 +554,7 @@ def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatc
     monkeypatch.setattr(fitting, "run_fit", lambda *args, **options: given.extend((*args, options)))
     monkeypatch.setattr(fitting, "load", lambda folder: folder)
     callback = FitCallback()
-    options = {"minutes": 7, "flip": True, "resume": True, "overwrite": True, "device": "cpu"}
+    options = {"minutes": 7, "flip": True, "resume": True, "overwrite": True, "device": "cpu", "backbone": "lite2"}
     out = fit("p", "l.csv", out=tmp_path, start="s", callback=callback, began=3.0, **options)  # type: ignore[arg-type]
     paths = {"photos": Path("p"), "labels": Path("l.csv"), "out": tmp_path, "start": Path("s")}
     assert given == [FitConfig(**paths, **options), callback, {"began": 3.0}]  # type: ignore[arg-type]
@@ -512,7 +577,7 @@ def test_ctrl_c_leaves_a_fit_that_can_be_resumed_to_the_same_bytes(
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(photos, out=out, minutes=600, callback=Interrupting())
+        fit(photos, out=out, minutes=600, backbone="none", callback=Interrupting())
     assert json.loads((out / "plan.json").read_text())["spent"] > spent[0]
     recorder = Recorder()
     fit(photos, out=out, minutes=600, resume=True, callback=recorder)

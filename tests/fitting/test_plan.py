@@ -1,5 +1,6 @@
 """A plan that fits the time, on a machine of any speed, and runs that keep to it."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from meanteacher.fitting.plan import (
     WIDTHS,
     Machine,
     Plan,
-    PlanFile,
     check_enough,
     image_size,
     make_plan,
-    photo_recipe,
+    shorter_side,
 )
+from meanteacher.fitting.stands import photo_recipe
+from meanteacher.fitting.training import PlanFile
+from meanteacher.photos.find import Photos
 
 
 def machine(cost: float = 0.5, widths: tuple[float, ...] = WIDTHS) -> Machine:
@@ -109,22 +112,84 @@ def test_the_two_recipes_see_the_same_labelled_rows_and_differ_in_the_unlabelled
 @pytest.mark.parametrize(("side", "expected"), [(20, 32), (32, 32), (63, 32), (64, 64), (500, 96)])
 def test_images_are_brought_to_the_largest_size_that_most_of_them_fill(side: int, expected: int) -> None:
     shapes = np.array([[side, 2 * side]] * 5 + [[4000, 4000], [0, 0]])
-    assert image_size(shapes) == expected
-    assert image_size(None, side) == expected
+    assert image_size(shorter_side(photos(None), shapes)) == expected
+    arrays = np.zeros((2, side, 2 * side, 3), np.uint8)
+    assert image_size(shorter_side(photos(arrays), None)) == expected
 
 
-def test_a_plan_is_read_back_as_it_was_written_with_the_names_of_earlier_versions(tmp_path: Path) -> None:
+def photos(arrays: np.ndarray | None) -> Photos:
+    return Photos(Path("photos"), ("0", "1"), np.array([0, 1]), ("a", "b"), arrays)
+
+
+def test_the_size_of_files_that_cannot_be_read_is_the_smallest() -> None:
+    assert image_size(shorter_side(photos(None), np.zeros((3, 2), int))) == 32
+
+
+NAMES = "minutes size width steps flip gentle threads seconds_per_step seconds n_rounds"
+"""Of the fields of a plan in plan.json, as the first versions had them."""
+LATER = "backbone cut n_views seconds_per_image"
+
+
+def test_plans_are_read_back_as_they_were_written_with_the_names_of_earlier_versions(tmp_path: Path) -> None:
     plan, file = planned(18, n_labelled=1000), PlanFile(tmp_path)
-    file.write(plan, fingerprint="f", spent=3.0, device="cpu")
-    assert file.read("f") == (plan, 3.0)
+    on_backbone = Plan(minutes=18, size=160, steps=300, flip=True, backbone="lite0", cut=15, n_views=8)
+    file.write(
+        {"pretrained": on_backbone, "scratch": plan},
+        ["pretrained", "scratch"],
+        fingerprint="f",
+        spent=3.0,
+        device="mps",
+    )
+    assert file.plans() == {"pretrained": on_backbone, "scratch": plan}
+    assert list(file.plans()) == ["pretrained", "scratch"]
+    assert file.spent("f") == 3.0
+    assert file.device() == "mps"
+    assert file.stands() == ["pretrained", "scratch"]
     written = json.loads((tmp_path / "plan.json").read_text())
-    assert set(written) == {"fingerprint", "spent", "device", "plan"}
-    names = "minutes size width steps flip gentle threads seconds_per_step seconds n_rounds"
-    assert set(written["plan"]) == set(names.split())
+    assert set(written) == {"fingerprint", "spent", "device", "stands", "plans"}
+    for each in written["plans"].values():
+        assert set(each) == set(f"{NAMES} {LATER}".split())
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"plan": {"minutes": 3}, "spent": 1}', '{"plan": 3, "spent": 1}'])
+def test_the_plan_of_a_fit_by_an_earlier_version_is_that_of_a_network_from_scratch(tmp_path: Path) -> None:
+    plan, file = dataclasses.replace(planned(18, n_labelled=1000), seconds_per_image=0.0), PlanFile(tmp_path)
+    old = {name: plan.to_json()[name] for name in NAMES.split()}
+    file.path.write_text(json.dumps({"fingerprint": "f", "spent": 3.0, "plan": old}))
+    assert file.plans() == {"scratch": plan}
+    assert file.stands() == ["scratch"]
+    assert file.spent("f") == 3.0
+    assert file.device() == "cpu"
+
+
+def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
+    file = PlanFile(tmp_path)
+    file.write({"scratch": planned(18)}, ["scratch"], fingerprint="f", spent=3.0, device="cpu")
+    with pytest.raises(InputError, match=r"not those that .* was begun with.*overwrite=True \(--overwrite\)"):
+        file.spent("g")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"plan": {"minutes": 3}, "spent": 1}',
+        '{"plan": 3, "spent": 1}',
+        '{"plans": {"scratch": {"minutes": 3}}, "spent": 1}',
+        '{"plans": {"scratch": 3}, "spent": 1}',
+        '{"plans": ["scratch"], "spent": 1}',
+        '{"plans": {}, "spent": 1}',
+    ],
+)
 def test_a_damaged_plan_is_refused(damage: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(damage)
     with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
-        PlanFile(tmp_path).read("f")
+        PlanFile(tmp_path).plans()
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"fingerprint": "f", "spent": "soon"}', '{"fingerprint": "f"}'])
+def test_a_plan_that_does_not_say_what_was_spent_is_refused(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(damage)
+    with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
+        PlanFile(tmp_path).spent("f")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split, TrainTest
@@ -19,6 +18,7 @@ from meanteacher.fitting.plan import (
     FEW_STEPS,
     METHODS,
     REFERENCE_SIZE,
+    REFUSAL_SECONDS,
     ROWS,
     WIDTHS,
     BackboneSpeed,
@@ -29,10 +29,7 @@ from meanteacher.fitting.stands import photo_recipe, trial_seconds
 from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.models import LiteSpec
 from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import MAX_VIEWS, feature_views
 
-REFUSAL_SECONDS = 12.0
-"""A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
 _READING_SECONDS = 3.0
 """Of reading images, before its speed is estimated."""
 _READING_SHARE = 0.5
@@ -145,53 +142,47 @@ def measure_machine(
 
 
 def measure_backbone(
-    backbone: Backbone, *, minutes: float, n_classes: int, device: torch.device, earlier_cut: int | None = None
+    backbone: Backbone, *, minutes: float, n_classes: int, cut: int | None = None, device: torch.device
 ) -> BackboneSpeed:
     """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes.
 
-    `earlier_cut`, that of a model to continue, is measured whatever the time.
+    A given `cut`, that of an earlier model, is the only one tried.
     """
     ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
     only_size = None if isinstance(backbone.spec, LiteSpec) else backbone.size
     side = only_size or REFERENCE_SIZE
     network = backbone.network()
     compute = computing(network, (3, side, side), np.float32, device)
-    images = torch.zeros(_TRIAL_IMAGES, 3, side, side)
-    strong = feature_views(side, MAX_VIEWS, flip=True)[0][-1]
-
-    def look(images: Tensor) -> None:
-        with torch.inference_mode():
-            compute(strong(images, torch.Generator().manual_seed(0)).numpy())
-
+    images = np.zeros((_TRIAL_IMAGES, 3, side, side), np.float32)
     with one_network_per_thread() as (pool, n_threads):
-        list(pool.map(look, [images[:1]] * n_threads))
+        list(pool.map(compute, [images[:1]] * n_threads))
         began, n_done = time.perf_counter(), 0
         while n_done == 0 or time.perf_counter() - began < _TRIAL_SECONDS:
-            list(pool.map(look, [images] * n_threads))
+            list(pool.map(compute, [images] * n_threads))
             n_done += n_threads * _TRIAL_IMAGES
         images_per_second = n_done / (time.perf_counter() - began)
     found: dict[int, dict[str, float]] = {}
     n_bytes: dict[int, int] = {}
     best_threads: dict[int, int] = {}
-    cuts = backbone.cuts if earlier_cut is None else {earlier_cut, backbone.cuts[-1]}
-    for cut in sorted(cuts, reverse=True):
+    for tried in [cut] if cut else reversed(backbone.cuts):
         left = ends - time.perf_counter()
-        if found and cut != earlier_cut and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
+        if found and (left < _TRIAL_SECONDS or minutes < _TAIL_MINUTES):
             break
         with torch.inference_mode():
-            shape = network[:cut](torch.zeros(1, 3, side, side)).shape[1:]
-        n_bytes[cut] = 2 * math.prod(shape)
+            shape = network[:tried](torch.zeros(1, 3, side, side)).shape[1:]
+        n_bytes[tried] = 2 * math.prod(shape)
         # A step on the classifier alone is too short to share among threads.
-        counts = _thread_counts(torch.get_num_threads()) if found else [1]
+        counts = _thread_counts(torch.get_num_threads()) if tried < backbone.cuts[-1] else [1]
         for threads in counts:
             with limited_threads(threads):
                 share = max(0.0, left) / 4 / len(counts)
-                tried = trial_seconds(backbone, cut, shape, n_classes, seconds=share, device=str(device))
-            if cut not in found or sum(tried.values()) < sum(found[cut].values()):
-                found[cut], best_threads[cut] = tried, threads
+                found_now = trial_seconds(backbone, tried, shape, n_classes, seconds=share, device=str(device))
+            if tried not in found or sum(found_now.values()) < sum(found[tried].values()):
+                found[tried], best_threads[tried] = found_now, threads
     return BackboneSpeed(
         threads=best_threads,
         size=only_size,
+        head_cut=backbone.cuts[-1],
         images_per_second=images_per_second,
         seconds_per_step=found,
         bytes_per_view=n_bytes,

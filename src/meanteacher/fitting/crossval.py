@@ -176,7 +176,7 @@ class CrossValidation:
                 skip_to=pace,
             )
         if outcome.record is None:
-            raise Interrupted(f"The fit in {self.out.parent} was stopped. Continue it with resume=True (--resume).")
+            raise Interrupted("The fit was stopped while it trained. Continue it with resume=True (--resume).")
         state = outcome.restored(device=self.device)
         if skipped := outcome.record["skipped_steps"]:
             self.completed[name] = 1 - skipped / recipe.steps

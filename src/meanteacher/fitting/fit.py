@@ -1,15 +1,17 @@
 """From a folder of photos and a few labels to a classifier, predictions and a report: the story of a fit, in order."""
 
 import time
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.fitting.budget import (
-    REFUSAL_SECONDS,
     ReadingBudget,
     Timing,
     measure_backbone,
@@ -23,22 +25,23 @@ from meanteacher.fitting.plan import (
     backbone_size,
     check_enough,
     image_size,
+    runs_of,
     shorter_side,
 )
 from meanteacher.fitting.results import write_results
-from meanteacher.fitting.split import prepare
+from meanteacher.fitting.split import is_held_out, prepare
 from meanteacher.fitting.stands import choose_backbone
 from meanteacher.fitting.training import PlanFile, Training
-from meanteacher.fitting.warm_start import read_earlier_fit
-from meanteacher.models import FastNetSpec
+from meanteacher.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.check import check
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import shapes_of
+from meanteacher.pretrained.backbones import Backbone
 
-_SHARE_OF_TWO = 0.35
-"""Of the time, for the pretrained network where another is trained from scratch."""
+_SHARE_OF_TWO = 0.6
+"""Of the time, at most, for the pretrained network where another is trained from scratch."""
 
 
 def fit(
@@ -115,43 +118,27 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     _check_folder(config, holds_fit=plan_file.exists())
     device = same_kind(config.device, plan_file.device(), config.out) if config.resume else choose_device(config.device)
     plans = plan_file.plans() if config.resume else {}
+    if plans:  # a resumed fit has the minutes that it was started with
+        config = replace(config, minutes=next(iter(plans.values())).minutes)
 
     # Choose what to stand on, measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
     side = shorter_side(photos, shapes)
     backbone = choose_backbone(config.backbone, earlier, plans, callback.on_message)
-    tries_scratch = backbone is None or (config.backbone == "auto" and earlier is None and side <= SMALL)
-    scratch_size = earlier.size if earlier else image_size(side)
-    n_images, n_classes = len(photos), len(photos.class_names)
-    speed: BackboneSpeed | None = None
-    machine: Machine | None = None
-    if not config.resume:
-        callback.on_message("Measuring this machine …")
-        if backbone is not None:
-            speed = measure_backbone(
-                backbone,
-                minutes=config.minutes,
-                n_classes=n_classes,
-                device=device,
-                earlier_cut=earlier.cut if earlier else None,
-            )
-        if tries_scratch:
-            width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
-            machine = measure_machine(
-                minutes=config.minutes,
-                size=scratch_size,
-                n_classes=n_classes,
-                width=width,
-                device=str(device),
-            )
-        slower = speed or machine
-        if slower is not None and timing.total() < REFUSAL_SECONDS:
-            check_enough(slower, minutes=config.minutes, spent=timing.total(), n_images=n_images)
-    size = scratch_size
+    is_small = config.backbone == "auto" and earlier is None and side <= SMALL
+    tries_scratch = "scratch" in plan_file.stands() if config.resume else backbone is None or is_small
+    size = earlier.size if earlier else image_size(side)
+    speed: BackboneSpeed | Machine | None = None
     if plans:
         size = next(iter(plans.values())).size
-    elif speed is not None and earlier is None:
-        size = backbone_size(speed, seconds=60 * config.minutes - timing.total(), n_images=n_images, side=side)
+    else:
+        callback.on_message("Measuring this machine …")
+        speed = _measured(config, backbone, earlier, size=size, n_classes=len(photos.class_names), device=device)
+        check_enough(speed, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
+    if isinstance(speed, BackboneSpeed) and earlier is None:
+        seconds = (60 * config.minutes - timing.total()) * (_SHARE_OF_TWO if tries_scratch else 1)
+        n_runs = len(runs_of(1 if is_held_out(photos.labels) else 4))
+        size = backbone_size(speed, seconds=seconds, n_images=len(photos), n_runs=n_runs, side=side)
     timing.end("measure")
 
     # Read the photos and check them.
@@ -174,6 +161,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         timing=timing,
         plan_file=plan_file,
         plans=plans,
+        stands=[*(["pretrained"] if backbone else []), *(["scratch"] if tries_scratch else [])],
         data=data,
         fingerprint=fingerprint,
         overhead=overhead,
@@ -186,13 +174,34 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     if backbone is not None:
         outcomes.append(training.on_backbone(backbone, speed, share=_SHARE_OF_TWO if tries_scratch else 1.0))
     if tries_scratch:
-        outcomes.append(training.from_scratch(machine, size=scratch_size))
+        outcomes.append(training.from_scratch(speed, size=earlier.size if earlier else image_size(side)))
     outcomes.sort(key=lambda outcome: outcome[1].n_wrong)  # stable: with as many errors, the pretrained network
     (validation, comparison), *others = outcomes
 
     # Predict every photo with the better model, and write the results.
     seen = earlier.seen if earlier else Seen()
-    return write_results(config, validation, comparison, findings, others=others, earlier=seen)
+    content = write_results(config, validation, comparison, findings, others=others, earlier=seen)
+    if training.extraction is not None:
+        training.extraction.delete()
+    return content
+
+
+def _measured(
+    config: FitConfig,
+    backbone: Backbone | None,
+    earlier: EarlierFit | None,
+    *,
+    size: int,
+    n_classes: int,
+    device: torch.device,
+) -> BackboneSpeed | Machine:
+    """How fast this machine is on what comes first: the pretrained network, or one from scratch."""
+    minutes = config.minutes
+    if backbone is not None:
+        cut = earlier.cut if earlier else None
+        return measure_backbone(backbone, minutes=minutes, n_classes=n_classes, cut=cut, device=device)
+    width = width_of(earlier)
+    return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(device))
 
 
 def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:

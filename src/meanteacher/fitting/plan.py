@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from meanteacher.core import InputError
 from meanteacher.formats import count
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.find import Photos
-from meanteacher.pretrained.features import MAX_VIEWS
+from meanteacher.pretrained.features import MAX_VIEWS, n_weak_views
 
 METHODS = ("supervised", "mean-teacher")
 FEWEST_STEPS = 60
 """Below this a run learns next to nothing."""
+REFUSAL_SECONDS = 12.0
+"""A fit is refused for lack of time within so many seconds of its start; later it ends with the best model it can."""
 WIDTHS = (0.25, 0.5, 1.0)
 FEW_STEPS = 1500
 """Below this a narrower network, which makes more of them in the same time, ends with the lower error."""
@@ -66,7 +69,8 @@ class Plan:
     def sentence(self) -> str:
         what = f"FastNet at width {self.width:g}"
         if self.backbone:
-            what = f"the last layers of the pretrained network {self.backbone}, {count(self.n_views, 'copy', 'copies')} of each image"
+            copies = count(self.n_views, "copy", "copies")
+            what = f"the last layers of the pretrained network {self.backbone}, {copies} of each image"
         return (
             f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
             f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
@@ -180,11 +184,13 @@ _SMALL_SIZE = 160
 _FEATURES_SHARE, _TAIL_FEATURES_SHARE = 0.8, 0.3
 """Of the time left, that computing features may take: beside runs on the classifier alone, whose time is left out
 already, and beside runs on more layers."""
+_STRONG = 1.4
+"""Times that a strong view takes, of the photo itself."""
 _RUN_SECONDS = 2.0
 """That a run on the classifier alone takes in addition to its steps."""
 _TAIL_VIEWS = 4
 """Fewer are too few for more layers than the classifier, which would learn them by heart."""
-_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 2000), (150, 600)
+_PASSES, _HEAD_STEPS, _TAIL_STEPS = 25, (200, 1200), (80, 600)
 """Times that a run sees every photo; and the fewest and most steps of a run, on the classifier or on more layers."""
 
 
@@ -198,21 +204,28 @@ class BackboneSpeed:
     """The only one that the network takes, if so."""
     images_per_second: float
     """Through all layers at `REFERENCE_SIZE`, or at its only size, by all threads."""
+    head_cut: int
+    """Where all layers are frozen but the classifier."""
     seconds_per_step: dict[int, dict[str, float]]
-    """cut -> method -> seconds. The last cut is always there; an earlier one where there was time to measure it, or
-    where a model with this cut is continued."""
+    """cut -> method -> seconds at the size of the images measured, for the cuts that were tried."""
     bytes_per_view: dict[int, int]
-    """cut -> of the features of one photo."""
+    """cut -> of the features of one photo of that size."""
 
     def seconds(self, n_images: int, size: int) -> float:
         return n_images / self.images_per_second * self._area(size)
 
     def bytes(self, cut: int, size: int) -> float:
-        is_pooled = cut == max(self.bytes_per_view)
-        return self.bytes_per_view[cut] * (1 if is_pooled else self._area(size))
+        return self.bytes_per_view[cut] * self._area_at(cut, size)
+
+    def per_step(self, cut: int, size: int) -> dict[str, float]:
+        """method -> seconds, for photos of this size."""
+        return {method: cost * self._area_at(cut, size) for method, cost in self.seconds_per_step[cut].items()}
 
     def _area(self, size: int) -> float:
         return (size / (self.size or REFERENCE_SIZE)) ** 2
+
+    def _area_at(self, cut: int, size: int) -> float:
+        return 1.0 if cut == self.head_cut else self._area(size)
 
 
 def _head_steps(n_images: int) -> int:
@@ -221,18 +234,29 @@ def _head_steps(n_images: int) -> int:
     return min(most, max(fewest, _PASSES * n_images // ROWS))
 
 
-def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, side: int) -> int:
-    """The largest side of photos at which three views of each, and the predictions, take their share of the seconds.
+def backbone_size(speed: BackboneSpeed, *, seconds: float, n_images: int, n_runs: int, side: int) -> int:
+    """The largest side of photos at which one view of each, and the predictions, take their share of the seconds.
 
-    `side` is the shorter one of the files.
+    Larger photos lower the error more than further views, even where files are enlarged
+    (docs/experiments/backbones.md). `n_runs` are expected, and `side` is the shorter one of the files.
     """
     if speed.size is not None:
         return speed.size
-    allowed = [size for size in SIZES if size <= (_SMALL_SIZE if side <= SMALL else max(side, SIZES[0]))]
-    cost = sum(speed.seconds_per_step[max(speed.seconds_per_step)].values())
-    left = seconds * (1 - _RESERVE) - 3.5 * (2 * _RUN_SECONDS + _head_steps(n_images) * cost)  # seven runs
-    fast = [size for size in allowed if speed.seconds(4 * n_images, size) < _FEATURES_SHARE * left]
+    allowed = [size for size in SIZES if size <= _SMALL_SIZE or side > SMALL]
+    per_run = _RUN_SECONDS + _head_steps(n_images) * fmean(speed.seconds_per_step[speed.head_cut].values())
+    left = seconds * (1 - _RESERVE) - n_runs * per_run
+    fast = [size for size in allowed if speed.seconds(2 * n_images, size) < _FEATURES_SHARE * left]
     return max(fast, default=SIZES[0])
+
+
+def _passes(n_views: int) -> float:
+    """How many times as long as the photo itself all its views take: the strong ones are drawn first."""
+    n_weak = n_weak_views(n_views)
+    return n_weak + _STRONG * (n_views - n_weak)
+
+
+def _affordable_views(passes: float) -> int:
+    return max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= passes), default=1)
 
 
 def make_backbone_plan(
@@ -247,7 +271,7 @@ def make_backbone_plan(
     n_rounds: int,
     n_images: int,
     room: int,
-    cut: int | None = None,
+    most_views: int = MAX_VIEWS,
 ) -> Plan:
     """The deepest cut, and as many views and steps, that the time allows.
 
@@ -262,22 +286,21 @@ def make_backbone_plan(
         n_rounds: as in `Plan`
         n_images: all photos
         room: bytes that the features may take
-        cut: of an earlier model that is continued, which decides it
+        most_views: of each photo
     """
     per_view = speed.seconds(n_images, size)
     seconds = seconds * (1 - _RESERVE) - per_view  # the predictions
     plans: list[Plan] = []
-    cuts = sorted(speed.seconds_per_step, reverse=True)
-    for tried in cuts if cut is None else [cut]:
-        cost = speed.seconds_per_step[tried]
+    for tried in sorted(speed.seconds_per_step, reverse=True):
+        cost = speed.per_step(tried, size)
         fitting = int(room / (n_images * speed.bytes(tried, size)))
-        on_head = tried == cuts[0]
+        on_head = tried == speed.head_cut
         runs = runs_of(n_rounds)
         n_runs, per_step = len(runs), sum(cost[method] for method in runs)
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
             share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
-        n_views = max(1, min(MAX_VIEWS, fitting, int(share / per_view)))
+        n_views = max(1, min(most_views, fitting, _affordable_views(share / per_view)))
         plan = Plan(
             minutes=minutes,
             size=size,
@@ -291,16 +314,22 @@ def make_backbone_plan(
             seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
         )
-        possible = int((seconds - n_views * per_view - n_runs * (overhead + _RUN_SECONDS)) / per_step) - _READINGS
+        looking = per_view * _passes(n_views)
+        possible = int((seconds - looking - n_runs * (overhead + _RUN_SECONDS)) / per_step) - _READINGS
         fewest, most = (_HEAD_STEPS[0], _head_steps(n_images)) if on_head else _TAIL_STEPS
         steps = max(1, min(most, possible))
         if not plans or (steps >= fewest and n_views >= _TAIL_VIEWS):
-            plans.append(replace(plan, steps=steps, seconds=n_views * per_view + steps * per_step))
+            plans.append(replace(plan, steps=steps, seconds=looking + steps * per_step))
     return plans[-1]
 
 
 def check_enough(speed: Machine | BackboneSpeed, *, minutes: float, spent: float, n_images: int) -> None:
-    """Refuse minutes in which even the least work gives next to no model, and say how many are enough."""
+    """Refuse minutes in which even the least work gives next to no model, and say how many are enough.
+
+    A fit that has already taken more than a few seconds is not refused: it ends with the best model that it can.
+    """
+    if spent >= REFUSAL_SECONDS:
+        return
     if isinstance(speed, Machine):
         cost = next(iter(speed.seconds_per_step.values()))
         needed = FEWEST_STEPS / 2 * sum(cost.values()) + prediction_seconds(cost, n_images) + spent

@@ -122,6 +122,12 @@ def choose_split(
     return split
 
 
+def is_held_out(labels: np.ndarray) -> bool:
+    """Whether there are enough labels of every class to hold out a part of them: then there is one run per method."""
+    known = labels[labels != UNLABELLED]
+    return len(known) >= _MIN_LABELS_TO_HOLD_OUT and int(np.unique(known, return_counts=True)[1].min()) >= 4
+
+
 def draw_split(labels: np.ndarray, groups: np.ndarray, *, seed: int, prefer: How | None = None) -> EvaluationSplit:
     """Hold out a quarter where there are enough labels, else use folds.
 
@@ -138,10 +144,7 @@ def draw_split(labels: np.ndarray, groups: np.ndarray, *, seed: int, prefer: How
     """
     labelled = np.flatnonzero(labels != UNLABELLED)
     smallest_class = int(np.unique(labels[labelled], return_counts=True)[1].min())
-    if prefer == "held-out":
-        holds_out = smallest_class >= 3
-    else:
-        holds_out = prefer is None and smallest_class >= 4 and len(labelled) >= _MIN_LABELS_TO_HOLD_OUT
+    holds_out = smallest_class >= 3 if prefer == "held-out" else prefer is None and is_held_out(labels)
     if holds_out:
         n_parts = max(round(1 / _HELD_OUT_SHARE), -(-len(labelled) // MAX_HELD_OUT))
         return EvaluationSplit("held-out", _stratified_parts(labels, groups, n_parts, seed)[:1])

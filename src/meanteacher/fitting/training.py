@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,22 +14,24 @@ import torch
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.files import write_json
-from meanteacher.fitting.budget import Timing, limited_threads
+from meanteacher.fitting.budget import Timing, limited_threads, measure_machine
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation
 from meanteacher.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
 from meanteacher.fitting.split import EvaluationSplit, FitData, choose_split, prepare
 from meanteacher.fitting.stands import FromScratch, OnBackbone, Stand
-from meanteacher.fitting.warm_start import EarlierFit
+from meanteacher.fitting.warm_start import EarlierFit, width_of
 from meanteacher.photos.cache import decode_all
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.flip import flip_is_safe
 from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import Extraction, Features
+from meanteacher.pretrained.features import MAX_VIEWS, Extraction
 from meanteacher.views import per_channel
 
 _FEATURES_LIMIT = 0.6
 """Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""
+_VIEWS_OF_TWO = 2
+"""Of each photo, where a network from scratch needs the time, too."""
 _REPORT_SECONDS = 4.0
 """For the pages, after the predictions."""
 _MOST_BYTES = 8 << 30
@@ -45,13 +47,19 @@ class PlanFile:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def write(self, plans: Mapping[str, Plan], *, fingerprint: str, spent: float, device: str) -> None:
-        about = {"fingerprint": fingerprint, "spent": spent, "device": device}
+    def write(
+        self, plans: Mapping[str, Plan], stands: Sequence[str], *, fingerprint: str, spent: float, device: str
+    ) -> None:
+        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "stands": list(stands)}
         write_json(self.path, about | {"plans": {name: plan.to_json() for name, plan in plans.items()}})
 
     def device(self) -> str:
         """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
         return str(self._saved().get("device", "cpu"))
+
+    def stands(self) -> list[str]:
+        """All that are tried, those without a plan yet included."""
+        return list(map(str, self._saved().get("stands", ["scratch"])))
 
     def plans(self) -> dict[str, Plan]:
         """By the stand that each is for, in the order in which they were made.
@@ -63,6 +71,8 @@ class PlanFile:
         try:
             # Earlier versions had one plan, that of a network from scratch.
             plans = saved["plans"] if "plans" in saved else {"scratch": saved["plan"]}
+            if not plans:
+                raise ValueError("it holds no plan")
             return {str(name): Plan.from_json(plan) for name, plan in plans.items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(error) from error
@@ -108,6 +118,8 @@ class Training:
     plan_file: PlanFile
     plans: dict[str, Plan]
     """Those made so far, by stand."""
+    stands: list[str]
+    """All that will be tried."""
     data: FitData
     fingerprint: str
     overhead: float
@@ -117,17 +129,21 @@ class Training:
     """Seconds, before `began`."""
     began: float
     split: EvaluationSplit | None = None
+    extraction: Extraction | None = None
+    seconds_per_image: float = 0.0
+    """That predictions will take on the slowest stand so far."""
 
     def on_backbone(
-        self, backbone: Backbone, speed: BackboneSpeed | None, *, share: float
+        self, backbone: Backbone, speed: BackboneSpeed | Machine | None, *, share: float
     ) -> tuple[CrossValidation, Comparison]:
         """Train and evaluate the last layers of the pretrained network, in this share of the time left.
 
         `speed` is needed to make a plan; a resumed fit has one.
         """
+        until = time.perf_counter() + share * self._left()
 
         def planned(n_rounds: int) -> Plan:
-            assert speed is not None
+            assert isinstance(speed, BackboneSpeed)
             return make_backbone_plan(
                 speed,
                 backbone=backbone.name,
@@ -139,12 +155,13 @@ class Training:
                 n_rounds=n_rounds,
                 n_images=len(self.data.photos),
                 room=_room(self.config.out),
-                cut=self.earlier.cut if self.earlier else None,
+                most_views=MAX_VIEWS if share == 1 else _VIEWS_OF_TWO,
             )
 
         plan = self._plan("pretrained", planned)
         with self._saved_if_stopped():
-            features = self._features(backbone, plan, share * self._left())
+            self.extraction = self._extraction(backbone, plan, until)
+            features = self.extraction.run()
             self.timing.end("features")
             stand = OnBackbone(
                 data=self.data,
@@ -154,10 +171,10 @@ class Training:
                 features=features,
                 earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
             )
-            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
+            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image), until)
 
-    def _features(self, backbone: Backbone, plan: Plan, seconds: float) -> Features:
-        """Computed, or read where they are there already."""
+    def _extraction(self, backbone: Backbone, plan: Plan, until: float) -> Extraction:
+        now = time.perf_counter()
         about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
         return Extraction(
             images=self.data.decoded.images,
@@ -170,20 +187,19 @@ class Training:
             device=self.device,
             progress=partial(self.callback.on_progress, "Looking at the images"),
             should_stop=self.callback.should_stop,
-            ends=time.perf_counter() + _FEATURES_LIMIT * seconds,
-        ).run()
+            ends=now + _FEATURES_LIMIT * (until - now),
+        )
 
-    def from_scratch(self, machine: Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate a small network on the pixels."""
+    def from_scratch(self, speed: BackboneSpeed | Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate a small network on the pixels; the machine is measured where `speed` is not that."""
         data = self.data
         if size != data.decoded.images.shape[-1]:
             decoded = decode_all(data.photos, size, self.config.out / "cache")
             data = prepare(data.photos, decoded, find_duplicates(decoded.images))
 
         def planned(n_rounds: int) -> Plan:
-            assert machine is not None
             return make_plan(
-                machine,
+                speed if isinstance(speed, Machine) else self._measured(size),
                 minutes=self.config.minutes,
                 spent=60 * self.config.minutes - self._left(),
                 overhead=self.overhead,
@@ -199,6 +215,12 @@ class Training:
         with self._saved_if_stopped():
             stand = FromScratch(data=data, plan=plan, fingerprint=self.fingerprint, earlier=model)
             return self._compare(stand, plan.seconds_per_image)
+
+    def _measured(self, size: int) -> Machine:
+        """In the minutes that are left."""
+        n_classes, width = len(self.data.photos.class_names), width_of(self.earlier)
+        minutes = max(1.0, self._left() / 60)
+        return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(self.device))
 
     def _plan(self, name: str, planned: Callable[[int], Plan]) -> Plan:
         """The plan of a stand; the first one also decides which labelled photos evaluate the models.
@@ -229,16 +251,19 @@ class Training:
         assert self.split is not None
         return 1 if self.split.how == "held-out" else len(self.split.parts) + 1
 
-    def _compare(self, stand: Stand, seconds_per_image: float) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate on a stand; predictions will take so many seconds per image."""
+    def _compare(
+        self, stand: Stand, seconds_per_image: float, until: float = float("inf")
+    ) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate on a stand until a time; predictions will take so many seconds per image."""
         assert self.split is not None
         plan, n = stand.plan, len(self.data.usable)
+        self.seconds_per_image = max(self.seconds_per_image, seconds_per_image)
         validation = CrossValidation(
             stand=stand,
             split=self.split,
             # The first stand has the folder; the second one a folder in it.
             out=self.config.out / "runs" / ("" if next(iter(self.plans)) == stand.name else stand.name),
-            ends=time.perf_counter() + self._left() - seconds_per_image * n - _REPORT_SECONDS,
+            ends=min(until, time.perf_counter() + self._left() - self.seconds_per_image * n - _REPORT_SECONDS),
             overhead=self.overhead,
             callback=self.callback,
             timing=self.timing,
@@ -268,7 +293,9 @@ class Training:
 
     def _save(self) -> None:
         spent = self.spent + time.perf_counter() - self.began
-        self.plan_file.write(self.plans, fingerprint=self.fingerprint, spent=spent, device=self.device.type)
+        self.plan_file.write(
+            self.plans, self.stands, fingerprint=self.fingerprint, spent=spent, device=self.device.type
+        )
 
 
 def _room(out: Path) -> int:

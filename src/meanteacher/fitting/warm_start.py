@@ -87,6 +87,11 @@ class EarlierFit:
         return {_counted_from(name, self.cut): tensor.clone() for name, tensor in tensors.items()}
 
 
+def width_of(earlier: EarlierFit | None) -> float | None:
+    """Of an earlier FastNet that is continued."""
+    return earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
+
+
 def _counted_from(name: str, cut: int) -> str:
     """The name of a parameter in a network that begins at the cut.
 

@@ -45,8 +45,12 @@ def feature_views(size: int, n_views: int, *, flip: bool) -> tuple[tuple[Augment
         Chain((*moved, Crop(scale=(0.6, 1.0)))),
     )
     strong = Chain((*moved, Crop(scale=(0.3, 1.0)), RandAugment(), Cutout(size // 4)))
-    n_weak = min(n_views, 2 if n_views < 5 else 3)
+    n_weak = n_weak_views(n_views)
     return (*weak[:n_weak], *[strong] * (n_views - n_weak)), n_weak
+
+
+def n_weak_views(n_views: int) -> int:
+    return min(n_views, 2 if n_views < 5 else 3)
 
 
 def unchanged(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -108,6 +112,11 @@ class Extraction:
                 f"Cannot write the features of the photos to {self.file} ({error.strerror}). Free some space, or give "
                 "another folder as out (--out)."
             ) from error
+
+    def delete(self) -> None:
+        """Remove the file, which is large and can be computed again."""
+        for path in (self._about, self.file):
+            path.unlink(missing_ok=True)
 
     def _run(self) -> Features:
         shape = self._shape()
