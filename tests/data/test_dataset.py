@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data import dataset as dataset_module
 from meanteacher.data.dataset import Dataset
 
 NAMES = ("cat", "dog", "owl")
@@ -91,3 +92,17 @@ def test_the_fingerprint_reaches_the_last_image_of_a_large_set() -> None:
     before = Dataset(images, labels, NAMES).fingerprint()
     images[-1, -1] = 1
     assert Dataset(images, labels, NAMES).fingerprint() != before
+
+
+def test_a_large_set_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features of photos are a file of gigabytes, which need not fit into the memory."""
+    images = pixels(torch.float16)
+    images[3, 0, 1, 1] = torch.nan
+    whole, seen = Dataset(images[:3], LABELS[:3], NAMES).fingerprint(), []
+    real = torch.isfinite
+    monkeypatch.setattr(torch, "isfinite", lambda part: seen.append(len(part)) or real(part))
+    monkeypatch.setattr(dataset_module, "_PART_BYTES", 2 * images[0].numel() * 2)  # two images of two bytes each
+    assert Dataset(images[:3], LABELS[:3], NAMES).fingerprint() == whole
+    with pytest.raises(InputError, match=r"1 of 4 images .* index 3\b"):
+        Dataset(images, LABELS, NAMES)
+    assert seen == [2, 1, 2, 2]

@@ -14,6 +14,8 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.download import Progress
 from meanteacher.devices import free_bytes
 
+_PART_BYTES = 1 << 26
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -50,7 +52,7 @@ class Dataset:
                 f"expected 0 to {len(self.class_names) - 1}, or {UNLABELLED} for unlabelled."
             )
         if self.images.is_floating_point():
-            finite = torch.isfinite(self.images.flatten(1)).all(dim=1)
+            finite = torch.cat([torch.isfinite(part.flatten(1)).all(dim=1) for part in in_parts(self.images)])
             if not bool(finite.all()):
                 bad = (~finite).nonzero().flatten().tolist()
                 raise InputError(
@@ -89,9 +91,15 @@ class Dataset:
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr((tuple(self.images.shape), str(self.images.dtype))).encode())
         digest.update(self.labels.numpy().tobytes())
-        for chunk in self.images.split(4096):
-            digest.update(chunk.contiguous().numpy().tobytes())
+        for part in in_parts(self.images):
+            digest.update(part.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def in_parts(images: Tensor) -> tuple[Tensor, ...]:
+    """A few images at a time, so that a copy of a part takes little memory."""
+    parts: tuple[Tensor, ...] = images.split(max(1, _PART_BYTES // max(1, images[0].numel() * images.element_size())))
+    return parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

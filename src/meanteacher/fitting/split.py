@@ -10,6 +10,7 @@ import torch
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data import Dataset, Split, TrainTest
+from meanteacher.data.dataset import in_parts
 from meanteacher.photos.cache import Decoded
 from meanteacher.photos.duplicates import Duplicates
 from meanteacher.photos.find import Photos
@@ -44,8 +45,8 @@ class FitData:
         names = (*self.photos.class_names, *self.photos.names)
         digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         digest.update(self.photos.labels.tobytes())
-        for chunk in self.dataset.images.split(4096):
-            digest.update(chunk.numpy().tobytes())
+        for part in in_parts(self.dataset.images):
+            digest.update(part.numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def training_rows(self, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
