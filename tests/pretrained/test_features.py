@@ -17,6 +17,7 @@ from meanteacher.fitting.budget import limited_threads
 from meanteacher.pretrained import features
 from meanteacher.pretrained.features import MAX_VIEWS, Extraction, Features, feature_views
 from meanteacher.views import Chain, Flip, RandAugment, per_channel
+from pretend_gpu import GPU, pretend_gpu
 
 SIZE, N, N_CHUNKS = 16, 70, 3
 """Three chunks per view: 32, 32 and 6 photos."""
@@ -160,6 +161,12 @@ def test_values_beyond_half_precision_stay_finite(tmp_path: Path) -> None:
     found = extraction(tmp_path, front=large, n_views=1).run()
     assert torch.isfinite(found.values).all()
     assert found.values.max() == 60000
+
+
+def test_a_gpu_computes_the_same_features(whole: tuple[bytes, Features], tmp_path: Path) -> None:
+    with pretend_gpu():
+        found = extraction(tmp_path, device=GPU).run()
+    torch.testing.assert_close(found.values, whole[1].values, rtol=2e-3, atol=2e-3)
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------
