@@ -27,7 +27,7 @@ from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.fit import run_fit
 from meanteacher.fitting.plan import METHODS, BackboneSpeed, Machine
 from meanteacher.models import FastNetSpec, LiteSpec
-from meanteacher.pretrained import backbones
+from meanteacher.pretrained import backbones, spreading
 from meanteacher.pretrained.spreading import LinearClassifier
 from meanteacher.report import write_fit_pages
 from meanteacher.train import Callback
@@ -66,6 +66,8 @@ def _short_plan() -> Iterator[None]:
         patch.setattr(plans, "_TAIL_STEPS", (N_STEPS, N_STEPS))
         patch.setattr(plans, "SIZES", (SIZE,))
         patch.setattr(training, "FEWEST_STEPS", 1)
+        # Twenty neighbours are most of the photos here.
+        patch.setattr(spreading, "_NEIGHBOURS", 3)
         # Which is better after three steps is chance.
         patch.setattr(crossval, "better_method", lambda results: "mean-teacher")
         patch.setattr(results, "write_fit_pages", lambda *given: None)
@@ -198,6 +200,8 @@ def test_a_fit_says_what_it_stands_on_and_what_else_was_tried(cut: int, fits: di
     for each in alternatives.values():
         assert each["error"] == each["wrong"] / n
         assert 0 <= each["low"] <= each["error"] <= each["high"] <= 1
+    assert alternatives["label-spreading"]["wrong"] <= 1
+    assert alternatives["probe"]["wrong"] <= 1
     assert found["estimate"]["supervised"]["wrong"] == min(alternatives[name]["wrong"] for name in ("probe", "tuned"))
     assert found["data"]["n_unreadable"] == 1
     for page in ("report.html", "MODEL_CARD.md"):
