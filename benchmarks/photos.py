@@ -32,7 +32,7 @@ from meanteacher.photos.decode import decode
 from meanteacher.pretrained.backbones import find_backbone
 from meanteacher.pretrained.spreading import linear_classifier
 from meanteacher.report import read_fit
-from meanteacher.views import per_channel
+from meanteacher.views.normalise import per_channel
 
 Files = dict[str, list[Path]]
 """class -> its photos"""

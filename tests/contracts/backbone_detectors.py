@@ -27,7 +27,7 @@ from meanteacher.methods import MeanTeacher
 from meanteacher.pretrained.backbones import Backbone
 from meanteacher.pretrained.features import Features
 from meanteacher.pretrained.tail import CachedView, Tail
-from meanteacher.views import per_channel
+from meanteacher.views.normalise import per_channel
 
 _N, _N_FEATURES, _SIZE, _CUT = 60, 6, 8, 1
 _N_VIEWS, _N_WEAK = 4, 2

@@ -16,7 +16,8 @@ from meanteacher.core import Augment, InputError, Interrupted
 from meanteacher.fitting.budget import limited_threads
 from meanteacher.pretrained import features
 from meanteacher.pretrained.features import MAX_VIEWS, Extraction, Features, feature_views
-from meanteacher.views import Chain, Flip, RandAugment, per_channel
+from meanteacher.views import Chain, Flip, RandAugment
+from meanteacher.views.normalise import per_channel
 from pretend_gpu import GPU, pretend_gpu
 
 SIZE, N, N_CHUNKS = 16, 70, 3

@@ -34,7 +34,8 @@ from meanteacher.pretrained.spreading import (
 )
 from meanteacher.pretrained.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, tail_recipe
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
-from meanteacher.views import PerChannel, per_channel
+from meanteacher.views import PerChannel
+from meanteacher.views.normalise import per_channel
 
 _LABELLED_ROWS = 96
 """Of a batch of `ROWS`. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it

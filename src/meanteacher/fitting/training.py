@@ -26,7 +26,7 @@ from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.flip import flip_is_safe
 from meanteacher.pretrained.backbones import Backbone
 from meanteacher.pretrained.features import MAX_VIEWS, Extraction
-from meanteacher.views import per_channel
+from meanteacher.views.normalise import per_channel
 
 _FEATURES_LIMIT = 0.6
 """Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""

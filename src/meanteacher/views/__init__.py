@@ -2,7 +2,7 @@
 
 from meanteacher.views.basic import Chain, Flip, Noise, Translate
 from meanteacher.views.geometry import Crop, Cutout, Rotate
-from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Zca, per_channel
+from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Zca
 from meanteacher.views.strong import Jitter, RandAugment
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "Rotate",
     "Translate",
     "Zca",
-    "per_channel",
 ]
