@@ -27,7 +27,7 @@ from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.fit import run_fit
 from meanteacher.fitting.plan import METHODS, BackboneSpeed, Machine
 from meanteacher.models import FastNetSpec, LiteSpec
-from meanteacher.pretrained import backbones, spreading
+from meanteacher.pretrained import backbones
 from meanteacher.pretrained.spreading import LinearClassifier
 from meanteacher.report import write_fit_pages
 from meanteacher.train import Callback
@@ -66,8 +66,6 @@ def _short_plan() -> Iterator[None]:
         patch.setattr(plans, "_TAIL_STEPS", (N_STEPS, N_STEPS))
         patch.setattr(plans, "SIZES", (SIZE,))
         patch.setattr(training, "FEWEST_STEPS", 1)
-        # Twenty neighbours are most of the photos here.
-        patch.setattr(spreading, "_NEIGHBOURS", 3)
         # Which is better after three steps is chance.
         patch.setattr(crossval, "better_method", lambda results: "mean-teacher")
         patch.setattr(results, "write_fit_pages", lambda *given: None)

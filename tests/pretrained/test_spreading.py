@@ -1,11 +1,14 @@
 """Linear classifiers and label spreading on features whose classes are known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
 
 from meanteacher.core import UNLABELLED
+from meanteacher.pretrained import spreading
 from meanteacher.pretrained.spreading import (
     NeighbourSpace,
     SpreadLabels,
@@ -204,3 +207,20 @@ def test_a_class_without_a_label_is_a_class_that_nothing_speaks_for() -> None:
             assert np.isin(distributions.argmax(1), left).all()
             assert (distributions.argmax(1) == truth)[of_left].mean() > 0.9
         assert np.isin(certain_labels(spread, labels), [UNLABELLED, *left]).all()
+
+
+@pytest.mark.parametrize(("n", "expected"), [(2, 1), (9, 3), (30, 6), (90_000, 20)])
+def test_more_photos_have_more_neighbours(n: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Told(Exception):  # noqa: N818
+        """Nothing has to be computed."""
+
+    def told(**options: Any) -> None:
+        asked.append(options["n_neighbors"])
+        raise Told
+
+    monkeypatch.setattr(spreading, "LabelSpreading", told)
+    with pytest.raises(Told):
+        spread_labels(np.zeros((n, 2), np.float32), np.zeros(n, np.int64), 2)
+    assert asked == [expected]

@@ -17,7 +17,8 @@ Floats = NDArray[np.float32]
 
 _DIMENSIONS = 128
 """Of the space in which neighbours are found: as good as all of them, in a tenth of the time."""
-_NEIGHBOURS = 20
+_NEIGHBOURS = (3, 20)
+"""At least and at most; else a fifth of the photos."""
 _ALPHA = 0.95
 """How much of a photo's distribution comes from its neighbours rather than from its own label."""
 _KEPT = 0.5
@@ -76,7 +77,8 @@ def spread_labels(space: Floats, labels: NDArray[np.int64], n_classes: int) -> S
         labels: [n], `UNLABELLED` where unknown; a class without a label spreads nowhere
         n_classes: the number of classes
     """
-    n_neighbors = max(1, min(_NEIGHBOURS, len(space) - 1))
+    fewest, most = _NEIGHBOURS
+    n_neighbors = max(1, min(most, max(fewest, len(space) // 5), len(space) - 1))
     model = LabelSpreading(kernel="knn", n_neighbors=n_neighbors, alpha=_ALPHA, max_iter=100)
     with warnings.catch_warnings():
         # A hundred rounds are enough; a photo without any labelled one in reach has no distribution.
