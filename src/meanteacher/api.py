@@ -26,7 +26,7 @@ def run(
     seed: int = 0,
     out: Path | str | None = None,
     data: TrainTest | Path | str | None = None,
-    resume: bool = False,
+    resume: bool | None = False,
     device: str = "auto",
     compiled: WantedCompile = "auto",
     precision: WantedPrecision = "auto",
@@ -43,7 +43,8 @@ def run(
         data: the folder of the data files, to which missing ones are downloaded; ~/.cache/meanteacher or what
             MEANTEACHER_DATA says if not given. Several runs on the same data can share what `recipe.data.source`
             has loaded
-        resume: continue the run in `out`; one that is complete only returns its record
+        resume: continue the run in `out`; one that is complete only returns its record. None starts the run, or
+            continues it where it was started before
         device: "auto" takes a GPU if there is one, and a resumed run the kind that it was started on
         compiled: whether to compile the networks; "auto" if that is measured to save time
         precision: what the networks compute in; "auto" takes bfloat16 on a CUDA GPU that supports it

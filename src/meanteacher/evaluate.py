@@ -1,11 +1,12 @@
 """Predictions and errors of a network: the same code for student, teacher and shipped model."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
@@ -49,6 +50,17 @@ def predict_logits(
         inputs = (to_channels_last(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
         # Copied back all at once, to wait for a GPU only once.
         return torch.cat([class_output(network(x)) for x in inputs]).cpu()
+
+
+def classification_costs(
+    networks: Mapping[str, nn.Module], dataset: Dataset, index: Tensor, *, normalise: Callable[[Tensor], Tensor]
+) -> dict[str, float]:
+    """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
+    images, labels = dataset.images[index], dataset.labels[index]
+    return {
+        name: float(F.cross_entropy(predict_logits(network, images, normalise=normalise).float(), labels))
+        for name, network in networks.items()
+    }
 
 
 def error_rate(

@@ -9,7 +9,7 @@ from typing import Any
 from meanteacher.core import ADDED_LATER, LOCATION
 from meanteacher.experiment.recipe import Recipe
 
-_NOT_COMPUTED = {"claim", "deviations", "seeds"}
+_NOT_COMPUTED = {"claim", "deviations", "evaluate_costs", "scale", "seeds"}
 """Statements about a run, which do not change it."""
 
 

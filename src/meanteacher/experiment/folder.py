@@ -20,14 +20,21 @@ from meanteacher.train.compile import Speed
 
 
 class RunFolder:
-    """Locks a folder for a new run, or to resume the run in it."""
+    """Locks a folder for a new run, or to resume the run in it; with `resume` None, whichever it holds."""
 
     def __init__(
-        self, path: Path, identity: dict[str, str], described: dict[str, Any], *, resume: bool, device: str = "auto"
+        self,
+        path: Path,
+        identity: dict[str, str],
+        described: dict[str, Any],
+        *,
+        resume: bool | None,
+        device: str = "auto",
     ) -> None:
         self.path = path
         self.identity, self.described = identity, described
-        self.resume, self._wanted = resume, device
+        self.resume = (path / "run.json").exists() if resume is None else resume
+        self._wanted = device
         self._lock = ExitStack()
 
     def __enter__(self) -> Self:

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
 from meanteacher.devices import CPU
-from meanteacher.evaluate import error_rate
+from meanteacher.evaluate import classification_costs, error_rate
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train import Checkpoints, Declared, Evaluation, TrainState, start
+
+_COST_IMAGES = 1000
+"""Labelled images at most on which the classification cost of the curve is measured."""
 
 
 class Prepared:
@@ -130,7 +133,15 @@ class Prepared:
         """On the validation part if there is one, otherwise on the test images: that curve may choose no model."""
         part = "validation" if len(self.split.validation) else "test"
         errors = self._errors(state, part)
-        return Evaluation(state.step, part, errors["student"], errors["teacher"])
+        costs: dict[str, float] = {}
+        if self.recipe.evaluate_costs:
+            costs = classification_costs(
+                {"student_cost": state.student, "teacher_cost": state.predictor(self.recipe.method)},
+                self.placed.train,
+                self.split.labelled[:_COST_IMAGES],
+                normalise=self.normalise,
+            )
+        return Evaluation(state.step, part, errors["student"], errors["teacher"], **costs)
 
     def final_errors(self, state: TrainState) -> dict[str, Any]:
         """The errors of both models, on the test images and on the validation part, as the record has them."""

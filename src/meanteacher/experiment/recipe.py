@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from meanteacher.core import Augment, InputError, Method
+from meanteacher.core import ADDED_LATER, Augment, InputError, Method
 from meanteacher.data import BatchSpec, Source
 from meanteacher.models import ModelSpec
 from meanteacher.train import OptimSpec
@@ -35,6 +35,29 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """How much smaller than the paper's a run is. Its error stands beside the paper's, never for it."""
+
+    minutes: float
+    """That a run takes on one core, about."""
+    width: float
+    """Of the network, relative to the paper's."""
+    steps: int
+    """Of the run."""
+    of_steps: int
+    """Of the paper's longest run of this kind, for which they stand."""
+    images: float
+    """The share of the training images."""
+
+    def caption(self) -> str:
+        """In words, for the caption of a table or figure."""
+        return (
+            f"Scaled to about {self.minutes:g} minutes per run on one core: the network at {self.width:g} of its "
+            f"width, {self.steps:,} steps for {self.of_steps:,}, {100 * self.images:.0f} % of the training images."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
     """Vary it with `dataclasses.replace`; an unknown field fails at construction."""
 
@@ -52,6 +75,10 @@ class Recipe:
     seeds: tuple[int, ...]
     labelled_view: Augment | None = None
     """What the student sees of the rows that show their label, where that is not `views["student"]`."""
+    evaluate_costs: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether evaluations also record both models' classification cost on labelled training images (Figure 3)."""
+    scale: Scale | None = field(default=None, metadata=ADDED_LATER)
+    """How much smaller this is than the paper's run, where it is a scaled twin."""
     claim: Claim | None = None
     deviations: tuple[str, ...] = ()
     """What differs from the paper or from its authors' code, and why."""
@@ -69,9 +96,9 @@ class Recipe:
                 f"{self.name}: the view of the labelled rows is a field of its own. Give it as labelled_view=... "
                 "instead of views['labelled']."
             )
-        for field in ("steps", "evaluate_every"):
-            if getattr(self, field) < 1:
-                raise InputError(f"{self.name}: {field} is at least 1, got {getattr(self, field)}.")
+        for name in ("steps", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{self.name}: {name} is at least 1, got {getattr(self, name)}.")
 
     def check_labelled_share(self, drawn: float) -> None:
         """Compare the method's `labelled_share`, if it states one, with that of the average batch.

@@ -46,7 +46,7 @@ def run(
     out: Path,
     data: TrainTest,
     split: Split | None = None,
-    resume: bool = False,
+    resume: bool | None = False,
     device: str = "auto",
     compiled: WantedCompile = "no",
     precision: WantedPrecision = "float32",
@@ -63,7 +63,7 @@ def run(
         out: a folder for this run alone
         data: what `recipe.data.source` loads; runs that share it read its pixels for the fingerprint only once
         split: which images are labelled; drawn by the seed if not given
-        resume: continue the run in `out`
+        resume: continue the run in `out`; None if there is one, and start it otherwise
         device: its name; "auto" takes a GPU if there is one, and a resumed run the kind that it was started on
         compiled: whether to compile the networks; "auto" if that is measured to save time. A resumed run keeps its own
         precision: what the networks compute in; a resumed run keeps its own
@@ -86,7 +86,7 @@ def run(
         prepared.split.save(out / "split.txt")
         checkpoints = prepared.checkpoints(out)
         state = prepared.start()
-        resumed = resume and checkpoints.exists()
+        resumed = folder.resume and checkpoints.exists()
         if resumed:
             checkpoints.restore(state)
         speed = folder.speed()

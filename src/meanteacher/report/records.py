@@ -123,6 +123,8 @@ class Point:
     step: int
     part: str
     errors: Errors
+    costs: Errors
+    """The classification costs on the labelled training images; None where a run did not record them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,14 @@ def _last(field: Field) -> Mapping[str, Errors]:
 
 def _point(field: Field) -> Point:
     part = field["part"].choice("test", "validation")
-    return Point(field["step"].count(), part, _errors(field["student"], field["teacher"]))
+    # Runs of earlier versions have no costs.
+    student, teacher = (
+        field[name].optional(Field.positive) if name in field.mapping() else None
+        for name in ("student_cost", "teacher_cost")
+    )
+    return Point(
+        field["step"].count(), part, _errors(field["student"], field["teacher"]), costs=Errors(student, teacher)
+    )
 
 
 def _errors(student: Field, teacher: Field) -> Errors:

@@ -28,6 +28,9 @@ class Evaluation:
     """"validation" or "test": where the errors were measured."""
     student: float
     teacher: float
+    student_cost: float | None = None
+    """The classification cost on the labelled training images, without noise; None in runs that did not record it."""
+    teacher_cost: float | None = None
 
 
 def trained_parameters(student: nn.Module, memory: nn.Module) -> list[nn.Parameter]:
