@@ -234,7 +234,7 @@ def _method(cell: Cell) -> Iterator[Number]:
         yield Number(
             "the teacher's dropout",
             lambda r: r.method.teacher_dropout,
-            True,
+            None,
             'Figure 2: "Both the student and the teacher model evaluate the input applying noise"',
         )
     else:

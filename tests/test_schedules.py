@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meanteacher.core import Schedule
-from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampDown, SigmoidRampUp, StepChange
+from meanteacher.schedules import (
+    Constant,
+    Cosine,
+    LinearRampDown,
+    LinearWarmUp,
+    Product,
+    SigmoidRampDown,
+    SigmoidRampUp,
+    StepChange,
+)
 
 E5, E12 = math.exp(-5), math.exp(-12.5)
 
@@ -47,6 +56,12 @@ E5, E12 = math.exp(-5), math.exp(-12.5)
         (LinearWarmUp(first=0.1, value=0.25, steps=10), 10, 0.25),
         (LinearWarmUp(first=0.1, value=0.25, steps=10), 99, 0.25),
         (LinearWarmUp(first=0.4, value=0.2, steps=4), 1, 0.35),
+        # VAT's on SVHN: linear over the last 40 of 120 epochs of 400 steps.
+        (LinearRampDown(value=0.001, steps=16_000, total=48_000), 0, 0.001),
+        (LinearRampDown(value=0.001, steps=16_000, total=48_000), 32_000, 0.001),
+        (LinearRampDown(value=0.001, steps=16_000, total=48_000), 44_000, 0.00025),
+        (LinearRampDown(value=0.001, steps=16_000, total=48_000), 48_000, 0.0),
+        (LinearRampDown(value=0.001, steps=16_000, total=48_000), 50_000, 0.0),
         # Half a cosine that would reach zero at epoch 210; the run stops at 180 (App. B.2.1).
         (Cosine(value=0.2, steps=210), 0, 0.2),
         (Cosine(value=0.2, steps=210), 70, 0.15),
@@ -87,6 +102,7 @@ def test_the_ramp_down_is_a_share_that_falls_not_one_that_rises() -> None:
         (LinearWarmUp(first=1.0, value=3.0, steps=0), (3.0, 3.0, 3.0)),
         (Cosine(value=3.0, steps=0), (0.0, 0.0, 0.0)),
         (SigmoidRampDown(value=3.0, steps=0, total=5), (3.0, 3.0, 3.0 * E12)),
+        (LinearRampDown(value=3.0, steps=0, total=5), (3.0, 3.0, 0.0)),
         (SigmoidRampDown(value=0.9, final=0.5, steps=0, total=5), (0.9, 0.9, 0.5 + 0.4 * E12)),
         (StepChange(first=1.0, then=2.0, at=0), (2.0, 2.0, 2.0)),
     ],
@@ -108,6 +124,7 @@ def test_ramp_ups_never_fall_and_ramp_downs_never_rise(value: float, steps: int,
     falling = [
         SigmoidRampDown(value=value, steps=steps, total=50),
         SigmoidRampDown(value=value, final=value / 2, steps=steps, total=50),
+        LinearRampDown(value=value, steps=steps, total=50),
         Cosine(value=value, steps=steps),
     ]
     tiny = 1e-12 * value

@@ -324,13 +324,31 @@ def test_in_evaluation_mode_the_teacher_uses_its_buffers_and_keeps_them(
 def test_a_teacher_without_dropout_still_normalises_by_the_batch(policy: Buffers) -> None:
     # Figure 4(b) takes the teacher's dropout away and nothing else.
     student = nn.Sequential(nn.Linear(4, 50), nn.BatchNorm1d(50), nn.Dropout(0.5), nn.Linear(50, 3))
-    noisy, calm = (Teacher(student, buffers=policy, dropout=dropout).train() for dropout in (True, False))
+    noisy, calm = (Teacher(student, buffers=policy, dropout=dropout).train() for dropout in (None, 0.0))
     x = torch.randn(16, 4) * 3 + 2
     assert not torch.equal(noisy(x), noisy(x))
     hidden = student[0](x)
     expected = student[3]((hidden - hidden.mean(0)) / (hidden.var(0, correction=0) + 1e-5).sqrt())
     torch.testing.assert_close(calm(x), expected.detach(), atol=1e-4, rtol=1e-4)
     assert all(module.training for module in calm.modules())
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.75])
+def test_a_teacher_drops_units_at_its_own_rate_and_leaves_the_students_alone(rate: float) -> None:
+    student = nn.Sequential(nn.Dropout(0.5))
+    shares = [
+        float((network(torch.ones(100, 1000)) == 0).float().mean())
+        for network in (Teacher(student, dropout=rate).train(), Teacher(student).train(), student)
+    ]
+    assert shares == pytest.approx([rate, 0.5, 0.5], abs=0.01)
+    calm = Teacher(student, dropout=rate).eval()
+    assert torch.equal(calm(torch.ones(2, 9)), torch.ones(2, 9))
+
+
+def test_a_rate_that_no_layer_could_use_is_refused() -> None:
+    with pytest.raises(InputError, match="Linear has no dropout layer"):
+        Teacher(nn.Linear(2, 2), dropout=0.25)
+    Teacher(nn.Linear(2, 2), dropout=0.0)
 
 
 @every_policy

@@ -91,6 +91,26 @@ class LinearWarmUp:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinearRampDown:
+    """`value`, and over the last `steps` of `total` linear to zero (Miyato et al. 2017, Salimans et al. 2016).
+
+    >>> ramp = LinearRampDown(value=0.001, steps=16_000, total=48_000)
+    >>> ramp(0), ramp(32_000), ramp(40_000), ramp(48_000)
+    (0.001, 0.001, 0.0005, 0.0)
+    """
+
+    value: float
+    steps: int
+    total: int
+
+    def __call__(self, step: int) -> float:
+        begin = self.total - self.steps
+        if step <= begin:
+            return self.value
+        return 0.0 if step >= self.total else self.value * (self.total - step) / self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cosine:
     """Half a cosine from `value` to zero at step `steps`, zero afterwards (App. B.2).
 

@@ -3,14 +3,14 @@
 import copy
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
-from meanteacher.core import check_choice
-from meanteacher.passes import Logits, at_least_float32, untracked, without_dropout
+from meanteacher.core import InputError, check_choice
+from meanteacher.passes import Logits, at_least_float32, untracked
 
 Buffers = Literal["own", "average", "copy"]
 """Where the teacher's buffers, such as batch-normalisation statistics, come from.
@@ -33,20 +33,56 @@ def warmed_up(decay: float, step: int) -> float:
     return min(1 - 1 / (step + 1), decay)
 
 
+def check_dropout(name: str, rate: float | None) -> None:
+    """Refuse what is not a rate of dropout from 0 to below 1, or None.
+
+    Raises:
+        InputError: says so; also for True and False, which were allowed until version 0.1.
+    """
+    if rate is None:
+        return
+    if isinstance(rate, bool) or not 0 <= rate < 1:
+        raise InputError(
+            f"{name} is a rate from 0 (no dropout) to below 1, or None for the student's own rate; got {rate}."
+        )
+
+
+def set_dropout(network: nn.Module, rate: float) -> None:
+    """Give every dropout layer this rate, for good.
+
+    Raises:
+        InputError: there is no dropout layer that could drop anything.
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, _DropoutNd)]
+    if rate and not layers:
+        raise InputError(
+            f"A dropout rate of {rate} has no effect: {type(network).__name__} has no dropout layer. Leave the rate "
+            "out, or use a network with dropout."
+        )
+    for layer in layers:
+        layer.p = rate
+
+
 class Teacher(nn.Module):
     """A network whose weights are the exponential moving average of the student's (Sec. 2).
 
     At least float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is lost to
     rounding. The teacher of a float64 student is float64. No gradient reaches it.
+
+    Args:
+        student: the network to average
+        buffers: where the teacher's buffers come from
+        dropout: rate in the teacher's own passes in training (Figure 4b); None for the student's
     """
 
-    def __init__(self, student: nn.Module, *, buffers: Buffers = "own", dropout: bool = True) -> None:
+    def __init__(self, student: nn.Module, *, buffers: Buffers = "own", dropout: float | None = None) -> None:
         super().__init__()
         check_choice("buffers", buffers, get_args(Buffers))
+        check_dropout("dropout", dropout)
         self.buffer_policy: Buffers = buffers
-        self.dropout = dropout
-        """Whether dropout is active in the teacher's own passes (Figure 4b)."""
         self.network: nn.Module = copy.deepcopy(student)._apply(at_least_float32).requires_grad_(requires_grad=False)
+        if dropout is not None:
+            set_dropout(self.network, dropout)
 
     @property
     def teacher(self) -> "Teacher":
@@ -55,11 +91,10 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Logits:
-        with nullcontext() if self.dropout else without_dropout(self.network):
-            if self.buffer_policy == "own" or not self.training:
-                output: Logits = self.network(x)
-                return output
-            return untracked(self.network, x)
+        if self.buffer_policy == "own" or not self.training:
+            output: Logits = self.network(x)
+            return output
+        return untracked(self.network, x)
 
     @torch.no_grad()
     def update(self, student: nn.Module, *, decay: float) -> None:

@@ -97,15 +97,21 @@ def test_outputs_and_logit_distance_must_fit(network: type[nn.Module], distance:
         method.forward(student, method.init(student, PROBLEM), stream()[0], 0)
 
 
-@pytest.mark.parametrize("dropout", [True, False])
-def test_teacher_drops_units_only_if_told_to(dropout: bool):
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.25])
+def test_teacher_drops_units_only_if_told_to(dropout: float | None):
     memory = _method(teacher_dropout=dropout).init(SmallNet(), PROBLEM).train()
     x = torch.randn(8, *SHAPE)
     torch.manual_seed(0)
     same = torch.equal(memory(x), memory(x))
-    assert same == (not dropout)
+    assert same == (dropout == 0)
     assert isinstance(memory, Teacher)
     assert memory.network.training, "its batch statistics are still its own batch's"
+
+
+@pytest.mark.parametrize("dropout", [True, False, -0.1, 1.0, 50])
+def test_teachers_dropout_is_a_rate_and_no_longer_a_switch(dropout: float):
+    with pytest.raises(InputError, match="teacher_dropout is a rate from 0"):
+        _method(teacher_dropout=dropout)
 
 
 def test_teacher_of_decay_zero_is_the_student():

@@ -90,7 +90,7 @@ def _other(path: Path, leaf: object) -> Iterator[object]:
     elif isinstance(leaf, float):
         yield from (leaf * 1.001, leaf * 0.999) if leaf else (0.001,)
     elif leaf is None:
-        yield 1
+        yield from (1, 0.5)
     elif path[-1] in CHOICES:
         yield from (choice for choice in CHOICES[path[-1]] if choice != leaf)
     else:

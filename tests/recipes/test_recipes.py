@@ -44,6 +44,15 @@ def test_field_that_was_added_later_is_described_only_where_it_is_used():
     assert differences(describe(before), describe(after)) == ["method.labelled_share: null -> 0.25"]
 
 
+def test_the_teachers_dropout_is_described_as_in_records_from_before_it_was_a_rate():
+    method = recipe().method
+    rates = {None: True, 0.0: False, 0.25: 0.25}
+    for rate, recorded in rates.items():
+        described = describe(dataclasses.replace(method, teacher_dropout=rate))["teacher_dropout"]
+        assert described == recorded
+        assert type(described) is type(recorded)
+
+
 def test_view_of_the_labelled_rows_is_described_where_records_have_it():
     without, view = recipe(), recipe().views["teacher"]
     having = dataclasses.replace(without, labelled_view=view)

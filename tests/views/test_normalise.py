@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from meanteacher.views import PerChannel, PerImage
+from meanteacher.core import InputError
+from meanteacher.views import PerChannel, PerImage, Scaled
 from meanteacher.views.normalise import parts, to_float
 
 
@@ -17,6 +18,20 @@ def test_bytes_become_zero_to_one_and_floats_stay() -> None:
     assert torch.equal(to_float(torch.tensor([0, 51, 255], dtype=torch.uint8)), torch.tensor([0.0, 0.2, 1.0]))
     values = torch.tensor([-3.0, 300.0], dtype=torch.float64)
     assert torch.equal(to_float(values), values)
+
+
+# --- scaled ---------------------------------------------------------------------------------------------
+
+
+def test_scaled_spreads_bytes_from_low_to_high() -> None:
+    images = torch.tensor([[0, 51, 255]], dtype=torch.uint8)
+    torch.testing.assert_close(Scaled(low=-0.5, high=0.5).fit(images)(images), torch.tensor([[-0.5, -0.3, 0.5]]))
+    torch.testing.assert_close(Scaled(low=-1.0, high=1.0).fit(images)(images), torch.tensor([[-1.0, -0.6, 1.0]]))
+
+
+def test_scaled_refuses_a_range_that_is_none() -> None:
+    with pytest.raises(InputError, match="low below its high"):
+        Scaled(low=1.0, high=1.0)
 
 
 # --- per image ------------------------------------------------------------------------------------------

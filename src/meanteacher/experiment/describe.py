@@ -76,6 +76,10 @@ _RECORDED_AS = {
 runs would get another fingerprint."""
 
 
+_RECORDED_VALUES: dict[str, dict[object, object]] = {"teacher_dropout": {None: True, 0.0: False}}
+"""field -> value -> what records have instead. The teacher's dropout was a switch before it was a rate."""
+
+
 def describe(value: object) -> Any:
     """The value in JSON's types, each frozen object as its class and its fields.
 
@@ -92,7 +96,7 @@ def describe(value: object) -> Any:
             labelled_view = held.pop("labelled_view")
             # Records have it among the views: it had no field of its own before.
             held["views"] = {**value.views, **({"labelled": labelled_view} if labelled_view else {})}
-        named = {name: describe(item) for name, item in held.items()}
+        named = {name: describe(_recorded(name, item)) for name, item in held.items()}
         return {"is": _qualified(type(value)), **named}
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
@@ -135,6 +139,10 @@ def differences(old: object, new: object, path: str = "") -> list[str]:
 def _left_out(value: object, field: "Field[Any]") -> bool:
     as_before = field.metadata == ADDED_LATER and bool(getattr(value, field.name) == field.default)
     return as_before or field.metadata == LOCATION
+
+
+def _recorded(name: str, item: Any) -> Any:
+    return _RECORDED_VALUES[name].get(item, item) if name in _RECORDED_VALUES else item
 
 
 def _qualified(named: Any) -> str:

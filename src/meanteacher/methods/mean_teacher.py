@@ -7,7 +7,7 @@ from torch import nn
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.passes import class_output
-from meanteacher.teacher import Teacher
+from meanteacher.teacher import Teacher, check_dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,12 @@ class MeanTeacher(ConsistencyMethod[Teacher]):
     The student must agree with the teacher, whose weights are the moving average of the student's (Sec. 2).
     """
 
-    teacher_dropout: bool = True
-    """Whether dropout is active in the teacher too (Figure 4b)."""
+    teacher_dropout: float | None = None
+    """Rate of dropout in the teacher (Figure 4b): 0 for none, None for the student's own rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dropout("teacher_dropout", self.teacher_dropout)
 
     @property
     def teacher_runs(self) -> bool:

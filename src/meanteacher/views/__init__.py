@@ -2,7 +2,7 @@
 
 from meanteacher.views.basic import Chain, Flip, Noise, Translate
 from meanteacher.views.geometry import Crop, Cutout, Rotate
-from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Zca
+from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Scaled, Zca
 from meanteacher.views.strong import Jitter, RandAugment
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "PerImage",
     "RandAugment",
     "Rotate",
+    "Scaled",
     "Translate",
     "Zca",
 ]

@@ -55,6 +55,33 @@ class _PerImageModule(nn.Module):
         return (x - mean) * torch.rsqrt(variance + 1e-12)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """Bytes spread evenly from `low` to `high`; no statistics of the images.
+
+    Miyato et al. (2017) use -0.5 to 0.5 and Salimans et al. (2016) -1 to 1. Floating point in [0, 1] is taken the same.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise InputError(f"Scaled needs a low below its high; got {self.low} and {self.high}.")
+
+    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+        return _ScaledModule(self.low, self.high)
+
+
+class _ScaledModule(nn.Module):
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+
+    def forward(self, images: Tensor) -> Tensor:
+        return to_float(images) * (self.high - self.low) + self.low
+
+
 @dataclass(frozen=True)
 class PerChannel:
     """Each channel, or each feature of a table, to zero mean and unit variance over the training data."""
