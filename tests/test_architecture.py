@@ -28,13 +28,16 @@ MAY_IMPORT = {
     "experiment": _TRAINING,
     "recipes": _TRAINING | {"experiment"},
     "api": _TRAINING | {"experiment", "recipes"},
+    "reproduce": _TRAINING | {"experiment", "recipes", "api", "report"},
+    "__main__": {"cli"},
     "photos": _FOUNDATION,
     "report": {"core", "files", "formats"},
     "pretrained": _TRAINING | {"inference", "experiment"},
     "classifier": _TRAINING | {"inference", "photos"},
     "fitting": _TRAINING | {"inference", "experiment", "recipes", "photos", "classifier", "pretrained", "report"},
     "label": _FOUNDATION | {"photos", "classifier", "fitting"},
-    "cli": _TRAINING | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label"},
+    "cli": _TRAINING
+    | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "reproduce"},
 }
 
 

@@ -6,6 +6,7 @@
     model = mt.load("fit/")                                  # the classifier that a fit left
     model.predict("more_photos/")
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
+    mt.table("1", cell="svhn-500", scale=6)                  # a table of the paper, here scaled to 6 minutes per run
     teacher = mt.Teacher(student)                            # in your own loop, for any nn.Module
     teacher.update(student, decay=0.999)
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from meanteacher.fitting.config import FitCallback as FitCallback
     from meanteacher.fitting.fit import fit as fit
     from meanteacher.methods import MeanTeacher as MeanTeacher
+    from meanteacher.reproduce import figure as figure
+    from meanteacher.reproduce import table as table
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
 
@@ -57,9 +60,11 @@ _HOME = {
     "Recipe": "experiment",
     "StepOutput": "core",
     "Teacher": "teacher",
+    "figure": "reproduce",
     "fit": "fitting.fit",
     "load": "classifier.bundle",
     "run": "api",
+    "table": "reproduce",
 }
 _MODULES = ["costs", "methods", "models", "schedules", "views"]
 __all__ = list(_HOME) + _MODULES  # noqa: PLE0605 - both are lists of strings

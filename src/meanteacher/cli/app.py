@@ -11,6 +11,7 @@ from meanteacher.cli.demo import demo, gallery
 from meanteacher.cli.fit import check, fit, report
 from meanteacher.cli.label import label
 from meanteacher.cli.predict import evaluate, export, predict
+from meanteacher.cli.reproduce import figure, table
 from meanteacher.cli.run import list_recipes, run
 
 app = typer.Typer(
@@ -64,7 +65,7 @@ def _options(
 ) -> None: ...
 
 
-for _command in (demo, gallery, run, list_recipes, fit, check, predict, evaluate, export, report, label):
+for _command in (demo, gallery, run, list_recipes, table, figure, fit, check, predict, evaluate, export, report, label):
     app.command(_command.__name__.removesuffix("_recipes"), cls=Command)(_command)
 
 

@@ -69,7 +69,8 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
         words = [word for word in command if word not in {"--resume", "--overwrite"}]
         console = Console()
         say(console, "Interrupted; nothing is lost. Resume with:")
-        say(console, "  " + shlex.join(["meanteacher", *words, *(["--resume"] if resume else [])]))
+        again = ["--resume"] if resume and "--start-or-resume" not in words else []
+        say(console, "  " + shlex.join(["meanteacher", *words, *again]))
         raise typer.Exit(EXIT_INTERRUPTED) from error
 
 

@@ -18,6 +18,34 @@ def recipe_names() -> list[str]:
     return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
 
 
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MEANTEACHER_DATA",
+        help="Folder of the data files; missing files are downloaded.",
+        show_default="~/.cache/meanteacher",
+    ),
+]
+
+
+def parse_scale(text: str) -> float | None:
+    """The minutes of `--scale minutes=N`; None where it is not given.
+
+    Raises:
+        InputError: it reads otherwise.
+    """
+    if not text:
+        return None
+    name, _, value = text.partition("=")
+    try:
+        minutes = float(value)
+    except ValueError:
+        minutes = 0.0
+    if name != "minutes" or not 1 <= minutes < float("inf"):
+        raise InputError(f"--scale takes minutes=N with N of at least 1, for instance minutes=6; got {text!r}.")
+    return minutes
+
+
 def run(
     recipe: Annotated[
         str,
@@ -31,6 +59,22 @@ def run(
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in the folder.")] = False,
+    start_or_resume: Annotated[
+        bool,
+        typer.Option(
+            "--start-or-resume",
+            help="Start the run, or continue it where it was started before: the same command for every try of a "
+            "scheduler.",
+        ),
+    ] = False,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="minutes=N",
+            help="Run the scaled twin of a recipe of the paper: a narrower network, fewer steps and images, about N "
+            "minutes on one core.",
+        ),
+    ] = "",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,14 +92,7 @@ def run(
         Literal["auto", "float32", "bfloat16"],
         typer.Option(help="Number format of the networks. auto: bfloat16 on CUDA GPUs that support it, else float32."),
     ] = "auto",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="MEANTEACHER_DATA",
-            help="Folder of the data files; missing files are downloaded.",
-            show_default="~/.cache/meanteacher",
-        ),
-    ] = None,
+    data: DataOption = None,
 ) -> None:
     """Train one recipe and write its record.
 
@@ -66,9 +103,12 @@ def run(
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
     from meanteacher.formats import percent
+    from meanteacher.recipes.scaled import scaled
 
     console = Console()
-    chosen = experiment.override(api.load_recipe(recipe), *(settings or []))
+    chosen = api.load_recipe(recipe)
+    minutes = parse_scale(scale)
+    chosen = experiment.override(chosen if minutes is None else scaled(chosen, minutes), *(settings or []))
     out = out or api.default_folder(chosen, seed)
     with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:
         loaded = chosen.data.source.load(data_folder(data), partial(show, "Downloading"))
@@ -82,7 +122,7 @@ def run(
             seed=seed,
             out=out,
             data=loaded,
-            resume=resume,
+            resume=None if start_or_resume else resume,
             device=device,
             compiled=compiled,
             precision=precision,

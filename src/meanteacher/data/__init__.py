@@ -1,6 +1,6 @@
 """Images and labels: where they come from, which are labelled, what batch t holds."""
 
-from meanteacher.data.dataset import Dataset, Source, TrainTest
+from meanteacher.data.dataset import Dataset, Source, Subset, TrainTest
 from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler
 from meanteacher.data.split import Split, make_split
 from meanteacher.data.stream import ImageStream
@@ -14,6 +14,7 @@ __all__ = [
     "Sampler",
     "Source",
     "Split",
+    "Subset",
     "TrainTest",
     "make_split",
 ]

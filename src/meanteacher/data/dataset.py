@@ -13,6 +13,7 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.download import Progress
 from meanteacher.devices import free_bytes
+from meanteacher.seeding import generator
 
 _PART_BYTES = 1 << 26
 
@@ -108,6 +109,32 @@ class TrainTest:
 
     train: Dataset
     test: Dataset
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A share of another source's images, drawn once for all runs: smaller shares are parts of larger ones."""
+
+    source: "Source"
+    train: float
+    test: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"A subset is a share above 0 and at most 1; got {name}={getattr(self, name)}.")
+
+    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
+        whole = self.source.load(folder, progress)
+        return TrainTest(_drawn(whole.train, self.train, "train"), _drawn(whole.test, self.test, "test"))
+
+
+def _drawn(dataset: Dataset, share: float, part: str) -> Dataset:
+    if share == 1:
+        return dataset
+    order = torch.randperm(len(dataset), generator=generator(0, f"subset/{part}"))
+    kept = order[: max(1, round(share * len(dataset)))].sort().values
+    return Dataset(dataset.images[kept], dataset.labels[kept], dataset.class_names)
 
 
 class Source(Protocol):

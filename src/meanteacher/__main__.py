@@ -1,0 +1,5 @@
+"""`python -m meanteacher`: the command line where its script is not on the path, as under torchrun."""
+
+from meanteacher.cli import main
+
+main()

@@ -1,0 +1,260 @@
+"""`meanteacher table` and `meanteacher figure`."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import TextColumn, TimeElapsedColumn
+
+from meanteacher.cli.console import DeviceOption, graceful_stop, make_bar, say
+from meanteacher.cli.run import DataOption, parse_scale
+from meanteacher.core import InputError
+from meanteacher.formats import count, duration
+
+if TYPE_CHECKING:
+    from meanteacher.reproduce.runs import Run
+
+_SECONDS_PER_LINE = 60.0
+"""At least, between two plain lines of progress."""
+
+CellOption = Annotated[
+    str, typer.Option(help="Only the cells with this in their name: svhn-500/mean-teacher, svhn-500, mean-teacher.")
+]
+SeedsOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of runs per cell.", show_default="as many as the paper's")
+]
+ScaleOption = Annotated[
+    str,
+    typer.Option(
+        metavar="minutes=N",
+        help="Run scaled twins instead: a narrower network, fewer steps and images, about N minutes per run on one "
+        "core. Their errors are not the paper's.",
+    ),
+]
+PresetOption = Annotated[
+    Literal["paper", "as-coded"],
+    typer.Option(help="as-coded: the settings of the authors' scripts where they differ from the paper's text."),
+]
+OutOption = Annotated[Path, typer.Option(help="Folder of all runs, and of the written table or figure.")]
+JobsOption = Annotated[int, typer.Option(min=1, help="Runs at the same time; they share the processor's cores.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be run and about how long it takes here; run nothing.")
+]
+CommandsOption = Annotated[
+    bool, typer.Option("--print-commands", help="Print one command per missing run, for any scheduler; run nothing.")
+]
+ShowOption = Annotated[bool, typer.Option("--show", help="Write what there is; run nothing.")]
+SlurmOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="Submit the missing runs as one SLURM array through submitit, with these parameters of its executor, "
+        "e.g. slurm_partition=gpu,timeout_min=600,gpus_per_node=1.",
+    ),
+]
+
+
+def table(
+    name: Annotated[str, typer.Argument(help="1 to 5, as the paper numbers them.")],
+    cell: CellOption = "",
+    seeds: SeedsOption = None,
+    scale: ScaleOption = "",
+    preset: PresetOption = "paper",
+    jobs: JobsOption = 1,
+    dry_run: DryRunOption = False,
+    print_commands: CommandsOption = False,
+    show: ShowOption = False,
+    slurm: SlurmOption = None,
+    out: OutOption = Path("runs"),
+    device: DeviceOption = "auto",
+    data: DataOption = None,
+) -> None:
+    """Reproduce a table of the paper: run what is missing, and set it beside the paper's numbers.
+
+    Runs that are complete are not run again, interrupted ones are resumed, and runs that another process has taken are
+    waited for. Ctrl-C saves all runs; the same command continues. Writes OUT/table-N.md and .html.
+    """
+    _reproduce("table", name, cell, seeds, scale, preset, jobs, dry_run, print_commands, show, slurm, out, device, data)
+
+
+def figure(
+    name: Annotated[str, typer.Argument(help="3, or 4a to 4f, as the paper numbers them.")],
+    cell: CellOption = "",
+    seeds: SeedsOption = None,
+    scale: ScaleOption = "",
+    preset: PresetOption = "paper",
+    jobs: JobsOption = 1,
+    dry_run: DryRunOption = False,
+    print_commands: CommandsOption = False,
+    show: ShowOption = False,
+    slurm: SlurmOption = None,
+    out: OutOption = Path("runs"),
+    device: DeviceOption = "auto",
+    data: DataOption = None,
+) -> None:
+    """Reproduce a figure of the paper: run what is missing, and draw it in the paper's layout.
+
+    Runs that are complete are not run again, interrupted ones are resumed, and runs that another process has taken are
+    waited for. Ctrl-C saves all runs; the same command continues. Writes OUT/figure-N.svg and .png.
+    """
+    _reproduce(
+        "figure", name, cell, seeds, scale, preset, jobs, dry_run, print_commands, show, slurm, out, device, data
+    )
+
+
+def _reproduce(
+    kind: Literal["table", "figure"],
+    name: str,
+    cell: str,
+    seeds: int | None,
+    scale: str,
+    preset: Literal["paper", "as-coded"],
+    jobs: int,
+    dry_run: bool,
+    print_commands: bool,
+    show: bool,
+    slurm: str | None,
+    out: Path,
+    device: str,
+    data: Path | None,
+) -> None:
+    from meanteacher import reproduce
+    from meanteacher.reproduce import place, runs, workers
+
+    console = Console()
+    chosen = [
+        flag
+        for flag, on in (
+            ("--dry-run", dry_run),
+            ("--print-commands", print_commands),
+            ("--show", show),
+            ("--slurm", slurm is not None),
+        )
+        if on
+    ]
+    if len(chosen) > 1:
+        raise InputError(f"{' and '.join(chosen)} do not go together; give one of them.")
+    minutes = parse_scale(scale)
+    found = runs.find_table(name) if kind == "table" else runs.find_figure(name)
+    wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, scale=minutes, preset=preset, out=out)
+    options = place.command_options(data, device)
+    if dry_run:
+        _plan(console, wanted, jobs, device)
+    elif print_commands:
+        for line in workers.printed_commands(wanted, options):
+            typer.echo(line)
+    elif slurm is not None:
+        parameters = _parameters(slurm)
+        cluster = str(parameters.pop("cluster", "slurm"))
+        ids = workers.submit_to_slurm(wanted, options, out / "slurm", parameters=parameters, cluster=cluster)
+        say(console, f"Submitted {count(len(ids), 'run')}{': ' if ids else ''}{', '.join(ids)}. Then: add --show.")
+    else:
+        with graceful_stop(console) as should_stop, _Progress(console, wanted) as progress:
+            result = getattr(reproduce, kind)(
+                name,
+                cell=cell,
+                seeds=seeds,
+                scale=minutes,
+                preset=preset,
+                out=out,
+                data=data,
+                device=device,
+                jobs=jobs,
+                train=not show,
+                follower=progress,
+                should_stop=should_stop,
+            )
+        console.print()
+        for line in result.text.splitlines():
+            say(console, line)
+        for problem in result.problems:
+            say(console, ("Failed: ", "bold red"), problem)
+        for path in result.files:
+            say(console, f"Written: {path}")
+        if result.problems:
+            raise typer.Exit(1)
+
+
+def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> None:
+    """What there is, what is missing, and how long it will take."""
+    from rich.table import Table
+
+    from meanteacher.reproduce.runs import estimated_seconds
+
+    states = {run: run.state() for run in wanted}
+    missing = [run for run, state in states.items() if state != "complete"]
+    say(console, "Measuring a few steps of each recipe on this machine …")
+    seconds = estimated_seconds(missing, device=device)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("recipe", no_wrap=True)
+    for heading in ("runs", "complete", "steps", "time per run"):
+        shown.add_column(heading, justify="right")
+    total = 0.0
+    for recipe in {run.recipe.name: run.recipe for run in wanted}.values():
+        its = [run for run in wanted if run.recipe.name == recipe.name]
+        done = [run for run in its if states[run] == "complete"]
+        for run in its:
+            if run not in done:
+                total += seconds[recipe.name] * (1 - min(1.0, run.steps_done() / recipe.steps))
+        each = duration(seconds[recipe.name]) if recipe.name in seconds else "–"
+        shown.add_row(recipe.name, str(len(its)), str(len(done)), f"{recipe.steps:,}", each)
+    console.print(shown)
+    say(
+        console,
+        f"{count(len(missing), 'run')} to train, about {duration(total)} of training with one run at a time"
+        + (f"; with --jobs {jobs} the runs share the cores" if jobs > 1 else "")
+        + ". Evaluations come on top. Nothing was run.",
+    )
+
+
+def _parameters(text: str) -> dict[str, Any]:
+    """key=value pairs; a whole number becomes one."""
+    parameters: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, sign, value = part.partition("=")
+        if not sign or not key:
+            raise InputError(f"--slurm takes KEY=VALUE,KEY=VALUE; got {part!r}.")
+        parameters[key] = int(value) if value.isdecimal() else value
+    return parameters
+
+
+class _Progress:
+    """One bar over all runs with the time that is left; plain lines where there is no terminal."""
+
+    def __init__(self, console: Console, runs: "Sequence[Run]") -> None:
+        self._console, self._n = console, len(runs)
+        self._first: tuple[float, float] | None = None
+        self._last_line = time.monotonic()
+        self._bar = make_bar(
+            console,
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[details]}", markup=False),
+        )
+        self._task = self._bar.add_task(count(self._n, "run"), total=1.0, details="")
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def on_progress(self, share: float, running: "Sequence[Run]") -> None:
+        now = time.monotonic()
+        self._first = self._first or (share, now)
+        first, began = self._first
+        left = f"{duration((1 - share) * (now - began) / (share - first))} left" if share > first else ""
+        details = "  ".join(filter(None, (left, ", ".join(run.title for run in running))))
+        self._bar.update(self._task, completed=share, details=details)
+        if not self._console.is_terminal and now - self._last_line >= _SECONDS_PER_LINE:
+            self._last_line = now
+            say(self._console, f"{100 * share:.0f} % of {count(self._n, 'run')}  {details}")
+
+    def on_end(self, run: "Run", problem: str) -> None:
+        say(self._console, ("Failed: ", "bold red"), problem) if problem else say(
+            self._console, f"Complete: {run.title}"
+        )

@@ -1,0 +1,105 @@
+"""Figures 3 and 4 of the paper from our own runs, in the paper's layout."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from meanteacher.report.figures import INK, PALETTE, curve, styled, to_svg
+from meanteacher.report.records import Errors, Part, Record
+
+Panels = Mapping[str, Mapping[str, Sequence[Record]]]
+"""panel -> curve or setting -> its complete runs"""
+
+_NETWORKS: dict[str, Callable[[Errors], float | None]] = {
+    "teacher": lambda both: both.teacher,
+    "student": lambda both: both.student,
+}
+
+
+def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
+    """Figure 3: classification cost on labelled images above, error on test images below, one column per setting."""
+    with styled():
+        figure = Figure(figsize=(3.1 * max(1, len(panels)), 5.2), layout="constrained")
+        grid = figure.subplots(2, max(1, len(panels)), squeeze=False, sharex="col")
+        handles: dict[str, Line2D] = {}
+        for column, (panel, curves) in enumerate(panels.items()):
+            above, below = grid[0][column], grid[1][column]
+            for label, runs in curves.items():
+                colour = PALETTE.get(runs[0].method if runs else "", INK)
+                for network, read in _NETWORKS.items():
+                    dashes = "-" if network == "teacher" else "--"
+                    for axes, values in ((above, _costs(runs, read)), (below, curve(runs, "test", read))):
+                        means = [fmean(each) for each in values.values()]
+                        (line,) = axes.plot(list(values), means, dashes, color=colour, linewidth=1.4)
+                    handles[f"{label}, {network}"] = line
+            above.set_title(panel, loc="left", fontsize=9)
+            for axes in (above, below):
+                axes.set_yscale("log")
+                axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+            below.set_xlabel("Training steps")
+        grid[0][0].set_ylabel("Classification cost")
+        grid[1][0].set_ylabel("Test error, %")
+        figure.legend(list(handles.values()), list(handles), loc="outside lower left", ncols=2, frameon=False)
+        _caption(figure, title, caption)
+        return figure
+
+
+def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: Part = "validation") -> Figure:
+    """Figure 4: the error over the setting, each run a dot and their mean a line."""
+    with styled():
+        figure = Figure(figsize=(4.6 * max(1, len(panels)), 3.6), layout="constrained")
+        for axes, (panel, settings) in zip(
+            figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels.items(), strict=True
+        ):
+            _settings(axes, settings, bold, part)
+            if len(panels) > 1:
+                axes.set_title(panel, loc="left", fontsize=9)
+            axes.set_ylabel(f"{part.capitalize()} error, %")
+        _caption(figure, title, caption)
+        return figure
+
+
+def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, part: Part) -> None:
+    means: list[tuple[int, float]] = []
+    for x, runs in enumerate(settings.values()):
+        errors = [100 * run.error(part) for run in runs]
+        axes.plot([x] * len(errors), errors, "o", color=PALETTE["mean-teacher"], alpha=0.6, markersize=5)
+        if errors:
+            means.append((x, fmean(errors)))
+    if means:
+        axes.plot(*zip(*means, strict=True), "-", color=PALETTE["mean-teacher"], linewidth=1.4)
+        axes.set_ylim(bottom=0)
+    axes.set_xticks(range(len(settings)), list(settings))
+    for tick, label in zip(axes.get_xticklabels(), settings, strict=True):
+        tick.set_fontweight("bold" if label == bold else "normal")
+        if sum(map(len, settings)) > 40:
+            tick.set(rotation=30, ha="right")
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+
+def _costs(runs: Sequence[Record], read: Callable[[Errors], float | None]) -> dict[int, list[float]]:
+    """step -> the classification cost of every run, at the steps that all runs evaluated."""
+    values: dict[int, list[float]] = {}
+    for run in runs:
+        for point in run.curve:
+            cost = read(point.costs)
+            if cost is not None:
+                values.setdefault(point.step, []).append(cost)
+    return {step: costs for step, costs in sorted(values.items()) if len(costs) == len(runs)}
+
+
+def _caption(figure: Figure, title: str, caption: str) -> None:
+    words = f"{title}. {caption}" if caption else title
+    figure.suptitle(words, fontsize=8, x=0.01, ha="left", wrap=True)
+
+
+def as_files(figure: Figure, title: str) -> dict[str, bytes]:
+    """ending -> content, as SVG and PNG."""
+    picture = io.BytesIO()
+    with styled():
+        figure.savefig(picture, format="png", dpi=200, facecolor="white")
+        return {"svg": to_svg(figure, title).encode(), "png": picture.getvalue()}

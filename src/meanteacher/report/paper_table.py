@@ -1,0 +1,217 @@
+"""A table of the paper beside our own runs, cell by cell: for a terminal, in Markdown and as a page."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from meanteacher.formats import duration, percentage
+from meanteacher.report.compare import Difference, Pair, Spread, markdown_table, one_run_per_seed, spread
+from meanteacher.report.page import render
+from meanteacher.report.records import Record
+
+_NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One number of the paper, and the runs that are to reproduce it."""
+
+    system: str
+    column: str
+    paper: tuple[float, float | None] | None
+    """Error and standard deviation in per cent; None where the paper prints none."""
+    quoted: str = ""
+    """Why there is no recipe, where the paper quotes the number."""
+    recipe: str = ""
+    deviations: Sequence[str] = ()
+    runs: Sequence[Record] = ()
+    """The complete ones."""
+
+    @property
+    def ours(self) -> Spread | None:
+        return spread([run.error("test") for run in self.runs])
+
+    @property
+    def n_images(self) -> int:
+        return self.runs[0].data.n_test if self.runs else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperTable:
+    """A table of the paper, or one of its parts."""
+
+    title: str
+    cells: Sequence[Cell]
+    scale: str = ""
+    """How much smaller the runs are than the paper's, in words; empty for full size."""
+    unfinished: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def header(self) -> tuple[str, ...]:
+        # A scaled number never stands in a column of the paper's, and is not subtracted from one.
+        if self.scale:
+            return ("System", "Setting", "Scaled, %", "n", "Cost per run", "Paper at full size, %")
+        return ("System", "Setting", "Paper, %", "Ours, %", "n", "Difference", "Cost per run", "Notes")
+
+    def lines(self) -> Iterator[tuple[str, ...]]:
+        numbers = {note: str(i) for i, note in enumerate(self.footnotes(), start=1)}
+        for cell in self.cells:
+            ours, paper = cell.ours, _written(cell.paper)
+            mean = _NOTHING if ours is None else _plus_minus(ours, cell.n_images)
+            n = str(len(cell.runs))
+            cost = duration(fmean(run.seconds for run in cell.runs)) if cell.runs else _NOTHING
+            if self.scale:
+                yield cell.system, cell.column, mean, n, cost, paper
+            else:
+                notes = " ".join(numbers[note] for note in self._of(cell))
+                yield cell.system, cell.column, paper, mean, n, _difference(cell), cost, notes or _NOTHING
+
+    def footnotes(self) -> list[str]:
+        """What deviates, and why a number is not reproduced; each once."""
+        return list(dict.fromkeys(note for cell in self.cells for note in self._of(cell)))
+
+    def _of(self, cell: Cell) -> list[str]:
+        return [f"Quoted: {cell.quoted}"] if cell.quoted else list(cell.deviations)
+
+    def caption(self) -> str:
+        n_runs = sum(len(cell.runs) for cell in self.cells)
+        left = f" {self.unfinished} runs are not complete." if self.unfinished else ""
+        return (
+            " ".join(filter(None, (self.scale, f"{n_runs} runs; mean ± standard deviation over n label draws."))) + left
+        )
+
+
+def to_terminal(table: PaperTable) -> str:
+    """In aligned columns, with the numbers of the notes; the notes themselves are in the files."""
+    lines = [table.header(), *table.lines()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = [
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    return "\n".join([table.title, table.caption(), "", *(row.rstrip() for row in rows)]) + "\n"
+
+
+def to_markdown(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -> str:
+    """All parts of a table of the paper, the orderings and the notes."""
+    parts = []
+    for table in tables:
+        parts += [f"## {table.title}", table.caption(), markdown_table(table.header(), table.lines(), n_left=2)]
+        notes = table.footnotes()
+        if notes and not table.scale:
+            parts.append("\n".join(f"{i}. {note}" for i, note in enumerate(notes, start=1)))
+    if orderings:
+        rows = (ordering.line() for ordering in orderings)
+        parts += ["## Which orderings of the paper hold", markdown_table(ORDERING_HEADER, rows, n_left=2)]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_html(title: str, tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -> str:
+    """The same as one offline page."""
+    return render(
+        "paper.html.jinja",
+        title=title,
+        tables=[(table, table.header(), list(table.lines()), table.footnotes()) for table in tables],
+        orderings=[ordering.line() for ordering in orderings],
+        ordering_header=ORDERING_HEADER,
+    )
+
+
+ORDERING_HEADER = ("Setting", "Lower error expected for", "Paper: difference", "Ours: difference", "n", "Holds")
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """Whether the system that is better in the paper is better here, in one column of a table."""
+
+    column: str
+    better: str
+    worse: str
+    paper: float
+    """Points by which the paper's error is lower."""
+    ours: Difference
+    """Of the better system's error to the other's, paired by label draw: negative where the order holds."""
+    spread: float
+    """The standard deviation over the runs of a system, the mean of both; as a share of the images."""
+    n_images: int
+
+    @property
+    def verdict(self) -> str:
+        if abs(self.ours.mean) <= self.spread:
+            return "within the spread"
+        return "yes" if self.ours.mean < 0 else "no"
+
+    def line(self) -> tuple[str, ...]:
+        return (
+            self.column,
+            f"{self.better} than {self.worse}",
+            f"−{self.paper:.2f}",
+            self.ours.cell(self.n_images),
+            str(self.ours.n),
+            self.verdict,
+        )
+
+
+def orderings_of(tables: Sequence[PaperTable], systems: Sequence[str]) -> list[Ordering]:
+    """Every pair of these systems in every column that has runs of both on the same labels."""
+    found = []
+    for table in tables:
+        for column in dict.fromkeys(cell.column for cell in table.cells):
+            cells = [
+                cell
+                for cell in table.cells
+                if cell.column == column and cell.system in systems and cell.runs and cell.paper is not None
+            ]
+            for i, first in enumerate(cells):
+                for second in cells[i + 1 :]:
+                    ordering = _ordering(column, first, second)
+                    if ordering is not None:
+                        found.append(ordering)
+    return found
+
+
+def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
+    assert first.paper is not None
+    assert second.paper is not None
+    better, worse = sorted((first, second), key=lambda cell: cell.paper or (0.0, None))
+    lower, higher = (one_run_per_seed(cell.runs) for cell in (better, worse))
+    seeds = sorted(lower.keys() & higher.keys())
+    if not seeds:
+        return None
+    pairs = tuple(Pair(seed, higher[seed].error("test"), lower[seed].error("test")) for seed in seeds)
+    differences = spread([pair.difference for pair in pairs])
+    assert differences is not None
+    error = None if differences.deviation is None else differences.deviation / len(pairs) ** 0.5
+    deviations = [each.deviation or 0.0 for cell in (better, worse) if (each := cell.ours) is not None]
+    return Ordering(
+        column=column,
+        better=better.system,
+        worse=worse.system,
+        paper=abs(first.paper[0] - second.paper[0]),
+        ours=Difference(differences.mean, error, pairs),
+        spread=fmean(deviations),
+        n_images=better.n_images,
+    )
+
+
+def _written(paper: tuple[float, float | None] | None) -> str:
+    """With as many digits as the paper prints: two."""
+    if paper is None:
+        return _NOTHING
+    error, deviation = paper
+    return f"{error:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+
+def _plus_minus(value: Spread, n_images: int) -> str:
+    mean = percentage(value.mean, n_images)
+    return mean if value.deviation is None else f"{mean} ± {percentage(value.deviation, n_images)}"
+
+
+def _difference(cell: Cell) -> str:
+    if cell.ours is None or cell.paper is None:
+        return _NOTHING
+    points = 100 * cell.ours.mean - cell.paper[0]
+    return f"{points:+.2f}".replace("-", "−")
