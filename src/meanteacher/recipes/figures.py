@@ -53,7 +53,7 @@ TAUS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 _WEIGHT = 99.0
 """The authors' weight of 1: they divide the classification cost of 1 row and the consistency cost of 99 by 100 rows."""
 _DISTANCE = 1000.0
-"""The authors' weight of 1: they sum over 10 classes, and divide by 100 rows as they do the cost of the labelled row."""
+"""The authors' weight of 1: they sum over 10 classes, and divide by 100 rows like the cost of the labelled row."""
 _N_CLASSES = 10
 
 _RAMP_DOWN = (

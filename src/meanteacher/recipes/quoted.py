@@ -187,7 +187,7 @@ def _vat(task: str, n_labelled: int) -> Recipe:
 _GAN_CLAIMS = {("svhn", 500): (18.44, 4.8), ("svhn", 1000): (8.11, 1.3), ("cifar10", 4000): (18.63, 2.32)}
 _GAN_EPOCHS = {"svhn": 900, "cifar10": 1200}
 _GAN_NOTES = (
-    "The settings are those of Salimans et al.'s code, without augmentation; the number is theirs, quoted by the paper.",
+    "The settings are of Salimans et al.'s code, without augmentation; the number is theirs, quoted by the paper.",
     "The discriminator is the paper's 13-layer network; theirs has nine layers with weight normalisation, 20 % dropout "
     "on the pixels, strides instead of pooling, and a scale of the last layer that is learned.",
     "The generator has 4x4 kernels and no tanh, its noise is normal; theirs has 5x5 kernels, tanh and uniform noise.",
