@@ -1,4 +1,4 @@
-"""Every hyperparameter of tables 1 and 2, with the place it was read from: what the recipes are held to.
+"""Every hyperparameter of tables 1 to 5, with the place it was read from: what the recipes are held to.
 
 Read from the paper's text, and where it is silent from the authors' published code; nothing is taken from a recipe.
 What stands in quotation marks is the paper's own words. "Code" is the authors' TensorFlow code, "ours" a choice that
@@ -8,36 +8,65 @@ neither of them makes.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from meanteacher.core import Schedule
 from meanteacher.experiment import Recipe
 
-ERRORS = {
+ERRORS: dict[tuple[int, str, str], dict[int | None, tuple[float, float]]] = {
     # Table 1, the three last rows, and Table 2, the same: error in per cent, standard deviation over the runs.
-    (1, "supervised"): {250: (27.77, 3.18), 500: (16.88, 1.30), 1000: (12.32, 0.95), None: (2.75, 0.10)},
-    (1, "pi-model"): {250: (9.69, 0.92), 500: (6.83, 0.66), 1000: (4.95, 0.26), None: (2.50, 0.07)},
-    (1, "mean-teacher"): {250: (4.35, 0.50), 500: (4.18, 0.27), 1000: (3.95, 0.19), None: (2.50, 0.05)},
-    (2, "supervised"): {1000: (46.43, 1.21), 2000: (33.94, 0.73), 4000: (20.66, 0.57), None: (5.82, 0.15)},
-    (2, "pi-model"): {1000: (27.36, 1.20), 2000: (18.02, 0.60), 4000: (13.20, 0.27), None: (6.06, 0.11)},
-    (2, "mean-teacher"): {1000: (21.55, 1.48), 2000: (15.73, 0.31), 4000: (12.31, 0.28), None: (5.94, 0.15)},
+    (1, "svhn", "supervised"): {250: (27.77, 3.18), 500: (16.88, 1.30), 1000: (12.32, 0.95), None: (2.75, 0.10)},
+    (1, "svhn", "pi-model"): {250: (9.69, 0.92), 500: (6.83, 0.66), 1000: (4.95, 0.26), None: (2.50, 0.07)},
+    (1, "svhn", "mean-teacher"): {250: (4.35, 0.50), 500: (4.18, 0.27), 1000: (3.95, 0.19), None: (2.50, 0.05)},
+    (2, "cifar10", "supervised"): {1000: (46.43, 1.21), 2000: (33.94, 0.73), 4000: (20.66, 0.57), None: (5.82, 0.15)},
+    (2, "cifar10", "pi-model"): {1000: (27.36, 1.20), 2000: (18.02, 0.60), 4000: (13.20, 0.27), None: (6.06, 0.11)},
+    (2, "cifar10", "mean-teacher"): {1000: (21.55, 1.48), 2000: (15.73, 0.31), 4000: (12.31, 0.28), None: (5.94, 0.15)},
+    # Table 5, the rows below "Without augmentation" of either part.
+    (5, "svhn", "supervised"): {250: (36.26, 3.83), 500: (19.68, 1.03), 1000: (14.15, 0.87), None: (3.04, 0.04)},
+    (5, "svhn", "pi-model"): {250: (10.36, 0.94), 500: (7.01, 0.29), 1000: (5.73, 0.16), None: (2.75, 0.08)},
+    (5, "svhn", "mean-teacher"): {250: (5.85, 0.62), 500: (5.45, 0.14), 1000: (5.21, 0.21), None: (2.77, 0.09)},
+    (5, "cifar10", "supervised"): {1000: (48.38, 1.07), 2000: (36.07, 0.90), 4000: (24.47, 0.50), None: (7.43, 0.06)},
+    (5, "cifar10", "pi-model"): {1000: (32.18, 1.33), 2000: (23.92, 1.07), 4000: (17.08, 0.32), None: (7.00, 0.20)},
+    (5, "cifar10", "mean-teacher"): {1000: (30.62, 1.13), 2000: (23.14, 0.46), 4000: (17.74, 0.30), None: (7.21, 0.24)},
 }
-N_IMAGES = {1: 73_257, 2: 50_000}  # the heads of the tables' columns
+ERRORS_WITH_EXTRA = {
+    # Table 3, by the number of extra images.
+    "pi-model": {100_000: (4.49, 0.27), 500_000: (3.26, 0.14)},
+    "mean-teacher": {100_000: (3.02, 0.16), 500_000: (2.46, 0.06)},
+}
+N_IMAGES = {"svhn": 73_257, "cifar10": 50_000}  # the heads of the tables' columns
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of table 1 or 2, and whether by the paper's text or by the authors' script."""
+    """One number of a ConvNet, and whether by the paper's text or by the authors' script."""
 
     table: int
+    task: str
     method: str
     n_labelled: int | None
     as_coded: bool = False
+    extra: int = 0
 
     @property
     def name(self) -> str:
-        task = "table1/svhn" if self.table == 1 else "table2/cifar10"
-        return f"{task}-{self.n_labelled or 'all'}/{self.method}{'/as-coded' if self.as_coded else ''}"
+        extra = f"-extra-{self.extra // 1000}k" if self.extra else ""
+        task = f"table{self.table}/{self.task}-{self.n_labelled or 'all'}{extra}"
+        return f"{task}/{self.method}{'/as-coded' if self.as_coded else ''}"
+
+    @property
+    def error(self) -> tuple[float, float]:
+        if self.extra:
+            return ERRORS_WITH_EXTRA[self.method][self.extra]
+        return ERRORS[self.table, self.task, self.method][self.n_labelled]
+
+    @property
+    def svhn(self) -> bool:
+        return self.task == "svhn"
+
+    @property
+    def augmented(self) -> bool:
+        return self.table != 5
 
     @property
     def supervised(self) -> bool:
@@ -54,16 +83,25 @@ class Cell:
     @property
     def mixed(self) -> bool:
         """The number of labelled examples varies from batch to batch."""
-        return self.semi_supervised and self.table == 2
+        return self.semi_supervised and not self.svhn
+
+    def numbers(self) -> "Iterator[Number]":
+        return _numbers(self)
 
 
 CELLS = {
     cell.name: cell
-    for (table, method), row in ERRORS.items()
+    for (table, task, method), row in ERRORS.items()
     for n_labelled in row
     # Text and script differ on the whole of SVHN (ramp-down), and on CIFAR-10 in the Pi model's training steps.
-    for as_coded in ((False, True) if table == 1 or method == "pi-model" else (False,))
-    for cell in (Cell(table, method, n_labelled, as_coded),)
+    for as_coded in ((False, True) if task == "svhn" or method == "pi-model" else (False,))
+    for cell in (Cell(table, task, method, n_labelled, as_coded),)
+} | {
+    cell.name: cell
+    for method, row in ERRORS_WITH_EXTRA.items()
+    for extra in row
+    for as_coded in (False, True)
+    for cell in (Cell(3, "svhn", method, 500, as_coded, extra),)
 }
 
 
@@ -76,21 +114,35 @@ class Number:
     expected: object
     place: str
 
-
-def problems(recipe: Recipe, cell: Cell) -> list[str]:
-    """What in the recipe is not as it should be in that cell, one sentence each."""
-    found = []
-    for number in numbers(cell):
+    def given(self, recipe: Recipe) -> object:
         try:
-            given = number.read(recipe)
+            return self.read(recipe)
         except (AttributeError, KeyError, TypeError) as error:  # it is something else altogether
-            given = f"nothing ({error})"
-        if not _same(given, number.expected):
-            found.append(f"{cell.name}: {number.what} is {given}, expected {number.expected} ({number.place}).")
-    return found
+            return f"nothing ({error})"
+
+    def holds(self, recipe: Recipe) -> bool:
+        return _same(self.given(recipe), self.expected)
 
 
-def numbers(cell: Cell) -> Iterator[Number]:
+class AnyCell(Protocol):
+    """A number of the paper that a recipe should attain."""
+
+    @property
+    def name(self) -> str: ...
+
+    def numbers(self) -> Iterator[Number]: ...
+
+
+def problems(recipe: Recipe, cell: AnyCell) -> list[str]:
+    """What in the recipe is not as it should be in that cell, one sentence each."""
+    return [
+        f"{cell.name}: {number.what} is {number.given(recipe)}, expected {number.expected} ({number.place})."
+        for number in cell.numbers()
+        if not number.holds(recipe)
+    ]
+
+
+def _numbers(cell: Cell) -> Iterator[Number]:
     yield Number("the name", lambda r: r.name, cell.name, "ours")
     yield from _data(cell)
     yield from _network()
@@ -105,10 +157,9 @@ def numbers(cell: Cell) -> Iterator[Number]:
 
 
 def _data(cell: Cell) -> Iterator[Number]:
-    source = ("Svhn", {"extra": 0}) if cell.table == 1 else ("Cifar10", {})
-    yield Number(
-        "the source", lambda r: _kind(r.data.source), source, f'Table {cell.table}: "{N_IMAGES[cell.table]} images"'
-    )
+    source = ("Svhn", {"extra": cell.extra}) if cell.svhn else ("Cifar10", {})
+    n_images = N_IMAGES[cell.task] + cell.extra
+    yield Number("the source", lambda r: kind(r.data.source), source, f'Table {cell.table}: "{n_images} images"')
     yield Number("the number of labels", lambda r: r.data.n_labelled, cell.n_labelled, f"Table {cell.table}, columns")
     yield Number(
         "the validation share",
@@ -117,7 +168,7 @@ def _data(cell: Cell) -> Iterator[Number]:
         'App. B.3: "In the final evaluation phase we used the entire training set, including the validation set but '
         'with labels removed"',
     )
-    if cell.table == 1:
+    if cell.svhn:
         normalise = ("PerImage", {})
         place = 'App. B.1.2: "We normalized the input images to have zero mean and unit variance"; each image: code'
     else:
@@ -126,13 +177,15 @@ def _data(cell: Cell) -> Iterator[Number]:
             'App. B.1.1: "We normalized the input images with ZCA based on training set statistics"; contrast '
             "normalised first, 0.1 on the covariance's diagonal: code"
         )
-    yield Number("the normalisation", lambda r: _kind(r.normalise), normalise, place)
+    yield Number("the normalisation", lambda r: kind(r.normalise), normalise, place)
     translation, noise = ("Translate", {"pixels": 2}), ("Noise", {"deviation": 0.15})
-    view = [translation, noise] if cell.table == 1 else [("Flip", {}), translation, noise]
+    view = [translation, noise] if cell.svhn else [("Flip", {}), translation, noise]
+    if not cell.augmented:
+        view = [noise]  # Table 5: "Without augmentation"; that the noise stays: code
     for role in ("student", "teacher"):
         yield Number(
             f"the {role}'s view",
-            lambda r, role=role: [_kind(augment) for augment in r.views[role].augments],
+            lambda r, role=role: [kind(augment) for augment in r.views[role].augments],
             view,
             'table of the ConvNet architecture: translation in [-2, 2], horizontal flip with its footnote "Not applied '
             'on SVHN experiments", Gaussian noise of 0.15; their order: code',
@@ -165,7 +218,7 @@ def _batch(cell: Cell) -> Iterator[Number]:
             'App. B.1.3: "For supervised-only runs we did not include any unlabeled examples"; table of the '
             "differences in training settings, supervised SVHN: 100 labelled examples per minibatch"
         )
-    yield Number("the batch", lambda r: _kind(r.batch), expected, f"batches of 100: App. B.1; {place}")
+    yield Number("the batch", lambda r: kind(r.batch), expected, f"batches of 100: App. B.1; {place}")
 
 
 # --- network and method -----------------------------------------------------------------------------------------------
@@ -174,7 +227,7 @@ def _batch(cell: Cell) -> Iterator[Number]:
 def _network() -> Iterator[Number]:
     yield Number(
         "the network",
-        lambda r: _kind(r.model),
+        lambda r: kind(r.model),
         ("Conv13Spec", {"width": 1.0, "dropout": 0.5, "mean_decay": 0.999, "outputs": 1}),
         "table of the ConvNet architecture, as wide as there, dropout p=0.5; memory of the running means: code; "
         'Sec. 3.4: "using the same output for both"',
@@ -182,10 +235,10 @@ def _network() -> Iterator[Number]:
 
 
 def _method(cell: Cell) -> Iterator[Number]:
-    kind = {"supervised": "Supervised", "pi-model": "PiModel", "mean-teacher": "MeanTeacher"}[cell.method]
-    yield Number("the method", lambda r: type(r.method).__name__, kind, f"Table {cell.table}, rows")
+    expected = {"supervised": "Supervised", "pi-model": "PiModel", "mean-teacher": "MeanTeacher"}[cell.method]
+    yield Number("the method", lambda r: type(r.method).__name__, expected, f"Table {cell.table}, rows")
     yield from _two_values(
-        "the decay of the average", lambda r: r.method.decay, 0.99 if cell.table == 1 else 0.999, "EMA decay rate"
+        "the decay of the average", lambda r: r.method.decay, 0.99 if cell.svhn else 0.999, "EMA decay rate"
     )
     yield Number(
         "the statistics of the average",
@@ -196,7 +249,7 @@ def _method(cell: Cell) -> Iterator[Number]:
     yield Number(
         "the labelled share that classification is divided by",
         lambda r: r.method.labelled_share,
-        cell.n_labelled / N_IMAGES[2] if cell.mixed else None,
+        cell.n_labelled / N_IMAGES["cifar10"] if cell.mixed else None,
         'App. B.1: "the weight of classification cost was the expected number of labeled examples per minibatch"; '
         "where that number is fixed, the mean over the labelled examples is the same",
     )
@@ -204,7 +257,7 @@ def _method(cell: Cell) -> Iterator[Number]:
         return
     yield Number(
         "the consistency weight",
-        lambda r: _at(r.method.weight, 0, 1, 10_000, 20_000, 30_000, 39_999, 40_000, 40_001, 149_999, 179_999),
+        lambda r: at(r.method.weight, 0, 1, 10_000, 20_000, 30_000, 39_999, 40_000, 40_001, 149_999, 179_999),
         [
             _consistency_weight(cell) * _ramp_up(step)
             for step in (0, 1, 10_000, 20_000, 30_000, 39_999, 40_000, 40_001, 149_999, 179_999)
@@ -214,14 +267,14 @@ def _method(cell: Cell) -> Iterator[Number]:
     )
     yield Number(
         "the consistency cost",
-        lambda r: _kind(r.method.cost),
+        lambda r: kind(r.method.cost),
         ("Mse", {}),
         'App. B.1: "the mean square error between the student and teacher softmax outputs as the consistency cost"',
     )
     yield Number(
         "the rows of the consistency cost",
         lambda r: r.method.consistency_on,
-        "unlabelled" if cell.table == 1 and cell.semi_supervised else "all",
+        "unlabelled" if cell.svhn and cell.semi_supervised else "all",
         "code: labelled examples are left out on semi-supervised SVHN and nowhere else",
     )
     yield Number(
@@ -250,12 +303,12 @@ def _consistency_weight(cell: Cell) -> float:
     """The code divides the sum of either cost by all 100 rows; ours are means over the rows each applies to."""
     if cell.all_labels:
         nominal, n_labelled, n_rows = 100.0, 100.0, 100
-    elif cell.table == 1:
+    elif cell.svhn:
         nominal, n_labelled, n_rows = 1.0, 1.0, 99
     else:
         assert cell.n_labelled is not None
-        n_labelled = 100 * cell.n_labelled / N_IMAGES[2]
-        nominal, n_rows = 100 * cell.n_labelled / N_IMAGES[2], 100
+        n_labelled = 100 * cell.n_labelled / N_IMAGES["cifar10"]
+        nominal, n_rows = 100 * cell.n_labelled / N_IMAGES["cifar10"], 100
     return nominal * n_rows / n_labelled
 
 
@@ -265,20 +318,20 @@ def _consistency_weight(cell: Cell) -> float:
 def _optimiser(cell: Cell) -> Iterator[Number]:
     yield Number("the optimiser", lambda r: type(r.optim).__name__, "AdamSpec", 'App. B.1: "We used Adam Optimizer"')
     yield Number("epsilon", lambda r: r.optim.epsilon, 1e-8, 'App. B.1: "and epsilon = 10^-8"')
-    yield from _two_values("beta2", lambda r: r.optim.beta2, 0.99 if cell.table == 1 else 0.999, "Adam beta2")
+    yield from _two_values("beta2", lambda r: r.optim.beta2, 0.99 if cell.svhn else 0.999, "Adam beta2")
     down, end = ramp_down(cell)
     steps = sorted({0, 1, 5_000, 10_000, 20_000, 39_999, 40_000, 40_001, 100_000, *_around_the_end(down, end)})
     shape = f"code, exp(-12.5 x²), over {down} steps up to {end}" if down else "no ramp-down"
     place = f"App. B.1: learning rate 0.003 ramped up over 40000 steps; {shape}: {_where_ramp_down(cell)}"
     yield Number(
         "the learning rate",
-        lambda r: _at(r.optim.learning_rate, *steps),
+        lambda r: at(r.optim.learning_rate, *steps),
         [0.003 * _ramp_up(step) * _ramp_down(step, down, end) for step in steps],
         place,
     )
     yield Number(
         "beta1",
-        lambda r: _at(r.optim.beta1, *steps),
+        lambda r: at(r.optim.beta1, *steps),
         [0.5 + 0.4 * _ramp_down(step, down, end) for step in steps],
         f'App. B.1: beta1 = 0.9; App. B.1.1: "was ramped down to 0.5 from its maximum value"; {shape}',
     )
@@ -287,7 +340,7 @@ def _optimiser(cell: Cell) -> Iterator[Number]:
 def _two_values(what: str, read: Callable[[Recipe], Schedule], first: float, row: str) -> Iterator[Number]:
     yield Number(
         what,
-        lambda r: _at(read(r), 0, 1, 20_000, 39_999, 40_000, 40_001, 149_999, 179_999),
+        lambda r: at(read(r), 0, 1, 20_000, 39_999, 40_000, 40_001, 149_999, 179_999),
         [first] * 4 + [0.999] * 4,
         f'table of the differences in training settings, row "{row} ... during and after ramp-up"; App. B.1.2: "Both '
         'of the values were 0.99 during the first 40000 steps, and 0.999 afterwards"',
@@ -296,9 +349,11 @@ def _two_values(what: str, read: Callable[[Recipe], Schedule], first: float, row
 
 def ramp_down(cell: Cell) -> tuple[int, int]:
     """How many steps it takes, and the step at which it ends."""
-    if cell.table == 1 and not cell.as_coded:
+    if cell.svhn and not cell.as_coded:
         return 0, 0
-    if cell.table == 1:
+    if cell.extra:
+        return 25_000, STEPS_WITH_EXTRA[cell.extra]
+    if cell.svhn:
         return (10_000, 40_000) if cell.supervised and not cell.all_labels else (25_000, 180_000)
     if cell.supervised and not cell.all_labels:
         # 100 passes over the labelled images, 100 of them a batch; the run is 750 passes long.
@@ -310,41 +365,46 @@ def ramp_down(cell: Cell) -> tuple[int, int]:
 
 
 def _where_ramp_down(cell: Cell) -> str:
-    if cell.table == 1:
+    if cell.svhn:
         return "code" if cell.as_coded else 'table of the differences in training settings: "Ramp-downs", SVHN: "No"'
     if cell.supervised and not cell.all_labels:
         return "code: the last 100 of 750 epochs"
     return 'App. B.1.1: "We applied a ramp-down for the last 25000 training steps"'
 
 
+# App. B.1.2: "for 400000 steps when using 100k extra unlabeled examples, and for 600000 steps when using 500k extra
+# unlabeled examples"
+STEPS_WITH_EXTRA = {100_000: 400_000, 500_000: 600_000}
 STEPS = {
     # App. B.1.3: "We trained it on SVHN for 40000 steps when using 250, 500 or 1000 labels, and for 180000 steps when
     # using all labels"
-    (1, "supervised"): {250: 40_000, 500: 40_000, 1000: 40_000, None: 180_000},
+    ("svhn", "supervised"): {250: 40_000, 500: 40_000, 1000: 40_000, None: 180_000},
     # App. B.1.3: "We trained it on SVHN for 100000 steps when using 250 labels, and for 180000 steps when using 500,
     # 1000, or all labels"
-    (1, "pi-model"): {250: 100_000, 500: 180_000, 1000: 180_000, None: 180_000},
+    ("svhn", "pi-model"): {250: 100_000, 500: 180_000, 1000: 180_000, None: 180_000},
     # App. B.1.2: "We trained the network for 180000 steps when not using extra unlabeled examples"
-    (1, "mean-teacher"): {250: 180_000, 500: 180_000, 1000: 180_000, None: 180_000},
+    ("svhn", "mean-teacher"): {250: 180_000, 500: 180_000, 1000: 180_000, None: 180_000},
     # App. B.1.3: "We trained the supervised-only model on CIFAR-10 for 7500 steps when using 1000 images, for 15000
     # steps when using 2000 images, for 30000 steps when using 4000 images and for 150000 steps when using all images"
-    (2, "supervised"): {1000: 7_500, 2000: 15_000, 4000: 30_000, None: 150_000},
+    ("cifar10", "supervised"): {1000: 7_500, 2000: 15_000, 4000: 30_000, None: 150_000},
     # App. B.1.3: "We trained the Pi model on CIFAR-10 for 60000 steps when using 1000 labels, for 100000 steps when
     # using 2000 labels, and for 180000 steps when using 4000 labels or all labels"
-    (2, "pi-model"): {1000: 60_000, 2000: 100_000, 4000: 180_000, None: 180_000},
+    ("cifar10", "pi-model"): {1000: 60_000, 2000: 100_000, 4000: 180_000, None: 180_000},
     # table of the differences in training settings: "training steps", semi-supervised CIFAR-10: 150000
-    (2, "mean-teacher"): {1000: 150_000, 2000: 150_000, 4000: 150_000, None: 150_000},
+    ("cifar10", "mean-teacher"): {1000: 150_000, 2000: 150_000, 4000: 150_000, None: 150_000},
 }
 
 
 def _run(cell: Cell) -> Iterator[Number]:
-    if cell.as_coded:
+    if cell.extra:
+        steps, place = STEPS_WITH_EXTRA[cell.extra], "App. B.1.2, see STEPS_WITH_EXTRA"
+    elif cell.as_coded:
         short = cell.supervised and not cell.all_labels
-        steps, place = ({1: 180_000, 2: 150_000}[cell.table] if not short else 40_000), "code"
+        steps, place = ((180_000 if cell.svhn else 150_000) if not short else 40_000), "code"
     else:
-        steps, place = STEPS[cell.table, cell.method][cell.n_labelled], "App. B.1.2 and B.1.3, see STEPS"
+        steps, place = STEPS[cell.task, cell.method][cell.n_labelled], "App. B.1.2 and B.1.3, see STEPS"
     yield Number("the number of steps", lambda r: r.steps, steps, place)
-    every = {1: 5000, 2: 2500}[cell.table]
+    every = 5000 if cell.svhn else 2500
     yield Number("the steps between evaluations", lambda r: r.evaluate_every, every, "ours")
     n_runs = 4 if cell.all_labels else 10
     yield Number(
@@ -353,7 +413,7 @@ def _run(cell: Cell) -> Iterator[Number]:
         list(range(n_runs)),
         f'Table {cell.table}: "over 10 runs (4 runs when using all labels)"; counted from zero: ours',
     )
-    error, spread = ERRORS[cell.table, cell.method][cell.n_labelled]
+    error, spread = cell.error
     table = f"Table {cell.table}"
     yield Number("the claim", lambda r: asdict(r.claim), {"error": error, "spread": spread, "where": table}, table)
 
@@ -365,41 +425,49 @@ def admitted(cell: Cell) -> list[str]:
     """Words by which each deviation is known: no more and no fewer are named."""
     words = ["divided by their expected number" if cell.mixed else "is the mean over a batch's labelled rows"]
     words += ["one step late", "instead of at zero"]
-    words += ["standardised each by itself"] if cell.table == 1 else ["0.1 added to the covariance's diagonal"]
+    words += ["standardised each by itself"] if cell.svhn else ["0.1 added to the covariance's diagonal"]
     if cell.method != "mean-teacher":
         words += ["averaged running means"]
-    if cell.table == 1 and cell.semi_supervised:
+    if cell.svhn and cell.semi_supervised:
         words += ["the consistency cost leaves the labelled row out"]
-    if cell.table == 1:
+    if cell.extra:
+        words += ["the same in every run"]
+    if not cell.augmented:
+        words += ["Gaussian noise and dropout stay"]
+    if cell.svhn:
         down = "10000 of its 40000" if cell.supervised and not cell.all_labels else "25000 of its 180000"
+        down = f"25000 of its {STEPS_WITH_EXTRA[cell.extra]}" if cell.extra else down
         words += [f"ramp down over the last {down.replace('its ', '')}" if cell.as_coded else f"over the last {down}"]
-    if cell.table == 2 or cell.as_coded:
+    if not cell.svhn or cell.as_coded:
         words += ["the paper prints one minus that"]
-    if cell.table == 2 and cell.supervised and not cell.all_labels:
+    if not cell.svhn and cell.supervised and not cell.all_labels:
         words += ["never reaches its maximum"]
     if cell.method == "pi-model":
         reading = {
-            (1, 250): "100000 of the 180000",
-            (2, 1000): "60000 of the 150000",
-            (2, 2000): "100000 of the 150000",
+            ("svhn", 250): "100000 of the 180000",
+            ("cifar10", 1000): "60000 of the 150000",
+            ("cifar10", 2000): "100000 of the 150000",
         }
-        if (cell.table, cell.n_labelled) in reading:
-            words += [f"the reading after {reading[cell.table, cell.n_labelled]} steps"]
-        elif cell.table == 2:
+        if (cell.task, cell.n_labelled) in reading:
+            words += [f"the reading after {reading[cell.task, cell.n_labelled]} steps"]
+        elif not cell.svhn:
             words += ["its text says 180000" if cell.as_coded else "180000 steps as the paper's text says"]
     return words
 
 
-def _said(cell: Cell) -> Iterator[Number]:
-    expected = sorted(admitted(cell))
-    yield Number(
+def said(expected: Sequence[str]) -> Number:
+    return Number(
         "what is admitted",
         lambda r: sorted(
             next((word for word in expected if word in line), f"unknown: {line}") for line in r.deviations
         ),
-        expected,
+        sorted(expected),
         "the two sources, where they differ",
     )
+
+
+def _said(cell: Cell) -> Iterator[Number]:
+    yield said(admitted(cell))
     if cell.mixed:
         yield Number(
             "the effect of batches without a label",
@@ -412,12 +480,12 @@ def _said(cell: Cell) -> Iterator[Number]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _kind(value: Any) -> tuple[str, dict[str, object]]:
+def kind(value: Any) -> tuple[str, dict[str, object]]:
     """The class and the fields of a frozen value whose fields are plain."""
     return type(value).__name__, asdict(value)
 
 
-def _at(schedule: Schedule, *steps: int) -> list[float]:
+def at(schedule: Schedule, *steps: int) -> list[float]:
     return [schedule(step) for step in steps]
 
 
@@ -435,7 +503,7 @@ def _ramp_down(step: int, n_steps: int, end: int) -> float:
 
 def _around_the_end(n_steps: int, end: int) -> Sequence[int]:
     if not n_steps:
-        return (150_000, 155_001, 165_000, 179_999)
+        return (150_000, 155_001, 165_000, 179_999, 399_999, 599_999)
     begin = end - n_steps
     return (begin - 1, begin, begin + 1, begin + n_steps // 4, begin + n_steps // 2, end - 1, end)
 

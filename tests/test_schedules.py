@@ -13,6 +13,7 @@ from meanteacher.schedules import (
     Product,
     SigmoidRampDown,
     SigmoidRampUp,
+    Stairs,
     StepChange,
 )
 
@@ -69,6 +70,12 @@ E5, E12 = math.exp(-5), math.exp(-12.5)
         (Cosine(value=0.2, steps=210), 180, 0.1 * (1 + math.cos(math.pi * 180 / 210))),
         (Cosine(value=0.2, steps=210), 210, 0.0),
         (Cosine(value=0.2, steps=210), 500, 0.0),
+        # The authors' weight in the first epochs: 0.7, 4.1, 16.5, 44.9, 81.9, 100.
+        (Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118), 0, 100 * E5),
+        (Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118), 117, 100 * E5),
+        (Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118), 118, 100 * math.exp(-5 * 0.8**2)),
+        (Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118), 589, 100 * math.exp(-5 * 0.2**2)),
+        (Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118), 590, 100.0),
         (Product((Constant(2.0), StepChange(first=3.0, then=5.0, at=1), Constant(0.5))), 0, 3.0),
         (Product((Constant(2.0), StepChange(first=3.0, then=5.0, at=1), Constant(0.5))), 1, 5.0),
         (Product(()), 3, 1.0),

@@ -126,6 +126,24 @@ class Cosine:
         return self.value * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stairs:
+    """A schedule that is read at the start of an epoch of `every` steps and keeps its value until the next.
+
+    So the authors' PyTorch code ramps the consistency weight, and Laine & Aila, Miyato et al. and Salimans et al. all.
+
+    >>> weight = Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118)
+    >>> round(weight(0), 1), round(weight(117), 1), round(weight(118), 1), round(weight(590), 1)
+    (0.7, 0.7, 4.1, 100.0)
+    """
+
+    schedule: Schedule
+    every: int
+
+    def __call__(self, step: int) -> float:
+        return self.schedule(step - step % self.every)
+
+
 @dataclass(frozen=True)
 class Product:
     """Several schedules multiplied, for instance a ramp-up and a ramp-down.

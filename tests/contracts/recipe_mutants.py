@@ -12,7 +12,7 @@ from meanteacher.costs import Kl
 from meanteacher.data import Fixed
 from meanteacher.experiment import Recipe
 from meanteacher.models import Conv13Spec
-from meanteacher.recipes import RECIPES, paper, table1, table2
+from meanteacher.recipes import RECIPES, paper, table1, table2, table3, table5
 from meanteacher.schedules import Constant, SigmoidRampUp, StepChange
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
 
@@ -32,7 +32,7 @@ def _source(patch: Patch, function: Callable[..., Any], old: str, new: str) -> N
 
 
 def _made_anew(patch: Patch) -> None:
-    for recipe in (*table1.recipes(), *table2.recipes()):
+    for recipe in (*table1.recipes(), *table2.recipes(), *table3.recipes(), *table5.recipes()):
         patch.setitem(RECIPES, recipe.name, recipe)
 
 
@@ -74,7 +74,7 @@ def zca_is_dropped(patch: Patch) -> None:
 
 @mutant
 def zca_is_that_of_temporal_ensembling(patch: Patch) -> None:
-    _source(patch, table2._recipe, "Zca(contrast=True, epsilon=0.1)", "Zca(contrast=False, epsilon=1e-5)")
+    _source(patch, table2.recipe, "Zca(contrast=True, epsilon=0.1)", "Zca(contrast=False, epsilon=1e-5)")
 
 
 @mutant
@@ -93,7 +93,7 @@ def teacher_sees_images_without_noise(patch: Patch) -> None:
 
 @mutant
 def half_of_each_svhn_batch_is_labelled(patch: Patch) -> None:
-    _source(patch, table1._recipe, "labelled=1 if semi_supervised", "labelled=50 if semi_supervised")
+    _source(patch, table1.recipe, "labelled=1 if semi_supervised", "labelled=50 if semi_supervised")
 
 
 @mutant
@@ -113,7 +113,7 @@ def cifar10_has_as_many_labels_in_every_batch(patch: Patch) -> None:
 
 @mutant
 def validation_images_are_kept_apart_in_the_final_runs(patch: Patch) -> None:
-    _source(patch, table1._recipe, "n_labelled=n_labelled)", "n_labelled=n_labelled, validation=0.1)")
+    _source(patch, table1.recipe, "n_labelled=n_labelled)", "n_labelled=n_labelled, validation=0.1)")
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -215,12 +215,12 @@ def beta1_is_ramped_down_to_nothing(patch: Patch) -> None:
 
 @mutant
 def ramp_down_of_the_scripts_enters_the_recipes_of_the_paper(patch: Patch) -> None:
-    _source(patch, table1._recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=ramp_down")
+    _source(patch, table1.recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=ramp_down")
 
 
 @mutant
 def ramp_down_is_missing_where_the_scripts_have_it(patch: Patch) -> None:
-    _source(patch, table1._recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=0")
+    _source(patch, table1.recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=0")
 
 
 # --- network, length and claim ----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def claim_is_that_of_the_next_column(patch: Patch) -> None:
 @mutant
 def as_coded_keeps_the_name_of_the_papers_recipe(patch: Patch) -> None:
     """The later one replaces the earlier under one name."""
-    _source(patch, table1._recipe, 'f"/{paper.AS_CODED}" if as_coded else ""', '""')
+    _source(patch, table1.recipe, 'f"/{paper.AS_CODED}" if as_coded else ""', '""')
 
 
 @mutant

@@ -4,11 +4,23 @@ from difflib import get_close_matches
 
 from meanteacher.core import InputError
 from meanteacher.experiment import Recipe
-from meanteacher.recipes import digits, fast, moons, small, table1, table2
+from meanteacher.recipes import digits, fast, figures, moons, quoted, small, table1, table2, table3, table4, table5
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
-    for recipe in (*digits.RECIPES, *fast.RECIPES, *moons.RECIPES, *small.RECIPES, *table1.RECIPES, *table2.RECIPES)
+    for recipe in (
+        *digits.RECIPES,
+        *fast.RECIPES,
+        *moons.RECIPES,
+        *small.RECIPES,
+        *table1.RECIPES,
+        *table2.RECIPES,
+        *table3.RECIPES,
+        *table4.RECIPES,
+        *table5.RECIPES,
+        *figures.RECIPES,
+        *quoted.RECIPES,
+    )
 }
 
 

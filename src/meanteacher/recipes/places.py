@@ -259,6 +259,8 @@ FIGURES: dict[str, Figure] = {
                 {f"student {student}, teacher {t}": f"student-{student}-teacher-{t}" for t in _RATES},
                 "student 0.5, teacher 0.5",
             )
+            # Without dropout on either side it is a setting of figure 4a.
+            | ({"student 0, teacher 0": "figure4a/augmentation-noise"} if student == "0" else {})
             for student in _RATES
         },
         bold="student 0.5, teacher 0.5",

@@ -83,7 +83,8 @@ def _deviations(name: str, n_labelled: int | None, *, mixed: bool, as_coded: boo
     return notes
 
 
-def _recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Recipe:
+def recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Recipe:
+    """The run of one cell."""
     steps, ramp_down, end = _AS_CODED if as_coded else _DURATIONS[name][n_labelled]
     error, spread = _CLAIMS[name][n_labelled]
     share = None if name == "supervised" or n_labelled is None else n_labelled / _N_IMAGES
@@ -108,7 +109,7 @@ def _recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Rec
 
 def recipes() -> tuple[Recipe, ...]:
     return tuple(
-        _recipe(name, n_labelled, as_coded=as_coded)
+        recipe(name, n_labelled, as_coded=as_coded)
         for name, cells in _CLAIMS.items()
         for n_labelled in cells
         # The scripts differ from the paper in how long the Pi model trains, and in nothing else.
