@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from meanteacher.core import Augment, InputError, Method
+from meanteacher.core import ADDED_LATER, Augment, InputError, Method, check_choice
 from meanteacher.data import BatchSpec, Source
 from meanteacher.models import ModelSpec
 from meanteacher.train import OptimSpec
@@ -32,6 +32,11 @@ class Claim:
     spread: float | None
     """Standard deviation over its runs."""
     where: str
+    metric: str = field(default="error", metadata=ADDED_LATER)
+    """"error", or "top-5 error": the share of test images whose label is not among the five most probable classes."""
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, ("error", "top-5 error"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +74,9 @@ class Recipe:
                 f"{self.name}: the view of the labelled rows is a field of its own. Give it as labelled_view=... "
                 "instead of views['labelled']."
             )
-        for field in ("steps", "evaluate_every"):
-            if getattr(self, field) < 1:
-                raise InputError(f"{self.name}: {field} is at least 1, got {getattr(self, field)}.")
+        for name in ("steps", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{self.name}: {name} is at least 1, got {getattr(self, name)}.")
 
     def check_labelled_share(self, drawn: float) -> None:
         """Compare the method's `labelled_share`, if it states one, with that of the average batch.
