@@ -15,15 +15,19 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from meanteacher.cli.run import list_recipes
+from meanteacher.cli.run import run as run_command
 from meanteacher.core import UNLABELLED, InputError, Problem
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split, read_label_list
 from meanteacher.data.encoded import ASPECT, TRIES, random_box
 from meanteacher.data.imagenet import FolderFiles, ImageNet
 from meanteacher.evaluate import error_rate, error_rates, predict_logits
-from meanteacher.experiment import DataSpec, Recipe, run
+from meanteacher.experiment import Claim, DataSpec, Recipe, run
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.prepared import Prepared
+from meanteacher.formats import percent
 from meanteacher.models import MlpSpec
+from meanteacher.report.records import Errors, load_record
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, PerImage, Rotate
 from pretend_gpu import GPU, OnGpu, pretend_gpu
@@ -699,16 +703,20 @@ def test_the_batches_of_a_run_do_not_depend_on_the_threads(folder: Path) -> None
     assert all(torch.equal(one.views[role], four.views[role]) for role in one.views)
 
 
-def test_a_record_of_a_hundred_classes_has_the_top_5_error(tmp_path: Path) -> None:
-    wnids = [f"n{k:03d}" for k in range(100)]
-    make_folder(tmp_path, wnids, train=1, val=1)
-    recipe = recipe_of(
-        source(100, train=1, val=1),
-        data=DataSpec(source=source(100, train=1, val=1), n_labelled=100),
+def hundred_classes(folder: Path) -> Recipe:
+    make_folder(folder, [f"n{k:03d}" for k in range(100)], train=1, val=1)
+    images = source(100, train=1, val=1)
+    return recipe_of(
+        images,
+        data=DataSpec(source=images, n_labelled=100),
         batch=Fixed(size=5, labelled=5, unlabelled_pool="all"),
         steps=2,
         evaluate_every=1,
     )
+
+
+def test_a_record_of_a_hundred_classes_has_the_top_5_error(tmp_path: Path) -> None:
+    recipe = hundred_classes(tmp_path)
     outcome = run(recipe, seed=0, out=tmp_path / "run", data=recipe.data.source.load(tmp_path))
     assert outcome.record is not None
     state = outcome.restored(device="cpu")
@@ -720,6 +728,22 @@ def test_a_record_of_a_hundred_classes_has_the_top_5_error(tmp_path: Path) -> No
         assert last[model]["test_top5"] < last[model]["test"]
         assert last[model]["validation"] is None
     assert set(outcome.record["curve"][0]) == {"step", "part", "student", "teacher"}
+    assert load_record(tmp_path / "run" / "record.json").top5 == Errors(**expected)
+
+
+def test_the_command_line_tells_the_top_5_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = Claim(error=9.11, spread=0.12, where="Table 4", metric="top-5 error")
+    recipe = dataclasses.replace(hundred_classes(tmp_path), claim=claim)
+    monkeypatch.setattr("meanteacher.recipes.RECIPES", {recipe.name: recipe})
+    list_recipes("")
+    assert "9.11 ± 0.12 (top-5)" in capsys.readouterr().out
+    monkeypatch.setattr("meanteacher.api.find", {recipe.name: recipe}.__getitem__)
+    run_command(recipe.name, out=tmp_path / "run", data=tmp_path, device="cpu", compiled="no", precision="float32")
+    last = json.loads((tmp_path / "run" / "record.json").read_text())["errors"]["last"]
+    student, teacher = (percent(last[model]["test_top5"], 100) for model in ("student", "teacher"))
+    assert f"Top-5 error: student {student}, teacher {teacher}." in capsys.readouterr().out
 
 
 def test_a_run_names_the_file_that_is_damaged_and_can_be_resumed(tmp_path: Path) -> None:
