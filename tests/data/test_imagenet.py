@@ -358,8 +358,11 @@ def test_an_image_is_decoded_once_for_all_roles_and_rows(train: EncodedDataset) 
     counted = dataclasses.replace(train, files=files)
     seen = crops(counted, torch.tensor([4, 7, 4]), "student", "teacher")
     assert files.reads == {4: 1, 7: 1}
-    # Two rows of one image are two crops of it.
+    # Two rows of one image are two crops of it, each drawn for its own row.
     assert not torch.equal(seen["student"][0], seen["student"][2])
+    for row in (0, 2):
+        again = crops(train, torch.tensor([4, 4, 4]).where(torch.arange(3) == row, 9), "student")["student"]
+        assert torch.equal(seen["student"][row], again[row])
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -510,7 +513,7 @@ def test_both_models_are_evaluated_on_images_that_are_decoded_once(train: Encode
 
 def test_a_normalisation_is_fitted_to_a_fixed_sample(train: EncodedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meanteacher.data.encoded._SAMPLE", 4)
-    kept = torch.arange(2, 18)
+    kept = torch.arange(12, 18)
     chosen = train.to_fit(kept)
     assert len(set(chosen.tolist())) == 4
     assert set(chosen.tolist()) <= set(kept.tolist())
@@ -522,6 +525,20 @@ def test_a_normalisation_is_fitted_to_a_fixed_sample(train: EncodedDataset, monk
     expected = PerChannel().fit(train.images[chosen])
     for mine, theirs in zip(fitted.buffers(), expected.buffers(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_a_run_fits_to_the_sample_and_to_no_validation_image(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meanteacher.data.encoded._SAMPLE", 4)
+    recipe = recipe_of(source())
+    data = recipe.data.source.load(folder)
+    assert isinstance(data.train, EncodedDataset)
+    files = Counting(data.train.files)  # type: ignore[arg-type]
+    counted = dataclasses.replace(data, train=dataclasses.replace(data.train, files=files))
+    prepared = Prepared(recipe, seed=0, data=counted)
+    assert not files.reads
+    _ = prepared.normalise
+    assert len(files.reads) == 4
+    assert not files.reads.keys() & set(prepared.split.validation.tolist())
 
 
 def test_few_images_are_all_fitted_to_and_each_by_itself_reads_none(train: EncodedDataset) -> None:
