@@ -415,7 +415,8 @@ def _run(cell: Cell) -> Iterator[Number]:
     )
     error, spread = cell.error
     table = f"Table {cell.table}"
-    yield Number("the claim", lambda r: asdict(r.claim), {"error": error, "spread": spread, "where": table}, table)
+    claim = {"error": error, "spread": spread, "where": table, "metric": "error"}
+    yield Number("the claim", lambda r: asdict(r.claim), claim, table)
 
 
 # --- what is admitted -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # torch is imported late: checking a folder should not wait for it
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -52,6 +52,29 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         raise InputError(f"{name} is one of {', '.join(choices)}; got {value!r}.")
+
+
+class Images(Protocol):
+    """N images of one size: a tensor [N, ...], or an object that decodes the images it is asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor | slice, /) -> Tensor:
+        """The images at these positions, as evaluation shows them."""
+        ...
+
+
+def parts(images: Images, index: Tensor | None, size: int) -> Iterator[Tensor]:
+    """`size` images at a time, all of them or those at `index`, without a copy of all."""
+    if index is None:
+        for start in range(0, max(1, len(images)), size):
+            yield images[start : start + size]
+    else:
+        for part in index.split(size):
+            yield images[part]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,15 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import chain
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError
-from meanteacher.data.dataset import Dataset
+from meanteacher.core import UNLABELLED, Images, InputError, parts
+from meanteacher.data import Dataset, EncodedDataset
 from meanteacher.passes import class_output, to_channels_last
 
 _BATCH = 100
@@ -40,20 +40,23 @@ def _not_compiled() -> AbstractContextManager[object]:
 
 def predict_logits(
     network: nn.Module,
-    images: Tensor,
+    images: Images,
     *,
     normalise: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU."""
-    device = next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
     with evaluation_mode(network):
-        inputs = (to_channels_last(normalise(chunk.to(device))) for chunk in images.split(_BATCH))
+        inputs = (_input(chunk, network, normalise) for chunk in parts(images, None, _BATCH))
         # Copied back all at once, to wait for a GPU only once.
         return torch.cat([class_output(network(x)) for x in inputs]).cpu()
 
 
 def classification_costs(
-    networks: Mapping[str, nn.Module], dataset: Dataset, index: Tensor, *, normalise: Callable[[Tensor], Tensor]
+    networks: Mapping[str, nn.Module],
+    dataset: Dataset | EncodedDataset,
+    index: Tensor,
+    *,
+    normalise: Callable[[Tensor], Tensor],
 ) -> dict[str, float]:
     """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
     images, labels = dataset.images[index], dataset.labels[index]
@@ -65,7 +68,7 @@ def classification_costs(
 
 def error_rate(
     network: nn.Module,
-    dataset: Dataset,
+    dataset: Dataset | EncodedDataset,
     index: Tensor | None = None,
     *,
     normalise: Callable[[Tensor], Tensor],
@@ -78,9 +81,53 @@ def error_rate(
         index: positions to evaluate on; None for all
         normalise: the normalisation that the network was trained with
     """
-    images = dataset.images if index is None else dataset.images[index]
+    return error_rates({"": network}, dataset, index, normalise=normalise)[""]
+
+
+def error_rates(
+    networks: Mapping[str, nn.Module],
+    dataset: Dataset | EncodedDataset,
+    index: Tensor | None = None,
+    *,
+    normalise: Callable[[Tensor], Tensor],
+    top: int = 1,
+) -> dict[str, float]:
+    """For each network the share of images whose label is not among its `top` most probable classes.
+
+    All networks see an image that was read once: some data sets decode it each time they are asked for it.
+
+    Args:
+        networks: name -> a network that returns logits; all on one device
+        dataset: images and their true labels
+        index: positions to evaluate on; None for all
+        normalise: the normalisation that the networks were trained with
+        top: 1 for the ordinary error, 5 for the top-5 error
+    """
     labels = dataset.labels if index is None else dataset.labels[index]
     if bool((labels == UNLABELLED).any()):
         raise InputError("An error rate needs a label for every image, but some are unlabelled.")
-    predicted = predict_logits(network, images, normalise=normalise).argmax(1)
-    return float((predicted != labels).double().mean())
+    first = next(iter(networks.values()))
+    guesses: dict[str, list[Tensor]] = {name: [] for name in networks}
+    with ExitStack() as modes:
+        for network in networks.values():
+            modes.enter_context(evaluation_mode(network))
+        for chunk in parts(dataset.images, index, _BATCH):
+            x = _input(chunk, first, normalise)
+            for name, network in networks.items():
+                guesses[name].append(_most_probable(class_output(network(x)), top))
+        # Copied back all at once, to wait for a GPU only once.
+        return {name: _missed(torch.cat(found).cpu(), labels) for name, found in guesses.items()}
+
+
+def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tensor]) -> Tensor:
+    device = next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
+    return to_channels_last(normalise(chunk.to(device)))
+
+
+def _most_probable(logits: Tensor, n: int) -> Tensor:
+    """[B, n] classes. A network that gives all classes the same logit names n of them, not all."""
+    return logits.argmax(1, keepdim=True) if n == 1 else logits.topk(min(n, logits.shape[1]), 1).indices
+
+
+def _missed(guesses: Tensor, labels: Tensor) -> float:
+    return float((guesses != labels[:, None]).all(1).double().mean())

@@ -451,8 +451,8 @@ def students_error_is_recorded_as_the_teachers(patch: Patch) -> None:
     rewrite(
         patch,
         Prepared._errors,
-        '"teacher": error_rate(state.predictor(self.recipe.method)',
-        '"teacher": error_rate(state.student',
+        '"teacher": state.predictor(self.recipe.method)',
+        '"teacher": state.student',
     )
 
 

@@ -50,6 +50,7 @@ Path = tuple[str, ...]
 CHOICES = {
     "buffers": ("own", "average", "copy"),
     "consistency_on": ("all", "unlabelled"),
+    "metric": ("error", "top-5 error"),
     "unlabelled_pool": ("all", "unlabelled"),
 }
 

@@ -112,6 +112,30 @@ def test_the_paper_s_error_is_drawn_where_the_axis_says(run, content, write):
     assert float(near) < float(far)
 
 
+def test_a_claim_about_the_top_5_error_stands_beside_the_top_5_errors_and_not_on_the_axis(content, write):
+    def page(claim, **top5):
+        record = content()
+        record["recipe"]["fields"]["claim"] = claim
+        for model, error in top5.items():
+            record["errors"]["last"][model]["test_top5"] = error
+        return render_page([load_record(write(record))], "x")
+
+    html = page(CLAIM | {"metric": "top-5 error"}, student=0.031, teacher=0.022)
+    table = html[html.index('<table class="errors">') : html.index("</table>")]
+    cells = [re.sub(r"<[^>]*>|&nbsp;", " ", cell).split() for cell in re.findall(r"<t[hd].*?</t[hd]>", table)]
+    rows = [" ".join(cell) for cell in cells]
+    heads, line = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    shown = dict(zip(heads, line, strict=True))
+    assert (shown["Student, top-5"], shown["Teacher, top-5"]) == ("3.1", "2.2")
+    assert (shown["Teacher"], shown["Paper"]) == ("8.0", "4.35 ± 0.50 (top-5)")
+    assert "five most probable" in html
+    assert "stroke-dasharray: 1.5" not in html
+    assert "dotted bar" not in html
+    plain = page(CLAIM)
+    assert "top-5" not in plain.lower()
+    assert "dotted bar" in plain
+
+
 def test_how_a_recipe_deviates_from_the_paper_is_told_beside_its_claim(content, write):
     record = content()
     record["recipe"]["fields"] |= {"claim": CLAIM, "deviations": ["A smaller <network>."]}
@@ -128,6 +152,7 @@ def test_how_a_recipe_deviates_from_the_paper_is_told_beside_its_claim(content, 
         ({"error": "4.35"}, "recipe.fields.claim.error is '4.35', expected a number"),
         ({"spread": -1}, "recipe.fields.claim.spread is -1, expected a number, zero or more"),
         ({"where": ""}, "recipe.fields.claim.where is '', expected a text"),
+        ({"metric": "top-1"}, "recipe.fields.claim.metric is 'top-1', expected 'error' or 'top-5 error'"),
     ],
 )
 def test_a_claim_that_is_wrong_is_refused_by_name(place, claim, wrong):

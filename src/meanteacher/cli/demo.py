@@ -207,7 +207,10 @@ def _drawn(
     from meanteacher.report import boundary, load_record, methods_page
 
     texts = _texts(recipes)
-    window = boundary.Window.around(np.concatenate([data.train.images.numpy(), data.test.images.numpy()]))
+    train, test = data.train, data.test
+    assert isinstance(train, Dataset)
+    assert isinstance(test, Dataset)
+    window = boundary.Window.around(np.concatenate([train.images.numpy(), test.images.numpy()]))
     records: list[Record] = []
     pictures: dict[str, str] = {}
     for method, recipe in recipes.items():
@@ -221,8 +224,8 @@ def _drawn(
         pictures[method] = boundary.draw_boundary(
             window,
             probability(recipe, state, window.grid()),
-            _points(data.test),
-            _points(Dataset(data.train.images[labelled], data.train.labels[labelled], data.train.class_names)),
+            _points(test),
+            _points(Dataset(train.images[labelled], train.labels[labelled], train.class_names)),
             methods_page.description(texts[method].title, shown),
         )
         records += of_method

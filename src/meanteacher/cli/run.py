@@ -133,6 +133,9 @@ def run(
     last = record["errors"]["last"]
     student, teacher = (percent(last[model]["test"], n_images) for model in ("student", "teacher"))
     say(console, f"Complete. Test error after {last['step']:,} steps: student {student}, teacher {teacher}.")
+    if "test_top5" in last["teacher"]:
+        student, teacher = (percent(last[model]["test_top5"], n_images) for model in ("student", "teacher"))
+        say(console, f"Top-5 error: student {student}, teacher {teacher}.")
     for alarm in record["alarms"]:
         say(console, *alarm_parts(alarm["step"], alarm["sentence"]))
     say(console, f"Record: {out / 'record.json'}")
@@ -156,6 +159,7 @@ def list_recipes(
     for recipe in chosen:
         claim = recipe.claim
         error = f"{claim.error:.2f} ± {claim.spread:.2f}" if claim and claim.spread is not None else ""
+        error += " (top-5)" if error and claim and claim.metric == "top-5 error" else ""
         labels = "all" if recipe.data.n_labelled is None else str(recipe.data.n_labelled)
         table.add_row(recipe.name, labels, str(recipe.steps), error)
     Console().print(table)

@@ -1,13 +1,16 @@
 """Images and labels: where they come from, which are labelled, what batch t holds."""
 
 from meanteacher.data.dataset import Dataset, Source, Subset, TrainTest
+from meanteacher.data.encoded import EncodedDataset, Files
 from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler
-from meanteacher.data.split import Split, make_split
+from meanteacher.data.split import Split, make_split, read_label_list
 from meanteacher.data.stream import ImageStream
 
 __all__ = [
     "BatchSpec",
     "Dataset",
+    "EncodedDataset",
+    "Files",
     "Fixed",
     "ImageStream",
     "Mixed",
@@ -17,4 +20,5 @@ __all__ = [
     "Subset",
     "TrainTest",
     "make_split",
+    "read_label_list",
 ]

@@ -1,11 +1,11 @@
-"""Images and labels in memory, checked once."""
+"""Images and labels in memory, checked once; the parts of a benchmark and where it comes from."""
 
 import copy
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.download import Progress
 from meanteacher.devices import free_bytes
 from meanteacher.seeding import generator
+
+if TYPE_CHECKING:
+    from meanteacher.data.encoded import EncodedDataset  # which imports this module
 
 _PART_BYTES = 1 << 26
 
@@ -35,23 +38,7 @@ class Dataset:
     """Whether the images are a file mapped into memory, of which each batch is read when it is needed."""
 
     def __post_init__(self) -> None:
-        if len(self.images) != len(self.labels):
-            raise InputError(
-                f"{len(self.images)} images but {len(self.labels)} labels: give one label per image, "
-                f"{UNLABELLED} where it is unknown."
-            )
-        if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
-            raise InputError(
-                f"Labels are one int64 per image, got {self.labels.dtype} of shape {tuple(self.labels.shape)}."
-            )
-        if len(self.images) == 0:
-            raise InputError("The data set is empty: give at least one image.")
-        low, high = int(self.labels.min()), int(self.labels.max())
-        if low < UNLABELLED or high >= len(self.class_names):
-            raise InputError(
-                f"Labels run from {low} to {high}, but there are {len(self.class_names)} classes: "
-                f"expected 0 to {len(self.class_names) - 1}, or {UNLABELLED} for unlabelled."
-            )
+        check_labels(self.labels, n_images=len(self.images), n_classes=len(self.class_names))
         if self.images.is_floating_point():
             finite = torch.cat([torch.isfinite(part.flatten(1)).all(dim=1) for part in in_parts(self.images)])
             if not bool(finite.all()):
@@ -81,6 +68,10 @@ class Dataset:
         object.__setattr__(moved, "on_disk", False)
         return moved
 
+    def to_fit(self, index: Tensor | None) -> Tensor | None:
+        """The positions that a normalisation is fitted to: all at `index`."""
+        return index
+
     def fingerprint(self) -> str:
         """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here.
 
@@ -97,6 +88,28 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
+def check_labels(labels: Tensor, *, n_images: int, n_classes: int) -> None:
+    """Refuse labels that do not fit the images.
+
+    Raises:
+        InputError: says what was expected.
+    """
+    if n_images != len(labels):
+        raise InputError(
+            f"{n_images} images but {len(labels)} labels: give one label per image, {UNLABELLED} where it is unknown."
+        )
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise InputError(f"Labels are one int64 per image, got {labels.dtype} of shape {tuple(labels.shape)}.")
+    if n_images == 0:
+        raise InputError("The data set is empty: give at least one image.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < UNLABELLED or high >= n_classes:
+        raise InputError(
+            f"Labels run from {low} to {high}, but there are {n_classes} classes: "
+            f"expected 0 to {n_classes - 1}, or {UNLABELLED} for unlabelled."
+        )
+
+
 def in_parts(images: Tensor) -> tuple[Tensor, ...]:
     """A few images at a time, so that a copy of a part takes little memory."""
     parts: tuple[Tensor, ...] = images.split(max(1, _PART_BYTES // max(1, images[0].numel() * images.element_size())))
@@ -107,8 +120,8 @@ def in_parts(images: Tensor) -> tuple[Tensor, ...]:
 class TrainTest:
     """The two official parts of a benchmark."""
 
-    train: Dataset
-    test: Dataset
+    train: "Dataset | EncodedDataset"
+    test: "Dataset | EncodedDataset"
 
 
 @dataclass(frozen=True)
@@ -129,9 +142,11 @@ class Subset:
         return TrainTest(_drawn(whole.train, self.train, "train"), _drawn(whole.test, self.test, "test"))
 
 
-def _drawn(dataset: Dataset, share: float, part: str) -> Dataset:
+def _drawn(dataset: "Dataset | EncodedDataset", share: float, part: str) -> "Dataset | EncodedDataset":
     if share == 1:
         return dataset
+    if not isinstance(dataset, Dataset):
+        raise InputError("Only images in memory have subsets.")
     order = torch.randperm(len(dataset), generator=generator(0, f"subset/{part}"))
     kept = order[: max(1, round(share * len(dataset)))].sort().values
     return Dataset(dataset.images[kept], dataset.labels[kept], dataset.class_names)

@@ -1,6 +1,7 @@
-"""Which images are labelled: the same number in every class, drawn by the seed of the run."""
+"""Which images are labelled: the same number in every class, drawn by the seed of the run, or those of a list."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +84,55 @@ def make_split(labels: Tensor, *, n_classes: int, n_labelled: int | None, seed: 
     kept_apart, rest = order[:n_validation], order[n_validation:]
     chosen = rest if n_labelled is None else _balanced(rest, labels[rest], n_classes, n_labelled)
     return _assemble(len(labels), chosen.tolist(), kept_apart.tolist())
+
+
+def read_label_list(path: Path, *, names: Sequence[str], labels: Tensor, class_names: Sequence[str]) -> Split:
+    """The split in which exactly the listed images are labelled, such as the authors' lists for ImageNet.
+
+    Each line is the name of a file, without its folders, and of its class: "n01440764_10026.JPEG n01440764".
+
+    Args:
+        path: the list
+        names: of the training images, in their order; folders before a slash
+        labels: [N], their true labels; an image without one cannot be listed
+        class_names: of the labels
+
+    Raises:
+        InputError: the list cannot be read, lists an image twice, or lists one that is not there or has another class.
+    """
+    wanted: dict[tuple[str, str], int | None] = {}
+    for number, line in enumerate(_lines_of_list(path), start=1):
+        if not line.strip():
+            continue
+        words = line.rsplit(maxsplit=1)
+        if len(words) != 2:
+            raise InputError(f"{path}, line {number}: {line.strip()!r}, expected the name of a file and of its class.")
+        key = words[0].strip(), words[1]
+        if key in wanted:
+            raise InputError(f"{path}, line {number}: {key[0]} is listed twice. Remove one of the lines.")
+        wanted[key] = None
+    listed, actual = {name for name, _ in wanted}, {}
+    for position, (name, label) in enumerate(zip(names, labels.tolist(), strict=True)):
+        file = name.rpartition("/")[2]
+        if file in listed and label != UNLABELLED:
+            actual[file] = class_name = class_names[label]
+            if (file, class_name) in wanted:
+                wanted[file, class_name] = position
+    for (file, class_name), found in wanted.items():
+        if found is None and file in actual:
+            raise InputError(f"{path} lists {file} as {class_name}, but its class is {actual[file]}. Correct the list.")
+        if found is None:
+            raise InputError(
+                f"{path} lists {file}, which is no training image with a class. Is it the list of another data set?"
+            )
+    return _assemble(len(labels), [position for position in wanted.values() if position is not None], [])
+
+
+def _lines_of_list(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}). Give a text file with one image per line.") from error
 
 
 def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
+from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.sampling import Sampler
 from meanteacher.passes import to_channels_last
 from meanteacher.seeding import generator
@@ -19,7 +20,7 @@ class ImageStream:
     """Batches of a data set, each a pure function of (seed, step).
 
     Args:
-        dataset: to draw from
+        dataset: to draw from; from one that decodes its images, every role gets its own random crops
         sampler: which rows, and which of them show their label
         views: role -> what it sees
         labelled_view: what the student sees of the rows that show their label; `views["student"]` if not given
@@ -30,7 +31,7 @@ class ImageStream:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | EncodedDataset,
         sampler: Sampler,
         *,
         views: Mapping[str, Augment],
@@ -46,24 +47,43 @@ class ImageStream:
         self.normalise = normalise
         self.seed = seed
         self.device = torch.device(device)
+        self._begun: dict[int, Callable[[], dict[str, Tensor]]] = {}
+        """step -> the crops that are being decoded for it."""
 
     def __getitem__(self, step: int) -> Batch:
         index, shows_label = self.sampler.draw(step)
-        if self.dataset.on_disk:
-            read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
+        images = self._images(index, step)
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
-        images = self.normalise(self._rows(index))
         return Batch(
-            views={role: to_channels_last(self._seen(role, images, shows_label, step)) for role in self.views},
+            views={role: to_channels_last(self._seen(role, images[role], shows_label, step)) for role in self.views},
             labels=labels.to(self.device),
             index=index.to(self.device),
         )
 
-    def _rows(self, index: Tensor) -> Tensor:
-        images = self.dataset.images
-        if images.device.type != "cpu" or self.device.type == "cpu":
+    def _images(self, index: Tensor, step: int) -> dict[str, Tensor]:
+        """role -> the normalised images that its view is drawn of."""
+        if isinstance(self.dataset, EncodedDataset):
+            return {role: self.normalise(self._moved(rows)) for role, rows in self._crops(self.dataset, step).items()}
+        if self.dataset.on_disk:
+            read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
+        return dict.fromkeys(self.views, self.normalise(self._rows(self.dataset.images, index)))
+
+    def _crops(self, dataset: EncodedDataset, step: int) -> dict[str, Tensor]:
+        """role -> its crops of this step's images. Those of the next step are decoded while this one computes."""
+        # A batch depends on its step alone, so one that was begun earlier, or in vain, changes nothing.
+        self._begun = {due: self._begun.get(due) or self._begin(dataset, due) for due in (step, step + 1)}
+        return self._begun.pop(step)()
+
+    def _begin(self, dataset: EncodedDataset, step: int) -> Callable[[], dict[str, Tensor]]:
+        draws = {role: generator(self.seed, f"crop/{role}", step) for role in self.views}
+        return dataset.begin_crops(self.sampler.draw(step)[0], draws)
+
+    def _rows(self, images: Tensor, index: Tensor) -> Tensor:
+        if images.device.type != "cpu":
             return images[index.to(images.device)]
-        rows = images[index]
+        return self._moved(images[index])
+
+    def _moved(self, rows: Tensor) -> Tensor:
         if self.device.type == "cuda":
             # From pinned memory they are copied while the previous step is still computing.
             return rows.pin_memory().to(self.device, non_blocking=True)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Problem
-from meanteacher.data import Dataset, ImageStream, Split, TrainTest, make_split
+from meanteacher.data import ImageStream, Split, TrainTest, make_split
 from meanteacher.devices import CPU
-from meanteacher.evaluate import classification_costs, error_rate
+from meanteacher.evaluate import classification_costs, error_rates
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.seeding import isolated_global_randomness, seed_global
@@ -19,12 +19,14 @@ from meanteacher.train import Checkpoints, Declared, Evaluation, TrainState, sta
 
 _COST_IMAGES = 1000
 """Labelled images at most on which the classification cost of the curve is measured."""
+_MANY_CLASSES = 100
+"""From this number on, the record also has the top-5 error. The paper reports it on ImageNet."""
 
 
 class Prepared:
     """All that a run computes with, on one device.
 
-    Runs that share their `data` also share its fingerprint, for which every pixel is read.
+    Runs that share their `data` also share its fingerprint, for which every pixel of images in memory is read.
 
     Args:
         recipe: what to do
@@ -67,7 +69,8 @@ class Prepared:
     def normalise(self) -> nn.Module:
         split = self.split
         kept = torch.cat([split.labelled, split.unlabelled]) if len(split.validation) else None
-        return self.recipe.normalise.fit(self.data.train.images, kept).to(self.device)
+        train = self.data.train
+        return self.recipe.normalise.fit(train.images, train.to_fit(kept)).to(self.device)
 
     @cached_property
     def placed(self) -> TrainTest:
@@ -144,23 +147,29 @@ class Prepared:
         return Evaluation(state.step, part, errors["student"], errors["teacher"], **costs)
 
     def final_errors(self, state: TrainState) -> dict[str, Any]:
-        """The errors of both models, on the test images and on the validation part, as the record has them."""
+        """The errors of both models, on the test images and on the validation part, as the record has them.
+
+        Where there are at least a hundred classes, "test_top5" is the top-5 error on the test images.
+        """
         # What the curve has just measured need not be measured again.
         known = {point.part: asdict(point) for point in state.curve if point.step == state.step}
         test = known.get("test") or self._errors(state, "test")
         validation = known.get("validation")
-        return {
-            "step": state.step,
-            **{
-                model: {"test": test[model], "validation": validation[model] if validation else None}
-                for model in ("student", "teacher")
-            },
+        errors = {
+            model: {"test": test[model], "validation": validation[model] if validation else None}
+            for model in ("student", "teacher")
         }
+        if self.data.train.n_classes >= _MANY_CLASSES:
+            for model, error in self._errors(state, "test", top=5).items():
+                errors[model]["test_top5"] = error
+        return {"step": state.step, **errors}
 
-    def _errors(self, state: TrainState, part: str) -> dict[str, float]:
-        dataset: Dataset = self.placed.test if part == "test" else self.placed.train
+    def _errors(self, state: TrainState, part: str, *, top: int = 1) -> dict[str, float]:
         index: Tensor | None = None if part == "test" else self.split.validation
-        return {
-            "student": error_rate(state.student, dataset, index, normalise=self.normalise),
-            "teacher": error_rate(state.predictor(self.recipe.method), dataset, index, normalise=self.normalise),
-        }
+        return error_rates(
+            {"student": state.student, "teacher": state.predictor(self.recipe.method)},
+            self.placed.test if part == "test" else self.placed.train,
+            index,
+            normalise=self.normalise,
+            top=top,
+        )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meanteacher.core import ADDED_LATER, Augment, InputError, Method
+from meanteacher.core import ADDED_LATER, Augment, InputError, Method, check_choice
 from meanteacher.data import BatchSpec, Source
 from meanteacher.models import ModelSpec
 from meanteacher.train import OptimSpec
@@ -32,6 +32,11 @@ class Claim:
     spread: float | None
     """Standard deviation over its runs."""
     where: str
+    metric: str = field(default="error", metadata=ADDED_LATER)
+    """"error", or "top-5 error": the share of test images whose label is not among the five most probable classes."""
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, ("error", "top-5 error"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

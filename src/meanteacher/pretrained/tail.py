@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from meanteacher.core import LOCATION, Augment, InputError, Problem
+from meanteacher.core import LOCATION, Augment, Images, InputError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Fixed
 from meanteacher.experiment import DataSpec, Recipe
@@ -47,7 +47,7 @@ class CachedView:
 class Stored:
     """The normalisation of features: none, since they come from normalised images."""
 
-    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         return _AsFloat()
 
 

@@ -21,6 +21,7 @@ from meanteacher.schedules import (
     Product,
     SigmoidRampDown,
     SigmoidRampUp,
+    Stairs,
     StepChange,
 )
 
@@ -33,8 +34,9 @@ _OPERATIONS_PER_SECOND = 4e10
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _ENOUGH_STEPS = 1000
 """The widest network that can take so many steps is used; the narrowest where none can."""
-_PAPER_STEPS = 180_000
-"""For which the steps of a twin stand: ramps are as long, relative to the run, as in the paper's longest one."""
+_RAMP_UPS = 4.5
+"""The paper's runs on SVHN last for so many ramp-ups. Baselines that the paper stops earlier, some within the ramp-up,
+get twins that last as long."""
 _BATCH, _LABELLED_ROWS = 100, 25
 """With one labelled row, as on SVHN, a short run would hardly see its labels."""
 _HORIZON = 0.05
@@ -71,17 +73,19 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.
     images = min(1.0, max(images, 3 * (recipe.data.n_labelled or 0) / _FEWEST_IMAGES))
+    learning_rate = getattr(recipe.optim, "learning_rate", None)
+    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(learning_rate)))
     curves = recipe.evaluate_costs
     supervised = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == recipe.batch.size
-    scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=_PAPER_STEPS, images=round(images, 4))
+    scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=of_steps, images=round(images, 4))
     return replace(
         recipe,
         name=f"scaled-{minutes:g}-minutes/{recipe.name}",
         data=replace(recipe.data, source=Subset(recipe.data.source, train=scale.images, test=0.2 if curves else 1.0)),
         model=replace(recipe.model, width=width, mean_decay=_shorter(recipe.model.mean_decay, steps)),
-        method=_method(recipe, steps, scale),
+        method=_method(recipe.method, scale),
         batch=Fixed(size=_BATCH, labelled=_BATCH if supervised else _LABELLED_ROWS, unlabelled_pool="all"),
-        optim=_optim(recipe.optim, steps),
+        optim=_optim(recipe.optim, steps, of_steps),
         steps=steps,
         evaluate_every=steps // _POINTS if curves else steps,
         scale=scale,
@@ -111,31 +115,43 @@ def _shorter(decay: float, steps: int) -> float:
     return 0.0 if reach <= 1 else 1 - 1 / reach
 
 
-def _method(recipe: Recipe, steps: int, scale: Scale) -> Any:
-    method: Any = recipe.method
-    changed: dict[str, Any] = {"decay": _decays(method.decay, steps), "labelled_share": None}
+def _method(method: Any, scale: Scale) -> Any:
+    steps, of_steps = scale.steps, scale.of_steps
+    changed: dict[str, Any] = {"decay": _decays(method.decay, steps, of_steps), "labelled_share": None}
     if hasattr(method, "weight"):
-        changed["weight"] = _in_time(method.weight, steps)
+        changed["weight"] = _in_time(method.weight, steps, of_steps)
     if isinstance(method, TemporalEnsembling):
         changed["epoch_steps"] = max(1, round(_IMAGES * scale.images / (_BATCH - _LABELLED_ROWS)))
     return replace(method, **changed)
 
 
-def _decays(schedule: Schedule, steps: int) -> Schedule:
+def _decays(schedule: Schedule, steps: int, of_steps: int) -> Schedule:
     match schedule:
         case Constant():
             return Constant(_shorter(schedule.value, steps))
         case StepChange():
             first, then = _shorter(schedule.first, steps), _shorter(schedule.then, steps)
-            return StepChange(first=first, then=then, at=round(schedule.at * steps / _PAPER_STEPS))
+            return StepChange(first=first, then=then, at=round(schedule.at * steps / of_steps))
     raise InputError(f"The decay {schedule} cannot be scaled: only a constant, or one that changes once.")
 
 
-def _in_time(schedule: Schedule, steps: int) -> Schedule:
-    """The same values, reached in a run of so many steps."""
+def _ramp_up(schedule: object) -> int:
+    """The steps of its longest ramp-up."""
+    match schedule:
+        case SigmoidRampUp() | LinearWarmUp():
+            return schedule.steps
+        case Stairs():
+            return _ramp_up(schedule.schedule)
+        case Product():
+            return max(map(_ramp_up, schedule.factors))
+    return 0
+
+
+def _in_time(schedule: Schedule, steps: int, of_steps: int) -> Schedule:
+    """The same values, reached in `steps` instead of `of_steps`."""
 
     def short(length: int) -> int:
-        return max(1, round(length * steps / _PAPER_STEPS))
+        return max(1, round(length * steps / of_steps))
 
     match schedule:
         case Constant():
@@ -148,10 +164,12 @@ def _in_time(schedule: Schedule, steps: int) -> Schedule:
             # It takes the same share of the run, and ends with it.
             return replace(schedule, steps=max(1, steps * schedule.steps // schedule.total), total=steps)
         case Product():
-            return Product(tuple(_in_time(factor, steps) for factor in schedule.factors))
+            return Product(tuple(_in_time(factor, steps, of_steps) for factor in schedule.factors))
+        case Stairs():
+            return Stairs(schedule=_in_time(schedule.schedule, steps, of_steps), every=short(schedule.every))
     raise InputError(f"The schedule {schedule} cannot be scaled.")
 
 
-def _optim(optim: Any, steps: int) -> Any:
+def _optim(optim: Any, steps: int, of_steps: int) -> Any:
     names = [field.name for field in fields(optim) if callable(getattr(optim, field.name))]
-    return replace(optim, **{name: _in_time(getattr(optim, name), steps) for name in names})
+    return replace(optim, **{name: _in_time(getattr(optim, name), steps, of_steps) for name in names})

@@ -11,11 +11,12 @@ from meanteacher.files import write_atomic
 from meanteacher.formats import display_name, listed
 from meanteacher.report import fit_page, model_card
 from meanteacher.report.compare import Difference, Pair, Row, Spread, paired_difference, summarise, to_text
+from meanteacher.report.fields import RecordError
 from meanteacher.report.figures import dot_plot, learning_curves
 from meanteacher.report.fit_page import FIT_SCHEMA, read_fit
 from meanteacher.report.fit_tables import Fit
 from meanteacher.report.page import answer, render_page, write_page
-from meanteacher.report.records import Claim, Record, RecordError, load_record, load_records
+from meanteacher.report.records import Claim, Record, load_record, load_records
 
 __all__ = [
     "FIT_SCHEMA",

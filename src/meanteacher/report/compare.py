@@ -8,7 +8,8 @@ from itertools import takewhile
 from statistics import fmean, stdev
 
 from meanteacher.formats import BASELINE, METHODS, display_name, percentage
-from meanteacher.report.records import Claim, Part, Record, RecordError, complete_runs
+from meanteacher.report.fields import RecordError
+from meanteacher.report.records import Claim, Errors, Part, Record, complete_runs
 
 
 def place(method: str, recipe: str = "") -> tuple[int, str, list[str | int]]:
@@ -63,6 +64,9 @@ class Row:
     n_runs: int
     student: Spread | None
     teacher: Spread | None
+    student_top5: Spread | None
+    """On the test images, as is the teacher's."""
+    teacher_top5: Spread | None
     seconds: float
     claim: Claim | None
 
@@ -77,6 +81,7 @@ def summarise(records: Iterable[Record], *, part: Part = "test") -> list[Row]:
     for (n_labelled, data, recipe), runs in groups.items():
         one_run_per_seed(runs)
         errors = [run.errors(part) for run in runs]
+        top5 = [run.top5 or Errors(None, None) for run in runs]
         rivals = [r for (n, d, _), rs in groups.items() if (n, d) == (n_labelled, data) for r in rs]
         rows.append(
             Row(
@@ -89,6 +94,8 @@ def summarise(records: Iterable[Record], *, part: Part = "test") -> list[Row]:
                 n_runs=len(runs),
                 student=spread([error.student for error in errors]),
                 teacher=spread([error.teacher for error in errors]),
+                student_top5=spread([error.student for error in top5]),
+                teacher_top5=spread([error.teacher for error in top5]),
                 seconds=fmean(run.seconds for run in runs),
                 claim=runs[0].claim,
             )

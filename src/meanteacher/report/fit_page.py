@@ -10,10 +10,10 @@ from typing import Any
 
 from meanteacher.formats import BASELINE, certainty, count, display_name, percent, points
 from meanteacher.report import fit_tables
+from meanteacher.report.fields import RecordError
 from meanteacher.report.figures import fit_curves, reliability_diagram
 from meanteacher.report.fit_tables import OURS, Fit
 from meanteacher.report.page import render
-from meanteacher.report.records import RecordError
 
 FIT_SCHEMA = 1
 

@@ -18,8 +18,9 @@ from meanteacher.report.compare import (
     percent_spread,
     summarise,
 )
+from meanteacher.report.fields import Field, RecordError
 from meanteacher.report.page import caution, conditions
-from meanteacher.report.records import Data, Errors, Field, Record, RecordError, alarm_of, complete_runs, data_of
+from meanteacher.report.records import Data, Errors, Record, alarm_of, complete_runs, data_of
 
 SCHEMA = 1
 

@@ -15,6 +15,7 @@ from meanteacher.formats import BASELINE, METHODS, count, duration, listed, perc
 from meanteacher.report.compare import (
     Difference,
     Row,
+    Spread,
     baseline_differences,
     baselines,
     percent_spread,
@@ -24,7 +25,7 @@ from meanteacher.report.compare import (
     summarise,
 )
 from meanteacher.report.figures import all_series, dot_plot, learning_curves, page_colour
-from meanteacher.report.records import Part, Record, complete_runs
+from meanteacher.report.records import TOP5, Part, Record, complete_runs
 
 
 def render(template: str, **values: object) -> str:
@@ -130,6 +131,9 @@ class Line:
     colour: str
     student: str
     teacher: str
+    student_top5: str
+    """Empty where it was not measured, as is the teacher's."""
+    teacher_top5: str
     claim: str
     difference: str
 
@@ -195,6 +199,8 @@ def _comparison(records: Sequence[Record], part: Part) -> Comparison:
                 colour=page_colour(its.colour),
                 student=percent_spread(row.student, n_images),
                 teacher=percent_spread(row.teacher, n_images),
+                student_top5=_top5(row.student_top5, n_images) if part == "test" else "",
+                teacher_top5=_top5(row.teacher_top5, n_images) if part == "test" else "",
                 claim=_claim(row) if part == "test" else "",
                 difference=differences[row.recipe].cell(n_images) if row.recipe in differences else "–",
             )
@@ -212,7 +218,12 @@ def _claim(row: Row) -> str:
     """The paper's error with as many digits as it reports: two."""
     if row.claim is None:
         return ""
-    return f"{row.claim.error:.2f}" + ("" if row.claim.spread is None else f" ± {row.claim.spread:.2f}")
+    spread = "" if row.claim.spread is None else f" ± {row.claim.spread:.2f}"
+    return f"{row.claim.error:.2f}{spread}{' (top-5)' if row.claim.metric == TOP5 else ''}"
+
+
+def _top5(value: Spread | None, n_images: int) -> str:
+    return "" if value is None else percent_spread(value, n_images)
 
 
 def _curves(records: Sequence[Record], part: Part) -> str:

@@ -1,103 +1,20 @@
 """The record of a run, read from its JSON file and checked field by field."""
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn, TypeVar
+from typing import Literal
 
-from meanteacher.core import InputError
-
-T = TypeVar("T")
-
-
-class RecordError(InputError):
-    """A record cannot be read, or records do not fit together. The message says which, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A value read from JSON. Asking for a type it does not have is a `RecordError`."""
-
-    file: str
-    name: str
-    value: object
-
-    def wrong(self, expected: str) -> NoReturn:
-        given = repr(self.value)
-        given = given if len(given) <= 60 else given[:57] + "..."
-        raise RecordError(
-            f"{self.file}: {self.name or 'the record'} is {given}, expected {expected}. "
-            "Correct the field, or run the recipe again to write a new record."
-        )
-
-    def mapping(self) -> dict[str, object]:
-        if not isinstance(self.value, dict):
-            self.wrong("an object with named fields")
-        return self.value
-
-    def __getitem__(self, key: str) -> "Field":
-        mapping = self.mapping()
-        name = f"{self.name}.{key}" if self.name else key
-        if key not in mapping:
-            raise RecordError(f"{self.file}: the field {name} is missing. Run the recipe again to write a new record.")
-        return Field(self.file, name, mapping[key])
-
-    def fields(self) -> "dict[str, Field]":
-        return {key: self[key] for key in self.mapping()}
-
-    def elements(self) -> "list[Field]":
-        if not isinstance(self.value, list):
-            self.wrong("a list")
-        return [Field(self.file, f"{self.name}[{i}]", value) for i, value in enumerate(self.value)]
-
-    def text(self) -> str:
-        if not isinstance(self.value, str) or not self.value:
-            self.wrong("a text that is not empty")
-        return self.value
-
-    def choice(self, *allowed: str) -> str:
-        text = self.text()
-        if text not in allowed:
-            self.wrong(" or ".join(map(repr, allowed)))
-        return text
-
-    def count(self) -> int:
-        # True is an int to Python, and would read as one run, one step or one label.
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 0:
-            self.wrong("a whole number, zero or more")
-        return self.value
-
-    def number(self) -> float:
-        if not isinstance(self.value, int | float) or isinstance(self.value, bool):
-            self.wrong("a number")
-        # False for NaN too, and safe for an integer too large for a float.
-        if not abs(self.value) <= sys.float_info.max:
-            self.wrong("a finite number")
-        return float(self.value)
-
-    def positive(self) -> float:
-        number = self.number()
-        if number < 0:
-            self.wrong("a number, zero or more")
-        return number
-
-    def fraction(self) -> float:
-        number = self.number()
-        if not 0 <= number <= 1:
-            self.wrong("a fraction between 0 and 1 (not a percentage)")
-        return number
-
-    def optional(self, read: "Callable[[Field], T]") -> T | None:
-        """Null stays None; anything else must be what `read` reads, e.g. `field.optional(Field.count)`."""
-        return None if self.value is None else read(self)
-
+from meanteacher.report.fields import Field, RecordError
 
 SCHEMA = 1
 FILE_NAME = "record.json"
 FIT_FILES = ("fit.json", "plan.json")
 """One of them is in the folder of a fit, whose own runs are no experiment: they are reported with the fit."""
+
+TOP5 = "top-5 error"
+"""The metric of a claim that is not about the ordinary error."""
 
 Part = Literal["test", "validation"]
 """The images an error is measured on."""
@@ -167,6 +84,8 @@ class Claim:
     error: float
     spread: float | None
     where: str
+    metric: str = "error"
+    """"error" or "top-5 error"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +113,8 @@ class Record:
     alarms: tuple[Alarm, ...]
     claim: Claim | None = None
     """None where the paper reports nothing, as for a changed recipe."""
+    top5: Errors | None = None
+    """The top-5 errors on the test images after the last step; None where they were not measured."""
 
     @property
     def complete(self) -> bool:
@@ -298,6 +219,7 @@ def _record(field: Field) -> Record:
         vitals=tuple(_vital(vital) for vital in field["vitals"].elements()),
         alarms=tuple(alarm_of(alarm) for alarm in field["alarms"].elements()),
         claim=_claim(field["recipe"]["fields"]),
+        top5=last.optional(_top5),
     )
 
 
@@ -305,7 +227,13 @@ def _claim(fields: Field) -> Claim | None:
     if fields.mapping().get("claim") is None:
         return None
     claim = fields["claim"]
-    return Claim(claim["error"].positive(), claim["spread"].optional(Field.positive), claim["where"].text())
+    return Claim(
+        error=claim["error"].positive(),
+        spread=claim["spread"].optional(Field.positive),
+        where=claim["where"].text(),
+        # Left out where it is the ordinary error, as in records from before there was a choice.
+        metric=claim["metric"].choice("error", TOP5) if "metric" in claim.mapping() else "error",
+    )
 
 
 def data_of(field: Field) -> Data:
@@ -321,6 +249,13 @@ def data_of(field: Field) -> Data:
 
 def _last(field: Field) -> Mapping[str, Errors]:
     return {part: _errors(field["student"][part], field["teacher"][part]) for part in ("test", "validation")}
+
+
+def _top5(field: Field) -> Errors | None:
+    student, teacher = field["student"], field["teacher"]
+    if "test_top5" not in student.mapping():
+        return None
+    return _errors(student["test_top5"], teacher["test_top5"])
 
 
 def _point(field: Field) -> Point:

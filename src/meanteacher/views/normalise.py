@@ -1,13 +1,14 @@
 """Normalisation of images, fitted to the training images and the same for every role."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import InputError
+from meanteacher.core import Images, InputError, parts
 
 _VALUES = 1 << 24
 """Values converted to float at a time while fitting, so that a large set is never float as a whole."""
@@ -16,18 +17,9 @@ _VALUES = 1 << 24
 class Normaliser(Protocol):
     """The part of a recipe that builds the normalisation from the training images."""
 
-    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         """The module fitted to these images, or to those at `index` [N]."""
         ...
-
-
-def parts(images: Tensor, index: Tensor | None, size: int) -> Iterator[Tensor]:
-    """`size` images at a time, without a copy of all."""
-    if index is None:
-        yield from images.split(size)
-    else:
-        for part in index.split(size):
-            yield images[part]
 
 
 def to_float(images: Tensor) -> Tensor:
@@ -43,7 +35,7 @@ def to_float(images: Tensor) -> Tensor:
 class PerImage:
     """Each image to zero mean and unit variance over all its pixels and channels (SVHN, App. B.1.2)."""
 
-    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         return _PerImageModule()
 
 
@@ -69,7 +61,7 @@ class Scaled:
         if not self.low < self.high:
             raise InputError(f"Scaled needs a low below its high; got {self.low} and {self.high}.")
 
-    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         return _ScaledModule(self.low, self.high)
 
 
@@ -86,23 +78,23 @@ class _ScaledModule(nn.Module):
 class PerChannel:
     """Each channel, or each feature of a table, to zero mean and unit variance over the training data."""
 
-    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
+    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         # Sums of differences from one value of each channel are precise where the mean is large, and exactly zero
         # where nothing varies.
         origin = _by_channel(next(parts(images, index, 1)))[0, :, :1]
         total = torch.zeros(images.shape[1], dtype=torch.float64)
         squares = torch.zeros_like(total)
-        for chunk in parts(images, index, max(1, _VALUES // images[0].numel())):
+        for chunk in parts(images, index, max(1, _VALUES // math.prod(images.shape[1:]))):
             x = _by_channel(chunk) - origin
             total += x.sum((0, 2))
             squares += x.square().sum((0, 2))
-        count = (len(images) if index is None else len(index)) * images[0, 0].numel()
+        count = (len(images) if index is None else len(index)) * math.prod(images.shape[2:])
         offset = total / count
         deviation = (squares / count - offset.square()).clamp_min(0).sqrt()
         # A constant channel stays zero instead of being divided by zero.
         deviation[deviation == 0] = 1
         mean = origin[:, 0] + offset
-        shape = (1, -1, *[1] * (images.ndim - 2))
+        shape = (1, -1, *[1] * (len(images.shape) - 2))
         return _PerChannelModule(mean.float().view(shape), deviation.float().view(shape))
 
 
@@ -150,8 +142,8 @@ class Zca:
         if not self.epsilon >= 0:
             raise InputError(f"Zca adds an epsilon of at least 0 to the covariance; got {self.epsilon}.")
 
-    def fit(self, images: Tensor, index: Tensor | None = None) -> nn.Module:
-        n_values = images[0].numel()
+    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
+        n_values = math.prod(images.shape[1:])
         total = torch.zeros(n_values, dtype=torch.float64)
         products = torch.zeros(n_values, n_values, dtype=torch.float64)
         for chunk in parts(images, index, _CHUNK):

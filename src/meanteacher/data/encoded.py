@@ -1,0 +1,281 @@
+"""Images decoded when they are needed: the data set is a list of encoded images and their labels."""
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from meanteacher.core import Images, InputError
+from meanteacher.data.dataset import check_labels
+from meanteacher.seeding import generator
+
+AREA = (0.08, 1.0)
+"""The share of the image's area that a random crop covers, uniform."""
+ASPECT = (3 / 4, 4 / 3)
+"""Its width over its height, log-uniform."""
+TRIES = 10
+"""Boxes drawn for a crop. The first that fits into the image is taken."""
+
+Box = tuple[int, int, int, int]
+"""left, top, right, bottom in pixels of the whole image"""
+
+_FORMATS = ("JPEG", "PNG")
+# Pillow widens the filter where an image becomes smaller: each pixel is an average of what it covers.
+_FILTER = Image.Resampling.BILINEAR
+_SAMPLE = 4096
+_CHANNELS = 3
+
+
+class Files(Protocol):
+    """N encoded images: the files of a folder, or whatever else has bytes for each of them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """One per image, the same wherever the data set lies: "n01440764/n01440764_10026.JPEG"."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """In bytes."""
+        ...
+
+    def read(self, position: int) -> bytes:
+        """The encoded image. Called by several threads at once."""
+        ...
+
+    def where(self, position: int) -> str:
+        """Names the image in a message."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedDataset:
+    """N encoded images and their labels, `UNLABELLED` where a label is unknown.
+
+    Nothing is kept in memory but names and labels: an image is read and decoded by a thread each time it is needed,
+    and becomes RGB whatever its mode. Training sees random crops of it, drawn for each role, and evaluation its centre;
+    both are [3, `size`, `size`] as uint8. An orientation in EXIF data is ignored, as is usual on ImageNet.
+    """
+
+    files: Files
+    labels: Tensor
+    """[N], int64."""
+    class_names: tuple[str, ...]
+    resize: int = 256
+    """The shorter side of the image of which evaluation sees the centre."""
+    size: int = 224
+    """Height and width of what training and evaluation see."""
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """They decode. Their number changes no pixel."""
+
+    def __post_init__(self) -> None:
+        check_labels(self.labels, n_images=len(self.files.names), n_classes=len(self.class_names))
+        if not 1 <= self.size <= self.resize:
+            raise InputError(
+                f"size={self.size} and resize={self.resize}: evaluation resizes the shorter side to `resize` pixels "
+                "and shows a centre of `size`, which is at least 1 and not larger."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def images(self) -> Images:
+        """What evaluation sees: the shorter side resized to `resize`, then the centre."""
+        return _Centres(self)
+
+    def on(self, device: torch.device) -> "EncodedDataset":
+        """Itself: batches are decoded on the CPU and moved one by one."""
+        return self
+
+    def to_fit(self, index: Tensor | None) -> Tensor:
+        """The positions that a normalisation is fitted to: 4,096 of those at `index`, or of all.
+
+        Which ones depends on their number alone, not on the seed of a run.
+        """
+        positions = torch.arange(len(self)) if index is None else index
+        drawn = torch.randperm(len(positions), generator=generator(0, "normalise/sample"))[:_SAMPLE]
+        return positions[drawn.sort().values]
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of the names, the sizes in bytes and the labels. No image is read."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(repr(self.class_names).encode())
+        digest.update(self.labels.numpy().tobytes())
+        for name, size in zip(self.files.names, self.files.sizes, strict=True):
+            digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="decode")
+
+    def begin_crops(self, index: Tensor, draws: Mapping[str, torch.Generator]) -> Callable[[], dict[str, Tensor]]:
+        """Start decoding random crops of the images at `index`, each image once for all roles.
+
+        The crops of a role depend on its own generator alone.
+
+        Args:
+            index: [B], positions
+            draws: role -> where its crops are drawn from
+
+        Returns:
+            A function that waits for the crops: role -> [B, 3, size, size] as uint8.
+
+            It raises InputError, which names the file, if an image cannot be read or decoded.
+        """
+        uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
+        out = {role: self._empty(len(index)) for role in draws}
+        rows_of: dict[int, list[int]] = {}
+        for row, position in enumerate(index.tolist()):
+            rows_of.setdefault(position, []).append(row)
+
+        def decode(position: int, rows: list[int]) -> None:
+            whole = _Whole(self.files, position, self._training_reduction)
+            for role, pixels in out.items():
+                for row in rows:
+                    box = random_box(*whole.size, uniform[role][row])
+                    pixels[row] = _channels_first(whole.shown((self.size, self.size), box))
+
+        jobs = [self._pool.submit(decode, *image) for image in rows_of.items()]
+
+        def wait() -> dict[str, Tensor]:
+            for job in jobs:
+                job.result()
+            return {role: torch.from_numpy(pixels) for role, pixels in out.items()}
+
+        return wait
+
+    def centres(self, index: Tensor) -> Tensor:
+        """[B, 3, size, size] as uint8: what evaluation sees of the images at `index`.
+
+        Raises:
+            InputError: an image cannot be read or decoded; names the file.
+        """
+        out = self._empty(len(index))
+
+        def decode(row: int, position: int) -> None:
+            whole = _Whole(self.files, position, self._evaluation_reduction)
+            width, height = (side * self.resize // min(whole.size) for side in whole.size)
+            left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+            resized = whole.shown((width, height), (0, 0, *whole.size))
+            out[row] = _channels_first(resized.crop((left, top, left + self.size, top + self.size)))
+
+        for job in [self._pool.submit(decode, *image) for image in enumerate(index.tolist())]:
+            job.result()
+        return torch.from_numpy(out)
+
+    def _empty(self, n: int) -> NDArray[np.uint8]:
+        return np.empty((n, _CHANNELS, self.size, self.size), np.uint8)
+
+    def _training_reduction(self, width: int, height: int) -> float:
+        # The smallest crops must not become larger than they are in the file. The actual crop does not decide:
+        # the pixels of one role would depend on the crop of another.
+        return math.sqrt(AREA[0] * ASPECT[0] * width * height) / self.size
+
+    def _evaluation_reduction(self, width: int, height: int) -> float:
+        return min(width, height) / (2 * self.resize)
+
+
+class _Centres:
+    """The centres of all images, decoded when they are asked for."""
+
+    def __init__(self, dataset: EncodedDataset) -> None:
+        self.dataset = dataset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self), _CHANNELS, self.dataset.size, self.dataset.size)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Tensor | slice, /) -> Tensor:
+        return self.dataset.centres(torch.arange(len(self))[index])
+
+
+class _Whole:
+    """One image, decoded.
+
+    Args:
+        files: where it is
+        position: which it is
+        reduction: width, height -> by which factor the image may be smaller than its file: a JPEG decodes at a
+            half, a quarter or an eighth in a fraction of the time
+
+    Raises:
+        InputError: it cannot be read or decoded; names the file.
+    """
+
+    def __init__(self, files: Files, position: int, reduction: Callable[[int, int], float]) -> None:
+        try:
+            image = Image.open(BytesIO(files.read(position)), formats=_FORMATS)
+            self.size = width, height = image.size
+            factor = max(1.0, reduction(width, height))
+            drafted = image.draft(image.mode, (math.ceil(width / factor), math.ceil(height / factor)))
+            self._scale = drafted[1][2] / width if drafted else 1.0
+            self._image = image.convert("RGB")  # decodes
+        # A damaged file makes decoders fail in every way there is.
+        except Exception as error:
+            raise InputError(
+                f"{files.where(position)} cannot be decoded as a JPEG or PNG image ({error}). Replace it by an intact "
+                "copy, then resume the run."
+            ) from error
+
+    def shown(self, size: tuple[int, int], box: Box) -> Image.Image:
+        """The box at another width and height, each pixel an average of what it covers."""
+        left, top, right, bottom = (edge * self._scale for edge in box)
+        return self._image.resize(size, _FILTER, (left, top, right, bottom))
+
+
+def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
+    """The box of a random-resized crop (Szegedy et al., 2015; App. B.2.2 of the paper).
+
+    Its share of the area is uniform, its width over its height log-uniform, its place uniform among those inside the
+    image. Of several draws the first box that fits is taken. If none does, as in a very long image, it is the largest
+    box in the middle that keeps to the ratios.
+
+    Args:
+        width: of the image in pixels
+        height: of the image in pixels
+        draws: [tries, 4], uniform in [0, 1)
+    """
+    narrowest, widest = ASPECT
+    for area, shape, across, down in draws.tolist():
+        n_pixels = width * height * (AREA[0] + (AREA[1] - AREA[0]) * area)
+        ratio = narrowest * (widest / narrowest) ** shape
+        box_width, box_height = round(math.sqrt(n_pixels * ratio)), round(math.sqrt(n_pixels / ratio))
+        if 1 <= box_width <= width and 1 <= box_height <= height:
+            left, top = int(across * (width - box_width + 1)), int(down * (height - box_height + 1))
+            return left, top, left + box_width, top + box_height
+    box_width, box_height = min(width, round(height * widest)), min(height, round(width / narrowest))
+    left, top = (width - box_width) // 2, (height - box_height) // 2
+    return left, top, left + box_width, top + box_height
+
+
+def _uniform(n: int, draw: torch.Generator) -> NDArray[np.float64]:
+    """[n, tries, 4]: drawn before anything is decoded, so that neither threads nor images change what is drawn."""
+    values: NDArray[np.float64] = torch.rand(n, TRIES, 4, generator=draw, dtype=torch.float64).numpy()
+    return values
+
+
+def _channels_first(image: Image.Image) -> NDArray[np.uint8]:
+    return np.asarray(image).transpose(2, 0, 1)
