@@ -121,7 +121,9 @@ def _method(method: Any, scale: Scale) -> Any:
     if hasattr(method, "weight"):
         changed["weight"] = _in_time(method.weight, steps, of_steps)
     if isinstance(method, TemporalEnsembling):
-        changed["epoch_steps"] = max(1, round(_IMAGES * scale.images / (_BATCH - _LABELLED_ROWS)))
+        # As many unlabelled images as an epoch of the recipe has, at the twin's share of them.
+        n_images = method.epoch_steps * _BATCH * scale.images
+        changed["epoch_steps"] = max(1, round(n_images / (_BATCH - _LABELLED_ROWS)))
     return replace(method, **changed)
 
 
