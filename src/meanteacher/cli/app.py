@@ -1,6 +1,7 @@
 """The command line, assembled: every command is a function of the module that is named after it."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from meanteacher.cli.demo import demo, gallery
 from meanteacher.cli.fit import check, fit, report
 from meanteacher.cli.label import label
 from meanteacher.cli.predict import evaluate, export, predict
-from meanteacher.cli.reproduce import figure, table
+from meanteacher.cli.reproduce import reproduce
 from meanteacher.cli.run import list_recipes, run
 
 app = typer.Typer(
@@ -65,8 +66,24 @@ def _options(
 ) -> None: ...
 
 
-for _command in (demo, gallery, run, list_recipes, table, figure, fit, check, predict, evaluate, export, report, label):
-    app.command(_command.__name__.removesuffix("_recipes"), cls=Command)(_command)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit,
+    "check": check,
+    "predict": predict,
+    "evaluate": evaluate,
+    "export": export,
+    "report": report,
+    "label": label,
+    "demo": demo,
+    "gallery": gallery,
+    "list": list_recipes,
+    "run": run,
+    "table": reproduce,
+    "figure": reproduce,
+}
+"""In the order of the help: those for photos first."""
+for _name, _command in _COMMANDS.items():
+    app.command(_name, cls=Command)(_command)
 
 
 def main() -> None:

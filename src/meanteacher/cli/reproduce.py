@@ -15,130 +15,72 @@ from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
 if TYPE_CHECKING:
+    from meanteacher.reproduce import Reproduced
     from meanteacher.reproduce.runs import Run
 
 _SECONDS_PER_LINE = 60.0
 """At least, between two plain lines of progress."""
 
-CellOption = Annotated[
-    str, typer.Option(help="Only the cells with this in their name: svhn-500/mean-teacher, svhn-500, mean-teacher.")
-]
-SeedsOption = Annotated[
-    int | None, typer.Option(min=1, help="Number of runs per cell.", show_default="as many as the paper's")
-]
-ScaleOption = Annotated[
-    str,
-    typer.Option(
-        metavar="minutes=N",
-        help="Run scaled twins instead: a narrower network, fewer steps and images, about N minutes per run on one "
-        "core. Their errors are not the paper's.",
-    ),
-]
-PresetOption = Annotated[
-    Literal["paper", "as-coded"],
-    typer.Option(help="as-coded: the settings of the authors' scripts where they differ from the paper's text."),
-]
-OutOption = Annotated[Path, typer.Option(help="Folder of all runs, and of the written table or figure.")]
-JobsOption = Annotated[int, typer.Option(min=1, help="Runs at the same time; they share the processor's cores.")]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be run and about how long it takes here; run nothing.")
-]
-CommandsOption = Annotated[
-    bool, typer.Option("--print-commands", help="Print one command per missing run, for any scheduler; run nothing.")
-]
-ShowOption = Annotated[bool, typer.Option("--show", help="Write what there is; run nothing.")]
-SlurmOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY=VALUE,...",
-        help="Submit the missing runs as one SLURM array through submitit, with these parameters of its executor, "
-        "e.g. slurm_partition=gpu,timeout_min=600,gpus_per_node=1.",
-    ),
-]
 
-
-def table(
-    name: Annotated[str, typer.Argument(help="1 to 5, as the paper numbers them.")],
-    cell: CellOption = "",
-    seeds: SeedsOption = None,
-    scale: ScaleOption = "",
-    preset: PresetOption = "paper",
-    jobs: JobsOption = 1,
-    dry_run: DryRunOption = False,
-    print_commands: CommandsOption = False,
-    show: ShowOption = False,
-    slurm: SlurmOption = None,
-    out: OutOption = Path("runs"),
+def reproduce(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="As the paper numbers it: table 1 to 5, figure 3 or 4a to 4f.")],
+    cell: Annotated[
+        str,
+        typer.Option(help="Only the cells with this in their name: svhn-500/mean-teacher, svhn-500, mean-teacher."),
+    ] = "",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of runs per cell.", show_default="as many as the paper's")
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="minutes=N",
+            help="Run scaled twins instead: a narrower network, fewer steps and images, about N minutes per run on one "
+            "core. Their errors are not the paper's.",
+        ),
+    ] = "",
+    preset: Annotated[
+        Literal["paper", "as-coded"],
+        typer.Option(help="as-coded: the settings of the authors' scripts where they differ from the paper's text."),
+    ] = "paper",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; they share the processor's cores.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be run and about how long it takes here; run nothing.")
+    ] = False,
+    print_commands: Annotated[
+        bool,
+        typer.Option("--print-commands", help="Print one command per missing run, for any scheduler; run nothing."),
+    ] = False,
+    show: Annotated[bool, typer.Option("--show", help="Write what there is; run nothing.")] = False,
+    slurm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Submit the missing runs as one SLURM array through submitit, with these parameters of its executor, "
+            "e.g. slurm_partition=gpu,timeout_min=600,gpus_per_node=1.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs, and of the written table or figure.")] = Path("runs"),
     device: DeviceOption = "auto",
     data: DataOption = None,
 ) -> None:
-    """Reproduce a table of the paper: run what is missing, and set it beside the paper's numbers.
+    """Reproduce a table or figure of the paper: run what is missing, and set it beside the paper's numbers.
 
     Runs that are complete are not run again, interrupted ones are resumed, and runs that another process has taken are
-    waited for. Ctrl-C saves all runs; the same command continues. Writes OUT/table-N.md and .html.
+    waited for. Ctrl-C saves all runs; the same command continues. A table is written to OUT/table-N.md and .html, a
+    figure to OUT/figure-N.svg and .png.
     """
-    _reproduce("table", name, cell, seeds, scale, preset, jobs, dry_run, print_commands, show, slurm, out, device, data)
-
-
-def figure(
-    name: Annotated[str, typer.Argument(help="3, or 4a to 4f, as the paper numbers them.")],
-    cell: CellOption = "",
-    seeds: SeedsOption = None,
-    scale: ScaleOption = "",
-    preset: PresetOption = "paper",
-    jobs: JobsOption = 1,
-    dry_run: DryRunOption = False,
-    print_commands: CommandsOption = False,
-    show: ShowOption = False,
-    slurm: SlurmOption = None,
-    out: OutOption = Path("runs"),
-    device: DeviceOption = "auto",
-    data: DataOption = None,
-) -> None:
-    """Reproduce a figure of the paper: run what is missing, and draw it in the paper's layout.
-
-    Runs that are complete are not run again, interrupted ones are resumed, and runs that another process has taken are
-    waited for. Ctrl-C saves all runs; the same command continues. Writes OUT/figure-N.svg and .png.
-    """
-    _reproduce(
-        "figure", name, cell, seeds, scale, preset, jobs, dry_run, print_commands, show, slurm, out, device, data
-    )
-
-
-def _reproduce(
-    kind: Literal["table", "figure"],
-    name: str,
-    cell: str,
-    seeds: int | None,
-    scale: str,
-    preset: Literal["paper", "as-coded"],
-    jobs: int,
-    dry_run: bool,
-    print_commands: bool,
-    show: bool,
-    slurm: str | None,
-    out: Path,
-    device: str,
-    data: Path | None,
-) -> None:
-    from meanteacher import reproduce
-    from meanteacher.reproduce import place, runs, workers
+    from meanteacher.reproduce import figure, place, runs, table, workers
 
     console = Console()
-    chosen = [
-        flag
-        for flag, on in (
-            ("--dry-run", dry_run),
-            ("--print-commands", print_commands),
-            ("--show", show),
-            ("--slurm", slurm is not None),
-        )
-        if on
-    ]
+    modes = {"--dry-run": dry_run, "--print-commands": print_commands, "--show": show, "--slurm": slurm is not None}
+    chosen = [flag for flag, given in modes.items() if given]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; give one of them.")
+    is_table = context.info_name == "table"
     minutes = parse_scale(scale)
-    found = runs.find_table(name) if kind == "table" else runs.find_figure(name)
+    found = runs.find_table(name) if is_table else runs.find_figure(name)
     wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, scale=minutes, preset=preset, out=out)
     options = place.command_options(data, device)
     if dry_run:
@@ -153,7 +95,7 @@ def _reproduce(
         say(console, f"Submitted {count(len(ids), 'run')}{': ' if ids else ''}{', '.join(ids)}. Then: add --show.")
     else:
         with graceful_stop(console) as should_stop, _Progress(console, wanted) as progress:
-            result = getattr(reproduce, kind)(
+            result = (table if is_table else figure)(
                 name,
                 cell=cell,
                 seeds=seeds,
@@ -167,15 +109,19 @@ def _reproduce(
                 follower=progress,
                 should_stop=should_stop,
             )
-        console.print()
-        for line in result.text.splitlines():
-            say(console, line)
-        for problem in result.problems:
-            say(console, ("Failed: ", "bold red"), problem)
-        for path in result.files:
-            say(console, f"Written: {path}")
-        if result.problems:
-            raise typer.Exit(1)
+        _say_result(console, result)
+
+
+def _say_result(console: Console, result: "Reproduced") -> None:
+    console.print()
+    for line in result.text.splitlines():
+        say(console, line)
+    for problem in result.problems:
+        say(console, ("Failed: ", "bold red"), problem)
+    for path in result.files:
+        say(console, f"Written: {path}")
+    if result.problems:
+        raise typer.Exit(1)
 
 
 def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> None:

@@ -15,7 +15,7 @@ from meanteacher.report.paper_figure import as_files, draw_curves, draw_settings
 from meanteacher.report.paper_table import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
 from meanteacher.report.records import Part, Record
 from meanteacher.reproduce.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
-from meanteacher.reproduce.workers import Follower, Workers
+from meanteacher.reproduce.workers import Follower, Silent, Workers
 
 _COMPARED = ("Supervised-only", "Pi model", "Temporal Ensembling (Laine & Aila 2017)", "Mean Teacher")
 """The systems whose orderings are judged."""
@@ -168,7 +168,7 @@ def _train(
         runs=runs,
         jobs=jobs,
         options=command_options(data, device),
-        follower=follower or Follower(),
+        follower=follower or Silent(),
         should_stop=should_stop,
     )
     workers.run_all()
