@@ -102,7 +102,7 @@ def test_miyato_et_al(recipe: Recipe):
     assert (method.weight(0), method.weight(steps), method.entropy_weight) == (1.0, 1.0, 1.0)
     assert (method.decay(10**6), method.buffers) == (0.0, "copy")
     assert _augments(recipe) == ([] if _is_svhn(recipe) else [Flip()]) + [Translate(2)]
-    assert recipe.normalise == (Scaled(low=-0.5, high=0.5) if _is_svhn(recipe) else Zca(contrast=False, epsilon=0.0))
+    assert recipe.normalise == (Scaled(limit=0.5) if _is_svhn(recipe) else Zca(contrast=False, epsilon=0.0))
 
 
 @pytest.mark.parametrize("recipe", _of("gan"), ids=lambda recipe: recipe.name)
@@ -121,4 +121,4 @@ def test_salimans_et_al(recipe: Recipe):
     assert (method.decay(10**6), method.buffers) == (0.9999, "average")
     assert dataclasses.asdict(method.generator) == {"n_noise": 100, "width": 1.0}  # type: ignore[call-overload]
     assert _augments(recipe) == []
-    assert recipe.normalise == Scaled(low=-1.0, high=1.0)
+    assert recipe.normalise == Scaled(limit=1.0)

@@ -115,7 +115,8 @@ def list_recipes(
         table.add_column(heading, justify="right")
     for recipe in chosen:
         claim = recipe.claim
-        error = f"{claim.error:.2f} ± {claim.spread:.2f}" if claim and claim.spread is not None else ""
+        spread = f" ± {claim.spread:.2f}" if claim and claim.spread is not None else ""
+        error = f"{claim.error:.2f}{spread}" if claim else ""
         labels = "all" if recipe.data.n_labelled is None else str(recipe.data.n_labelled)
         table.add_row(recipe.name, labels, str(recipe.steps), error)
     Console().print(table)
