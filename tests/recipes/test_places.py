@@ -120,3 +120,10 @@ def test_labels_of_a_figure_are_unique_and_the_evaluation_setting_is_one_of_them
     else:
         assert not figure.bold
     assert FIGURES[figure.name] is figure
+
+
+def test_the_page_on_paper_and_code_names_recipes_that_exist():
+    page = (Path(__file__).parents[2] / "docs" / "paper-and-code.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:table|figure)\d\w?/[\w.-]+(?:/[\w-]+)*", page))
+    assert named
+    assert named <= set(RECIPES)
