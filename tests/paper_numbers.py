@@ -456,6 +456,11 @@ def admitted(cell: Cell) -> list[str]:
     return words
 
 
+def at_full_size() -> Iterator[Number]:
+    yield Number("the scale", lambda r: r.scale, None, "ours: it is the paper's own size")
+    yield Number("costs in the curve", lambda r: r.evaluate_costs, False, "ours: only figure 3 has them")
+
+
 def said(expected: Sequence[str]) -> Number:
     return Number(
         "what is admitted",
@@ -469,6 +474,7 @@ def said(expected: Sequence[str]) -> Number:
 
 def _said(cell: Cell) -> Iterator[Number]:
     yield said(admitted(cell))
+    yield from at_full_size()
     if cell.mixed:
         yield Number(
             "the effect of batches without a label",

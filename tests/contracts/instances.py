@@ -77,7 +77,7 @@ def shown_shape(view: Augment, shape: tuple[int, ...]) -> tuple[int, ...]:
 NORMALISERS: dict[str, Normaliser] = {
     "per-channel": PerChannel(),
     "per-image": PerImage(),
-    "scaled": Scaled(low=-1.0, high=1.0),
+    "scaled": Scaled(limit=1.0),
     "zca": Zca(contrast=False, epsilon=1e-3),
     "zca-contrast": Zca(contrast=True, epsilon=0.1),
 }

@@ -13,7 +13,19 @@ from torch import Tensor
 
 from meanteacher import views
 from meanteacher.core import InputError
-from meanteacher.views import Chain, Crop, Cutout, Jitter, Noise, Normaliser, RandAugment, Rotate, Translate, Zca
+from meanteacher.views import (
+    Chain,
+    Crop,
+    Cutout,
+    Jitter,
+    Noise,
+    Normaliser,
+    RandAugment,
+    Rotate,
+    Scaled,
+    Translate,
+    Zca,
+)
 
 every_view = pytest.mark.parametrize("name", ALL_VIEWS)
 every_drawing_view = pytest.mark.parametrize("name", VIEWS)
@@ -199,6 +211,7 @@ REFUSED: list[tuple[Any, dict[str, object], list[str]]] = [
     (RandAugment, {"operations": ()}, ["operations", ", ".join(RandAugment().operations)]),
     (RandAugment, {"operations": ("brightness", "melt")}, ["'melt'", ", ".join(RandAugment().operations)]),
     *((Rotate, {"degrees": value}, ["degrees", "0 to 180"]) for value in [-1.0, 181.0, math.nan]),
+    *((Scaled, {"limit": value}, ["limit"]) for value in [0.0, -1.0, math.nan]),
     (Translate, {"pixels": -1}, ["pixels"]),
     *((Zca, {"contrast": True, "epsilon": value}, ["epsilon"]) for value in [-0.1, math.nan]),
 ]

@@ -16,14 +16,12 @@ from meanteacher.data.svhn import Svhn
 from meanteacher.experiment import Recipe
 from meanteacher.experiment.describe import describe
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.recipes import RECIPES, quoted, table4
+from meanteacher.recipes import RECIPES, quoted
 from meanteacher.views import PerChannel, PerImage
 from paper_numbers import CELLS, AnyCell, Cell, problems
-from resnet_numbers import IMAGENET, RESNETS
-from support import MadeUp
+from resnet_numbers import RESNETS
 
-EVERY: dict[str, AnyCell] = {**CELLS, **RESNETS, **IMAGENET}
-PAPER = RECIPES | {cell.name: table4.imagenet(MadeUp(), as_coded=cell.as_coded) for cell in IMAGENET.values()}
+EVERY: dict[str, AnyCell] = {**CELLS, **RESNETS}
 every_cell = pytest.mark.parametrize("cell", EVERY.values(), ids=EVERY)
 OF_CONSISTENCY = {name: cell for name, cell in CELLS.items() if not cell.supervised}
 
@@ -35,7 +33,7 @@ def test_every_cell_has_its_recipe_and_no_recipe_of_the_tables_is_without_a_cell
 
 @every_cell
 def test_every_hyperparameter_is_the_papers(cell: AnyCell):
-    assert problems(PAPER[cell.name], cell) == []
+    assert problems(RECIPES[cell.name], cell) == []
 
 
 @every_cell
@@ -116,7 +114,7 @@ def _described(value: object, path: Path = ()) -> Iterator[Path]:
 
 @every_cell
 def test_no_single_field_can_be_changed_unnoticed(cell: AnyCell):
-    recipe = PAPER[cell.name]
+    recipe = RECIPES[cell.name]
     leaves = {path: value for path, value in _everything(recipe) if _children(value) is None}
     assert set(_described(describe(recipe))) <= set(leaves)
     unheld = []
@@ -141,7 +139,7 @@ def _of_another_kind(value: Any) -> object:
 @every_cell
 def test_no_part_can_be_of_another_kind_or_missing_unnoticed(cell: AnyCell):
     """Costs, normalisers and sources have few fields or none: what they are is held, too."""
-    recipe = PAPER[cell.name]
+    recipe = RECIPES[cell.name]
     wrong: list[Recipe] = [
         dataclasses.replace(recipe, normalise=PerImage() if isinstance(recipe.normalise, PerChannel) else PerChannel()),
         _replaced(recipe, ("data", "source"), Cifar10() if isinstance(recipe.data.source, Svhn) else Svhn()),
@@ -173,7 +171,7 @@ def test_no_part_can_be_of_another_kind_or_missing_unnoticed(cell: AnyCell):
 def test_no_recipe_passes_for_another_cell(cell: AnyCell):
     """Claims of neighbouring cells are easily swapped."""
     numbers = list(cell.numbers())
-    renamed = [dataclasses.replace(other, name=cell.name) for other in PAPER.values() if other.name != cell.name]
+    renamed = [dataclasses.replace(other, name=cell.name) for other in RECIPES.values() if other.name != cell.name]
     assert not any(all(number.holds(other) for number in numbers) for other in renamed)
 
 

@@ -14,14 +14,15 @@ from meanteacher.experiment.describe import describe, differences, fingerprint
 from meanteacher.recipes import RECIPES, find
 from support import recipe
 
+FINGERPRINTS = {name: fingerprint(recipe) for name, recipe in RECIPES.items()}
+
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_has_a_stable_description_and_a_fingerprint_of_its_own(name: str):
     described = json.dumps(describe(RECIPES[name]))
     assert " at 0x" not in described
-    assert re.fullmatch("[0-9a-f]{16}", fingerprint(RECIPES[name]))
-    same = [other for other in RECIPES if fingerprint(RECIPES[other]) == fingerprint(RECIPES[name])]
-    assert same == [name]
+    assert re.fullmatch("[0-9a-f]{16}", FINGERPRINTS[name])
+    assert [other for other in RECIPES if FINGERPRINTS[other] == FINGERPRINTS[name]] == [name]
 
 
 def test_fingerprint_changes_with_what_is_computed_and_not_with_what_is_said():

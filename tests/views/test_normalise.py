@@ -23,15 +23,15 @@ def test_bytes_become_zero_to_one_and_floats_stay() -> None:
 # --- scaled ---------------------------------------------------------------------------------------------
 
 
-def test_scaled_spreads_bytes_from_low_to_high() -> None:
+def test_scaled_spreads_bytes_evenly_around_zero() -> None:
     images = torch.tensor([[0, 51, 255]], dtype=torch.uint8)
-    torch.testing.assert_close(Scaled(low=-0.5, high=0.5).fit(images)(images), torch.tensor([[-0.5, -0.3, 0.5]]))
-    torch.testing.assert_close(Scaled(low=-1.0, high=1.0).fit(images)(images), torch.tensor([[-1.0, -0.6, 1.0]]))
+    torch.testing.assert_close(Scaled(limit=0.5).fit(images)(images), torch.tensor([[-0.5, -0.3, 0.5]]))
+    torch.testing.assert_close(Scaled(limit=1.0).fit(images)(images), torch.tensor([[-1.0, -0.6, 1.0]]))
 
 
 def test_scaled_refuses_a_range_that_is_none() -> None:
-    with pytest.raises(InputError, match="low below its high"):
-        Scaled(low=1.0, high=1.0)
+    with pytest.raises(InputError, match="a limit above 0"):
+        Scaled(limit=0.0)
 
 
 # --- per image ------------------------------------------------------------------------------------------

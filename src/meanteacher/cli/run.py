@@ -158,8 +158,9 @@ def list_recipes(
         table.add_column(heading, justify="right")
     for recipe in chosen:
         claim = recipe.claim
-        error = f"{claim.error:.2f} ± {claim.spread:.2f}" if claim and claim.spread is not None else ""
-        error += " (top-5)" if error and claim and claim.metric == "top-5 error" else ""
+        spread = f" ± {claim.spread:.2f}" if claim and claim.spread is not None else ""
+        top = " (top-5)" if claim and claim.metric == "top-5 error" else ""
+        error = f"{claim.error:.2f}{spread}{top}" if claim else ""
         labels = "all" if recipe.data.n_labelled is None else str(recipe.data.n_labelled)
         table.add_row(recipe.name, labels, str(recipe.steps), error)
     Console().print(table)

@@ -178,7 +178,7 @@ def _vat(task: str, n_labelled: int) -> Recipe:
         method=VatEntMin(
             decay=Constant(0.0), buffers="copy", weight=Constant(1.0), epsilon=_VAT_EPSILON[task], entropy_weight=1.0
         ),
-        normalise=Scaled(low=-0.5, high=0.5) if task == "svhn" else Zca(contrast=False, epsilon=0.0),
+        normalise=Scaled(limit=0.5) if task == "svhn" else Zca(contrast=False, epsilon=0.0),
         view=_augmented(task),
         batch=Fixed(size=32 + 128, labelled=32, unlabelled_pool="all"),
         optim=AdamSpec(
@@ -221,7 +221,7 @@ def _gan(task: str, n_labelled: int) -> Recipe:
         method=ImprovedGan(
             decay=Constant(0.9999), buffers="average", weight=Constant(1.0), generator=ImageGeneratorSpec()
         ),
-        normalise=Scaled(low=-1.0, high=1.0),
+        normalise=Scaled(limit=1.0),
         view=Chain(),
         batch=Fixed(size=200, labelled=100, unlabelled_pool="all"),
         optim=AdamSpec(

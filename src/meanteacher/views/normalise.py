@@ -49,29 +49,29 @@ class _PerImageModule(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """Bytes spread evenly from `low` to `high`; no statistics of the images.
+    """Bytes spread evenly from -`limit` to `limit`; no statistics of the images.
 
-    Miyato et al. (2017) use -0.5 to 0.5 and Salimans et al. (2016) -1 to 1. Floating point in [0, 1] is taken the same.
+    The limit is 0.5 with Miyato et al. (2017) and 1 with Salimans et al. (2016). Floating point is taken to lie in
+    [0, 1].
     """
 
-    low: float
-    high: float
+    limit: float
 
     def __post_init__(self) -> None:
-        if not self.low < self.high:
-            raise InputError(f"Scaled needs a low below its high; got {self.low} and {self.high}.")
+        if not self.limit > 0:
+            raise InputError(f"Scaled spreads the values up to a limit above 0; got {self.limit}.")
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
-        return _ScaledModule(self.low, self.high)
+        return _ScaledModule(self.limit)
 
 
 class _ScaledModule(nn.Module):
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, limit: float) -> None:
         super().__init__()
-        self.low, self.high = low, high
+        self.limit = limit
 
     def forward(self, images: Tensor) -> Tensor:
-        return to_float(images) * (self.high - self.low) + self.low
+        return (to_float(images) - 0.5) * (2 * self.limit)
 
 
 @dataclass(frozen=True)
