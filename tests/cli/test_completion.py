@@ -28,7 +28,7 @@ def completed(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "proposed"),
     [
-        ("meanteacher r", ["run", "report"]),
+        ("meanteacher r", ["report", "run"]),
         ("meanteacher fit --mi", ["--minutes"]),
         ("meanteacher run digits/m", ["digits/mean-teacher"]),
         ("meanteacher run x --compile ", ["auto", "yes", "no"]),

@@ -76,6 +76,8 @@ def test_number_fits_numbers_and_schedules_and_nothing_else():
         elif place.declared is float or float in get_args(place.declared):
             changed = override(find(place.recipe), setting)
             assert (_at(changed, place.path), type(_at(changed, place.path))) == (0.625, float), place
+        elif str in get_args(place.declared):
+            assert _at(override(find(place.recipe), setting), place.path) == "0.625", place  # the name of a file
         else:
             sentence = _refusal(place.recipe, setting)
             assert f"{place.path} is " in sentence or "is one of" in sentence, place
@@ -86,7 +88,7 @@ def test_whole_number_stays_whole_where_the_field_is():
     for place in PLACES:
         if place.declared is int:
             assert type(_at(override(find(place.recipe), f"{place.path}={place.value}.0"), place.path)) is int, place
-        if place.declared is float and not place.path.endswith("threshold"):  # which is less than 1
+        if place.declared is float and not place.path.endswith(("threshold", "hue")):  # which are less than 1
             assert type(_at(override(find(place.recipe), f"{place.path}=1"), place.path)) is float, place
 
 

@@ -102,8 +102,8 @@ def run(
     from meanteacher import api, experiment
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
+    from meanteacher.experiment.scaled import scaled
     from meanteacher.formats import percent
-    from meanteacher.recipes.scaled import scaled
 
     console = Console()
     chosen = api.load_recipe(recipe)

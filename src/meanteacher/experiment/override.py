@@ -193,7 +193,8 @@ def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...
         kind = _KINDS.get(options[0], "made of several parts")
         here = f", here {type(value).__name__}" if options[0] in _KINDS else ""
         raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
-    for option in options:
+    # None first: the word "none" would be a text, too.
+    for option in sorted(options, key=lambda option: option is not NoneType):
         fitting = _converted(type(value) if option is Any else option, wanted.value, wanted.text)
         if fitting is not _NOTHING:
             return fitting

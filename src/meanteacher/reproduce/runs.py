@@ -16,11 +16,11 @@ from meanteacher.core import InputError
 from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
+from meanteacher.experiment.scaled import scaled
 from meanteacher.files import HeldError, locked
 from meanteacher.recipes import RECIPES
 from meanteacher.recipes.paper import AS_CODED
 from meanteacher.recipes.places import FIGURES, TABLES, Figure, Table
-from meanteacher.recipes.scaled import scaled
 
 Preset = Literal["paper", "as-coded"]
 State = Literal["complete", "running", "started", "missing"]
