@@ -31,8 +31,14 @@ class Follower(Protocol):
         """A run has ended; `problem` is empty where it is complete."""
 
 
-class Silent(Follower):
-    """Shows nothing."""
+class Silent:
+    """Follows without a word."""
+
+    def on_progress(self, share: float, running: Sequence[Run]) -> None:
+        pass
+
+    def on_end(self, run: Run, problem: str) -> None:
+        pass
 
 
 @dataclass(slots=True, eq=False)
