@@ -70,14 +70,14 @@ def test_there_is_enough_to_set():
 
 def test_number_fits_numbers_and_schedules_and_nothing_else():
     for place in PLACES:
-        setting = f"{place.path}=0.625"
+        setting = f"{place.path}=0.375"
         if place.declared == Schedule:
-            assert _at(override(find(place.recipe), setting), place.path) == Constant(0.625), place
+            assert _at(override(find(place.recipe), setting), place.path) == Constant(0.375), place
         elif place.declared is float or float in get_args(place.declared):
             changed = override(find(place.recipe), setting)
-            assert (_at(changed, place.path), type(_at(changed, place.path))) == (0.625, float), place
+            assert (_at(changed, place.path), type(_at(changed, place.path))) == (0.375, float), place
         elif place.declared == str | None:
-            assert _at(override(find(place.recipe), setting), place.path) == "0.625", place  # the name of a file
+            assert _at(override(find(place.recipe), setting), place.path) == "0.375", place  # the name of a file
         else:
             sentence = _refusal(place.recipe, setting)
             assert f"{place.path} is " in sentence or "is one of" in sentence, place
