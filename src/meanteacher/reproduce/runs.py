@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ class Run:
 
     name: str
     """Of the recipe, as `meanteacher run` takes it."""
-    recipe: Recipe
+    recipe: Recipe = field(hash=False)  # its views are a mapping, which has no hash
     seed: int
     out: Path
     """The folder of all runs."""
