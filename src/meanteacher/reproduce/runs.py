@@ -27,7 +27,7 @@ State = Literal["complete", "running", "started", "missing"]
 _TAIL_BYTES = 4096
 """Of metrics.jsonl: more than its last line."""
 _TRIAL_SECONDS, _TRIAL_STEPS, _TRIAL_ROWS = 10.0, 3, 128
-"""For measuring a step: at most so long, so many, on so many rows."""
+"""For measuring a step: at most so long, so many, on so many rows of 32x32 pixels."""
 
 
 @dataclass(frozen=True)
@@ -191,21 +191,21 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
     from meanteacher.views import PerChannel
 
     batch, method = recipe.batch, recipe.method
-    part = max(1, batch.size // _TRIAL_ROWS)
+    side = getattr(recipe.data.source, "size", 32)
+    part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
     if isinstance(batch, Fixed):
         batch = replace(batch, size=batch.size // part, labelled=max(1, batch.labelled // part))
-    share = getattr(method, "labelled_share", None)
-    n_classes, side = getattr(recipe.data.source, "image_kind", (10, 32))
-    n = 1000
+    if getattr(method, "labelled_share", None) is not None:
+        method = replace(method, labelled_share=None)  # of the real data; no step takes longer by it
+    n, n_classes = 1000, 10
     labels = torch.arange(n) % n_classes
     images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data = Dataset(images, labels, tuple(map(str, range(n_classes))))
-    n_labelled = n // 2 if share is None else round(share * n)
     split = make_split(
-        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n_labelled, seed=0
+        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
     )
     assert isinstance(batch, Fixed | Mixed)
-    trial = replace(recipe, batch=batch, normalise=PerChannel(), steps=max(recipe.steps, 2000))
+    trial = replace(recipe, batch=batch, method=method, normalise=PerChannel(), steps=max(recipe.steps, 2000))
     times = step_seconds(
         trial,
         data=TrainTest(data, data),
