@@ -168,7 +168,12 @@ def runs_of(
         scale: minutes of the scaled twins, which are then run instead
         preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's
         out: the folder of all runs
+
+    Raises:
+        InputError: there is no such number of seeds, or a recipe has no twin.
     """
+    if seeds is not None and seeds < 1:
+        raise InputError(f"seeds is at least 1, got {seeds}.")
     by_recipe: list[list[Run]] = []
     for paper_name in names:
         coded = f"{paper_name}/{AS_CODED}"
