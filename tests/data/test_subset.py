@@ -1,5 +1,6 @@
 """A subset of a source is the same for every run, and a smaller one is a part of a larger one."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_every_load_draws_the_same_images(tmp_path: Path):
 
 def test_smaller_share_is_a_part_of_a_larger_one(tmp_path: Path):
     parts = [set(_numbers(_load(tmp_path, share).train)) for share in (0.1, 0.2, 0.55, 1.0)]
-    for smaller, larger in zip(parts, parts[1:], strict=False):
+    for smaller, larger in pairwise(parts):
         assert smaller < larger
 
 

@@ -67,10 +67,16 @@ class Run:
         """What there is of it.
 
         Raises:
-            InputError: its folder holds a run of another version of the recipe.
+            InputError: its folder holds a run of another version of the recipe, or a damaged record.
         """
         if self.record.exists():
-            self._check_same(json.loads(self.record.read_text(encoding="utf-8")).get("recipe", {}).get("fingerprint"))
+            try:
+                recorded = json.loads(self.record.read_text(encoding="utf-8"))["recipe"]["fingerprint"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{self.record} is damaged ({error!r}). Move the folder away to run it again."
+                ) from error
+            self._check_same(recorded)
             return "complete"
         if not (self.folder / "run.json").exists():
             return "running" if self._held() else "missing"
@@ -220,4 +226,4 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
         device=device,
     )
     # The first one also allocates.
-    return part * fmean(times[1:] or times)
+    return recipe.batch.size / batch.size * fmean(times[1:] or times)
