@@ -5,6 +5,7 @@ So the systems of a table stay comparable: every run has the same steps and imag
 paper's.
 """
 
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -67,8 +68,8 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
             f"{recipe.name} {kind}: only the paper's recipes on the 13-layer ConvNet can be scaled. Change single "
             "fields of others with --set."
         )
-    if not minutes >= 1:
-        raise InputError(f"A scaled run takes at least 1 minute, got {minutes:g}.")
+    if not 1 <= minutes < math.inf:
+        raise InputError(f"A scaled run takes a number of minutes of at least 1, got {minutes:g}.")
     width, steps = _size(minutes)
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.
