@@ -62,8 +62,10 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     Raises:
         InputError: the recipe has no twin.
     """
-    if recipe.scale is not None or not isinstance(recipe.model, Conv13Spec):
-        kind = "is scaled already" if recipe.scale else f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
+    if recipe.scale is not None or not isinstance(recipe.model, Conv13Spec) or recipe.model.width != 1:
+        kind = f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
+        if isinstance(recipe.model, Conv13Spec):
+            kind = "is scaled already" if recipe.scale else f"trains {recipe.model.width:g} of its width"
         raise InputError(
             f"{recipe.name} {kind}: only the paper's recipes on the 13-layer ConvNet can be scaled. Change single "
             "fields of others with --set."
