@@ -1,7 +1,7 @@
 """A table of the paper beside our own runs, cell by cell: for a terminal, in Markdown and as a page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
 from meanteacher.formats import duration, percentage
@@ -20,6 +20,8 @@ class Cell:
     column: str
     paper: tuple[float, float | None] | None
     """Error and standard deviation in per cent; None where the paper prints none."""
+    metric: str = "error"
+    """"error" or "top-5 error": what the paper's number is, and ours."""
     quoted: str = ""
     """Why there is no recipe, where the paper quotes the number."""
     recipe: str = ""
@@ -29,7 +31,13 @@ class Cell:
 
     @property
     def ours(self) -> Spread | None:
-        return spread([run.error("test") for run in self.runs])
+        return spread([self.error(run) for run in self.runs])
+
+    def error(self, run: Record) -> float | None:
+        """Of a run, by the metric of the cell."""
+        if self.metric == "error":
+            return run.error("test")
+        return None if run.top5 is None else run.top5.shipped
 
     @property
     def n_images(self) -> int:
@@ -45,7 +53,6 @@ class PaperTable:
     scale: str = ""
     """How much smaller the runs are than the paper's, in words; empty for full size."""
     unfinished: int = 0
-    notes: list[str] = field(default_factory=list)
 
     def header(self) -> tuple[str, ...]:
         # A scaled number never stands in a column of the paper's, and is not subtracted from one.

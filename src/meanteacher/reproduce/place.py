@@ -207,6 +207,7 @@ def _table(
                         system=system,
                         column=column,
                         paper=None if claim is None else (claim.error, claim.spread),
+                        metric="error" if claim is None else claim.metric,
                         recipe=entry,
                         deviations=its[0].recipe.deviations,
                         runs=[records[run] for run in its if run in records],
