@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meanteacher.core import InputError, check_choice
-from meanteacher.experiment import Recipe
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES
 from meanteacher.recipes.places import Quoted, Table
@@ -143,7 +142,7 @@ def figure(
     }
     panels = {panel: curves for panel, curves in panels.items() if curves}
     title = f"Figure {name} of the paper: {place.title}"
-    caption = _scale_caption(runs[0].recipe)
+    caption = _scale_caption(runs)
     if place.kind == "curves":
         drawn = draw_curves(panels, title, caption)
     else:
@@ -213,11 +212,13 @@ def _table(
                         runs=[records[run] for run in its if run in records],
                     )
                 )
+    shown = {cell.recipe for cell in cells}
+    its_runs = [run for run in runs if _paper_name(run.name) in shown]
     return PaperTable(
         title=f"Table {part.name}. {part.title}",
         cells=cells,
-        scale=_scale_caption(runs[0].recipe),
-        unfinished=len(runs) - len(records),
+        scale=_scale_caption(its_runs),
+        unfinished=sum(run not in records for run in its_runs),
     )
 
 
@@ -225,8 +226,9 @@ def _paper_name(name: str) -> str:
     return name.removesuffix("/as-coded")
 
 
-def _scale_caption(recipe: Recipe) -> str:
-    return "" if recipe.scale is None else recipe.scale.caption()
+def _scale_caption(runs: Sequence[Run]) -> str:
+    scales = list(dict.fromkeys(run.recipe.scale for run in runs if run.recipe.scale is not None))
+    return scales[0].caption(*scales[1:]) if scales else ""
 
 
 def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
