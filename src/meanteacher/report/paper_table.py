@@ -141,12 +141,15 @@ class Ordering:
     """Points by which the paper's error is lower."""
     ours: Difference
     """Of the better system's error to the other's, paired by label draw: negative where the order holds."""
-    spread: float
-    """The standard deviation over the runs of a system, the mean of both; as a share of the images."""
+    spread: float | None
+    """The standard deviation over the runs of a system, the mean of both; as a share of the images. None where a system
+    has one run."""
     n_images: int
 
     @property
     def verdict(self) -> str:
+        if self.spread is None:
+            return "not known from one run"
         if abs(self.ours.mean) <= self.spread:
             return "within the spread"
         return "yes" if self.ours.mean < 0 else "no"
@@ -192,14 +195,14 @@ def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
     differences = spread([pair.difference for pair in pairs])
     assert differences is not None
     error = None if differences.deviation is None else differences.deviation / len(pairs) ** 0.5
-    deviations = [each.deviation or 0.0 for cell in (better, worse) if (each := cell.ours) is not None]
+    deviations = [each.deviation for cell in (better, worse) if (each := cell.ours) and each.deviation is not None]
     return Ordering(
         column=column,
         better=better.system,
         worse=worse.system,
         paper=abs(first.paper[0] - second.paper[0]),
         ours=Difference(differences.mean, error, pairs),
-        spread=fmean(deviations),
+        spread=fmean(deviations) if len(deviations) == 2 else None,
         n_images=better.n_images,
     )
 
