@@ -108,7 +108,7 @@ def to_markdown(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -
     for table in tables:
         parts += [f"## {table.title}", table.caption(), markdown_table(table.header(), table.lines(), n_left=2)]
         notes = table.footnotes()
-        if notes and not table.scale:
+        if notes:
             parts.append("\n".join(f"{i}. {note}" for i, note in enumerate(notes, start=1)))
     if orderings:
         rows = (ordering.line() for ordering in orderings)
