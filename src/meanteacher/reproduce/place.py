@@ -16,7 +16,13 @@ from meanteacher.report.records import Part, Record
 from meanteacher.reproduce.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.reproduce.workers import Follower, Workers
 
-_COMPARED = ("Supervised-only", "Pi model", "Pi model (ours)", "Temporal Ensembling (Laine & Aila 2017)", "Mean Teacher")
+_COMPARED = (
+    "Supervised-only",
+    "Pi model",
+    "Pi model (ours)",
+    "Temporal Ensembling (Laine & Aila 2017)",
+    "Mean Teacher",
+)
 """The systems whose orderings are judged."""
 
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -201,7 +201,8 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
     """Of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
     from meanteacher.views import PerChannel
 
-    batch, method = recipe.batch, recipe.method
+    batch = recipe.batch
+    method: Any = recipe.method
     side = getattr(recipe.data.source, "size", 32)
     part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
     if isinstance(batch, Fixed):
