@@ -89,6 +89,11 @@ def test_preset_takes_the_authors_settings_where_they_differ(tmp_path: Path):
     assert names == [f"{NAME}/as-coded", without]
 
 
+def test_preset_with_a_typing_error_is_refused_before_anything_runs(tmp_path: Path):
+    with pytest.raises(InputError, match="as-coded"):
+        runs_of([NAME], preset="as-codded", out=tmp_path)  # type: ignore[arg-type]
+
+
 def test_scaled_run_has_a_folder_of_its_own_and_its_command_says_the_scale(tmp_path: Path):
     (whole,) = runs_of([NAME], seeds=1, out=tmp_path)
     (twin,) = runs_of([NAME], seeds=1, scale=6, out=tmp_path)

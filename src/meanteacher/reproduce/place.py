@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meanteacher.core import InputError, check_choice
+from meanteacher.core import InputError
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES
 from meanteacher.recipes.places import Quoted, Table
@@ -238,7 +238,6 @@ def _scale_caption(runs: Sequence[Run]) -> str:
 
 
 def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
-    check_choice("preset", preset, ("paper", "as-coded"))
     parts = [cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
     parts.append("" if scale is None else f"scaled-{scale:g}-minutes")
     return "".join(f"-{part}" for part in parts if part)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from meanteacher.api import default_folder
-from meanteacher.core import InputError
+from meanteacher.core import InputError, check_choice
 from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
@@ -176,8 +176,9 @@ def runs_of(
         out: the folder of all runs
 
     Raises:
-        InputError: there is no such number of seeds, or a recipe has no twin.
+        InputError: there is no such preset or number of seeds, or a recipe has no twin.
     """
+    check_choice("preset", preset, ("paper", AS_CODED))
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds is at least 1, got {seeds}.")
     by_recipe: list[list[Run]] = []
