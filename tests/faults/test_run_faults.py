@@ -1,11 +1,14 @@
 """A wrong folder, a diverging run, a second process: one clear error, nothing lost."""
 
 import dataclasses
+import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from meanteacher.core import DivergedError, InputError
 from meanteacher.data import Dataset, Fixed
@@ -15,7 +18,7 @@ from meanteacher.train import AdamSpec
 from support import MadeUp, held_by_another_process, made_up, recipe
 
 
-def _run(out: Path, *, resume: bool = False, **changes: object) -> None:
+def _run(out: Path, *, resume: bool | None = False, **changes: object) -> None:
     whole = recipe(**changes)
     run(whole, seed=0, out=out, data=whole.data.source.load(out), resume=resume)
 
@@ -54,6 +57,55 @@ def test_second_process_in_one_folder_is_refused_until_the_first_has_ended(tmp_p
             _run(tmp_path / "run")
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
     _run(tmp_path / "run", steps=1)
+
+
+def test_process_that_looks_at_the_lock_for_an_instant_does_not_refuse_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two tables in one folder look at each other's runs all the time; the lock is free again at the second try."""
+    (tmp_path / "run").mkdir()
+    looking = FileLock(tmp_path / "run" / ".lock", thread_local=False)
+    looking.acquire()
+    monkeypatch.setattr(time, "sleep", lambda seconds: looking.release())
+    _run(tmp_path / "run", steps=1)
+    assert (tmp_path / "run" / "record.json").exists()
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 7])
+def test_same_call_starts_a_run_or_continues_it(stop_at: int, tmp_path: Path):
+    whole = recipe()
+    data = whole.data.source.load(tmp_path)
+
+    def start_or_resume(n_steps: int) -> bool:
+        asked = iter(range(n_steps))
+        stop = lambda: next(asked, None) is None  # noqa: E731
+        return run(whole, seed=0, out=tmp_path / "run", data=data, resume=None, should_stop=stop).complete
+
+    assert not start_or_resume(stop_at)
+    assert start_or_resume(100)
+    record = (tmp_path / "run" / "record.json").read_bytes()
+    assert start_or_resume(0)  # it is complete, and trains nothing
+    assert (tmp_path / "run" / "record.json").read_bytes() == record
+    straight = run(whole, seed=0, out=tmp_path / "straight", data=data).record
+    assert straight is not None
+    for field in ("curve", "errors", "vitals"):
+        assert json.loads(record)[field] == straight[field], field
+
+
+def test_start_or_resume_refuses_what_resume_refuses(tmp_path: Path):
+    _run(tmp_path / "run", resume=None, steps=2)
+    with pytest.raises(InputError, match="holds another run"):
+        _run(tmp_path / "run", resume=None, steps=3)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"precious")
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        _run(tmp_path / "photos", resume=None)
+    (tmp_path / "started").mkdir()
+    with (
+        held_by_another_process(tmp_path / "started" / ".lock"),
+        pytest.raises(InputError, match="Another process is training"),
+    ):
+        _run(tmp_path / "started", resume=None)
 
 
 @pytest.mark.parametrize("at", [3, 4, 7, 9, 12])

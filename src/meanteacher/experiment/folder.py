@@ -18,6 +18,9 @@ from meanteacher.experiment.describe import computed, differences
 from meanteacher.files import HeldError, locked, write_json
 from meanteacher.train.compile import Speed
 
+_LOOK_SECONDS = 1.0
+"""For which others may hold the lock that only look whether the run is running."""
+
 
 class RunFolder:
     """Locks a folder for a new run, or to resume the run in it; with `resume` None, whichever it holds."""
@@ -42,7 +45,7 @@ class RunFolder:
         kind = None if self.resume else choose_device(self._wanted).type
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.enter_context(locked(self.path / ".lock"))
+            self._lock.enter_context(locked(self.path / ".lock", wait=_LOOK_SECONDS))
         except HeldError as error:
             raise InputError(
                 f"Another process is training in {self.path}. Wait for it, or give another folder with --out."

@@ -1,7 +1,7 @@
 """A recipe: one complete, typed value that determines a run together with its seed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meanteacher.core import ADDED_LATER, Augment, InputError, Method, check_choice
@@ -54,12 +54,22 @@ class Scale:
     images: float
     """The share of the training images."""
 
-    def caption(self) -> str:
-        """In words, for the caption of a table or figure."""
+    def caption(self, *others: "Scale") -> str:
+        """In words, for the caption of a table or figure.
+
+        Args:
+            others: of the same minutes, beside which it stands
+        """
+        of_steps = _range([f"{n:,}" for n in sorted({scale.of_steps for scale in (self, *others)})])
+        images = _range([f"{100 * n:.0f}" for n in sorted({scale.images for scale in (self, *others)})])
         return (
             f"Scaled to about {self.minutes:g} minutes per run on one core: the network at {self.width:g} of its "
-            f"width, {self.steps:,} steps for {self.of_steps:,}, {100 * self.images:.0f} % of the training images."
+            f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images."
         )
+
+
+def _range(numbers: Sequence[str]) -> str:
+    return numbers[0] if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

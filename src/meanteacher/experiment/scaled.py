@@ -5,6 +5,7 @@ So the systems of a table stay comparable: every run has the same steps and imag
 paper's.
 """
 
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -61,14 +62,16 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     Raises:
         InputError: the recipe has no twin.
     """
-    if recipe.scale is not None or not isinstance(recipe.model, Conv13Spec):
-        kind = "is scaled already" if recipe.scale else f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
+    if recipe.scale is not None or not isinstance(recipe.model, Conv13Spec) or recipe.model.width != 1:
+        kind = f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
+        if isinstance(recipe.model, Conv13Spec):
+            kind = "is scaled already" if recipe.scale else f"trains {recipe.model.width:g} of its width"
         raise InputError(
             f"{recipe.name} {kind}: only the paper's recipes on the 13-layer ConvNet can be scaled. Change single "
             "fields of others with --set."
         )
-    if not minutes >= 1:
-        raise InputError(f"A scaled run takes at least 1 minute, got {minutes:g}.")
+    if not 1 <= minutes < math.inf:
+        raise InputError(f"A scaled run takes a number of minutes of at least 1, got {minutes:g}.")
     width, steps = _size(minutes)
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.

@@ -133,7 +133,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
         Table(
             name="4",
             title="Residual networks: test error on CIFAR-10, validation error on ImageNet",
-            columns=("CIFAR-10, 4000 labels", "ImageNet 2012, 10 % of the labels"),
+            columns=("CIFAR-10, 4000 labels", "ImageNet 2012, 10 % of the labels, top-5 error"),
             rows={
                 "State of the art": (
                     "table2/cifar10-4000/vat-entmin",

@@ -38,7 +38,8 @@ def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
                     handles[f"{label}, {network}"] = line
             above.set_title(panel, loc="left", fontsize=9)
             for axes in (above, below):
-                axes.set_yscale("log")
+                if any(value > 0 for line in axes.get_lines() for value in line.get_ydata()):
+                    axes.set_yscale("log")  # which cannot be drawn without a value
                 axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
             below.set_xlabel("Training steps")
         grid[0][0].set_ylabel("Classification cost")

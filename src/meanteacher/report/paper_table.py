@@ -1,7 +1,7 @@
 """A table of the paper beside our own runs, cell by cell: for a terminal, in Markdown and as a page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
 from meanteacher.formats import duration, percentage
@@ -20,6 +20,8 @@ class Cell:
     column: str
     paper: tuple[float, float | None] | None
     """Error and standard deviation in per cent; None where the paper prints none."""
+    metric: str = "error"
+    """"error" or "top-5 error": what the paper's number is, and ours."""
     quoted: str = ""
     """Why there is no recipe, where the paper quotes the number."""
     recipe: str = ""
@@ -29,7 +31,13 @@ class Cell:
 
     @property
     def ours(self) -> Spread | None:
-        return spread([run.error("test") for run in self.runs])
+        return spread([self.error(run) for run in self.runs])
+
+    def error(self, run: Record) -> float | None:
+        """Of a run, by the metric of the cell."""
+        if self.metric == "error":
+            return run.error("test")
+        return None if run.top5 is None else run.top5.shipped
 
     @property
     def n_images(self) -> int:
@@ -45,7 +53,6 @@ class PaperTable:
     scale: str = ""
     """How much smaller the runs are than the paper's, in words; empty for full size."""
     unfinished: int = 0
-    notes: list[str] = field(default_factory=list)
 
     def header(self) -> tuple[str, ...]:
         # A scaled number never stands in a column of the paper's, and is not subtracted from one.
@@ -101,7 +108,7 @@ def to_markdown(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -
     for table in tables:
         parts += [f"## {table.title}", table.caption(), markdown_table(table.header(), table.lines(), n_left=2)]
         notes = table.footnotes()
-        if notes and not table.scale:
+        if notes:
             parts.append("\n".join(f"{i}. {note}" for i, note in enumerate(notes, start=1)))
     if orderings:
         rows = (ordering.line() for ordering in orderings)
@@ -134,12 +141,15 @@ class Ordering:
     """Points by which the paper's error is lower."""
     ours: Difference
     """Of the better system's error to the other's, paired by label draw: negative where the order holds."""
-    spread: float
-    """The standard deviation over the runs of a system, the mean of both; as a share of the images."""
+    spread: float | None
+    """The standard deviation over the runs of a system, the mean of both; as a share of the images. None where a system
+    has one run."""
     n_images: int
 
     @property
     def verdict(self) -> str:
+        if self.spread is None:
+            return "not known from one run"
         if abs(self.ours.mean) <= self.spread:
             return "within the spread"
         return "yes" if self.ours.mean < 0 else "no"
@@ -185,14 +195,14 @@ def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
     differences = spread([pair.difference for pair in pairs])
     assert differences is not None
     error = None if differences.deviation is None else differences.deviation / len(pairs) ** 0.5
-    deviations = [each.deviation or 0.0 for cell in (better, worse) if (each := cell.ours) is not None]
+    deviations = [each.deviation for cell in (better, worse) if (each := cell.ours) and each.deviation is not None]
     return Ordering(
         column=column,
         better=better.system,
         worse=worse.system,
         paper=abs(first.paper[0] - second.paper[0]),
         ours=Difference(differences.mean, error, pairs),
-        spread=fmean(deviations),
+        spread=fmean(deviations) if len(deviations) == 2 else None,
         n_images=better.n_images,
     )
 

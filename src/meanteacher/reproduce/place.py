@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meanteacher.core import InputError, check_choice
-from meanteacher.experiment import Recipe
+from meanteacher.core import InputError
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES
 from meanteacher.recipes.places import Quoted, Table
@@ -17,7 +16,13 @@ from meanteacher.report.records import Part, Record
 from meanteacher.reproduce.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.reproduce.workers import Follower, Silent, Workers
 
-_COMPARED = ("Supervised-only", "Pi model", "Temporal Ensembling (Laine & Aila 2017)", "Mean Teacher")
+_COMPARED = (
+    "Supervised-only",
+    "Pi model",
+    "Pi model (ours)",
+    "Temporal Ensembling (Laine & Aila 2017)",
+    "Mean Teacher",
+)
 """The systems whose orderings are judged."""
 
 
@@ -143,7 +148,7 @@ def figure(
     }
     panels = {panel: curves for panel, curves in panels.items() if curves}
     title = f"Figure {name} of the paper: {place.title}"
-    caption = _scale_caption(runs[0].recipe)
+    caption = _scale_caption(runs)
     if place.kind == "curves":
         drawn = draw_curves(panels, title, caption)
     else:
@@ -207,16 +212,19 @@ def _table(
                         system=system,
                         column=column,
                         paper=None if claim is None else (claim.error, claim.spread),
+                        metric="error" if claim is None else claim.metric,
                         recipe=entry,
                         deviations=its[0].recipe.deviations,
                         runs=[records[run] for run in its if run in records],
                     )
                 )
+    shown = {cell.recipe for cell in cells}
+    its_runs = [run for run in runs if _paper_name(run.name) in shown]
     return PaperTable(
         title=f"Table {part.name}. {part.title}",
         cells=cells,
-        scale=_scale_caption(runs[0].recipe),
-        unfinished=len(runs) - len(records),
+        scale=_scale_caption(its_runs),
+        unfinished=sum(run not in records for run in its_runs),
     )
 
 
@@ -224,12 +232,12 @@ def _paper_name(name: str) -> str:
     return name.removesuffix("/as-coded")
 
 
-def _scale_caption(recipe: Recipe) -> str:
-    return "" if recipe.scale is None else recipe.scale.caption()
+def _scale_caption(runs: Sequence[Run]) -> str:
+    scales = list(dict.fromkeys(run.recipe.scale for run in runs if run.recipe.scale is not None))
+    return scales[0].caption(*scales[1:]) if scales else ""
 
 
 def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
-    check_choice("preset", preset, ("paper", "as-coded"))
     parts = [cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
     parts.append("" if scale is None else f"scaled-{scale:g}-minutes")
     return "".join(f"-{part}" for part in parts if part)

@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from meanteacher.api import default_folder
-from meanteacher.core import InputError
+from meanteacher.core import InputError, check_choice
 from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
@@ -27,7 +27,7 @@ State = Literal["complete", "running", "started", "missing"]
 _TAIL_BYTES = 4096
 """Of metrics.jsonl: more than its last line."""
 _TRIAL_SECONDS, _TRIAL_STEPS, _TRIAL_ROWS = 10.0, 3, 128
-"""For measuring a step: at most so long, so many, on so many rows."""
+"""For measuring a step: at most so long, so many, on so many rows of 32x32 pixels."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Run:
 
     name: str
     """Of the recipe, as `meanteacher run` takes it."""
-    recipe: Recipe
+    recipe: Recipe = field(hash=False)  # its views are a mapping, which has no hash
     seed: int
     out: Path
     """The folder of all runs."""
@@ -67,10 +67,16 @@ class Run:
         """What there is of it.
 
         Raises:
-            InputError: its folder holds a run of another version of the recipe.
+            InputError: its folder holds a run of another version of the recipe, or a damaged record.
         """
         if self.record.exists():
-            self._check_same(json.loads(self.record.read_text(encoding="utf-8")).get("recipe", {}).get("fingerprint"))
+            try:
+                recorded = json.loads(self.record.read_text(encoding="utf-8"))["recipe"]["fingerprint"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{self.record} is damaged ({error!r}). Move the folder away to run it again."
+                ) from error
+            self._check_same(recorded)
             return "complete"
         if not (self.folder / "run.json").exists():
             return "running" if self._held() else "missing"
@@ -168,7 +174,13 @@ def runs_of(
         scale: minutes of the scaled twins, which are then run instead
         preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's
         out: the folder of all runs
+
+    Raises:
+        InputError: there is no such preset or number of seeds, or a recipe has no twin.
     """
+    check_choice("preset", preset, ("paper", AS_CODED))
+    if seeds is not None and seeds < 1:
+        raise InputError(f"seeds is at least 1, got {seeds}.")
     by_recipe: list[list[Run]] = []
     for paper_name in names:
         coded = f"{paper_name}/{AS_CODED}"
@@ -190,22 +202,23 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
     """Of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
     from meanteacher.views import PerChannel
 
-    batch, method = recipe.batch, recipe.method
-    part = max(1, batch.size // _TRIAL_ROWS)
+    batch = recipe.batch
+    method: Any = recipe.method
+    side = getattr(recipe.data.source, "size", 32)
+    part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
     if isinstance(batch, Fixed):
         batch = replace(batch, size=batch.size // part, labelled=max(1, batch.labelled // part))
-    share = getattr(method, "labelled_share", None)
-    n_classes, side = getattr(recipe.data.source, "image_kind", (10, 32))
-    n = 1000
+    if getattr(method, "labelled_share", None) is not None:
+        method = replace(method, labelled_share=None)  # of the real data; no step takes longer by it
+    n, n_classes = 1000, 10
     labels = torch.arange(n) % n_classes
     images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data = Dataset(images, labels, tuple(map(str, range(n_classes))))
-    n_labelled = n // 2 if share is None else round(share * n)
     split = make_split(
-        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n_labelled, seed=0
+        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
     )
     assert isinstance(batch, Fixed | Mixed)
-    trial = replace(recipe, batch=batch, normalise=PerChannel(), steps=max(recipe.steps, 2000))
+    trial = replace(recipe, batch=batch, method=method, normalise=PerChannel(), steps=max(recipe.steps, 2000))
     times = step_seconds(
         trial,
         data=TrainTest(data, data),
@@ -215,4 +228,4 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
         device=device,
     )
     # The first one also allocates.
-    return part * fmean(times[1:] or times)
+    return recipe.batch.size / batch.size * fmean(times[1:] or times)

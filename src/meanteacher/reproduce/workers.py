@@ -201,8 +201,8 @@ def submit_to_slurm(
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(**parameters)
         jobs = executor.map_array(_call, commands)
-    except (TypeError, ValueError, RuntimeError, submitit.core.utils.FailedSubmissionError) as error:
-        raise InputError(f"--slurm was refused: {error}") from error
+    except (NameError, TypeError, ValueError, RuntimeError, submitit.core.utils.FailedSubmissionError) as error:
+        raise InputError(f"--slurm was refused: {error}") from error  # NameError: an unknown parameter
     return [str(job.job_id) for job in jobs]
 
 

@@ -1,0 +1,217 @@
+"""`meanteacher table` and `meanteacher figure` as a person types them."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+import meanteacher as mt
+from meanteacher.cli import reproduce
+from meanteacher.cli.app import app
+from meanteacher.reproduce import Reproduced, runs
+from meanteacher.reproduce.runs import recipe_names, runs_of
+from record_support import write_record
+from support import PATIENCE
+
+CELL = "svhn-500/mean-teacher"
+NAME = f"table1/{CELL}"
+
+
+def _invoke(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def _refused(*words: object) -> str:
+    failed = _invoke(*words)
+    assert failed.exit_code == 2, failed.output
+    assert failed.exception is None or isinstance(failed.exception, SystemExit)
+    return " ".join(failed.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["table", "9"], "It has: 1, 2, 3, 4, 5"),
+        (["figure", "4"], "4a, 4b"),
+        (["table", "1", "--cell", "svhn-501"], "Did you mean svhn-500"),
+        (["table", "1", "--cel", "svhn-500"], "--cell"),
+        (["table", "1", "--scale", "6"], "minutes=6"),
+        (["table", "1", "--scale", "minutes=0.5"], "at least 1"),
+        (["table", "1", "--scale", "hours=2"], "minutes=6"),
+        (["table", "1", "--scale", "minutes=inf"], "minutes=6"),
+        (["table", "4", "--scale", "minutes=6", "--show"], "can be scaled"),
+        (["table", "1", "--seeds", "0"], "--seeds"),
+        (["table", "1", "--jobs", "0"], "--jobs"),
+        (["table", "1", "--preset", "as-writen"], "as-coded"),
+        (["table", "1", "--dry-run", "--show"], "--dry-run and --show do not go together"),
+        (["figure", "3", "--print-commands", "--slurm", "a=b"], "do not go together"),
+        (["table", "1", "--slurm", "partition"], "KEY=VALUE"),
+    ],
+)
+def test_mistake_gets_one_sentence_and_nothing_is_written(words: list[str], answer: str, tmp_path: Path):
+    assert answer in _refused(*words, "--out", tmp_path / "runs")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["table", "figure"])
+def test_help_says_what_is_run_and_does_not_import_torch(command: str):
+    script = (
+        "import sys\nfrom meanteacher.cli.app import app\n"
+        f"try: app(['{command}', '--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(77 if 'torch' in sys.modules else 0)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert shown.returncode == 0
+    for option in ("--cell", "--seeds", "--scale", "--jobs", "--dry-run", "--print-commands", "--show", "--slurm"):
+        assert option in shown.stdout
+
+
+def test_dry_run_says_what_is_missing_and_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of three runs one is complete and one is done by half: one and a half of 2 h each are left, 3 h."""
+    complete, half, _ = runs_of([NAME], seeds=3, out=tmp_path)
+    write_record(complete, 0.05)
+    half.folder.mkdir(parents=True)
+    (half.folder / "metrics.jsonl").write_text(f'{{"step": {half.recipe.steps // 2}}}\n')
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(runs, "_step_seconds", lambda recipe, device: 7200 / recipe.steps)
+    shown = _invoke("table", "1", "--cell", CELL, "--seeds", 3, "--dry-run", "--out", tmp_path)
+    assert shown.exit_code == 0, shown.output
+    (line,) = [line.split() for line in shown.output.splitlines() if line.startswith(NAME)]
+    assert line == [NAME, "3", "1", f"{half.recipe.steps:,}", "2", "h", "0", "min"]
+    assert "2 runs to train" in shown.output
+    assert "3 h 0 min" in shown.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_dry_run_of_a_complete_table_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for run in runs_of([NAME], seeds=1, out=tmp_path):
+        write_record(run, 0.05)
+    monkeypatch.setattr(runs, "step_seconds", lambda *_, **__: pytest.fail("a step was measured"))
+    shown = _invoke("table", "1", "--cell", CELL, "--seeds", 1, "--dry-run", "--out", tmp_path)
+    assert shown.exit_code == 0, shown.output
+    assert "0 runs to train" in shown.output
+
+
+def test_printed_commands_are_lines_of_commands_and_nothing_else(tmp_path: Path):
+    out = tmp_path / "my runs"
+    words = ["table", "1", "--cell", CELL, "--seeds", 3, "--scale", "minutes=6", "--out", out, "--print-commands"]
+    first, *_ = runs_of([NAME], seeds=3, scale=6, out=out)
+    write_record(first, 0.05)
+    shown = _invoke(*words, "--data", "my data", "--device", "cpu")
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 2
+    group: Any = typer.main.get_command(app)
+    for line, seed in zip(lines, (1, 2), strict=True):
+        program, command, *rest = shlex.split(line)
+        given = group.commands[command].make_context(command, rest).params
+        assert (program, command, given["recipe"], given["seed"]) == ("meanteacher", "run", NAME, seed)
+        assert (str(given["data"]), given["device"], given["scale"]) == ("my data", "cpu", "minutes=6")
+        assert given["start_or_resume"]
+
+
+def test_show_with_nothing_there_writes_the_papers_numbers(tmp_path: Path):
+    shown = _invoke("table", "1", "--show", "--seeds", 1, "--out", tmp_path)
+    assert shown.exit_code == 0, shown.output
+    assert "4.35 ± 0.50" in shown.output
+    assert (tmp_path / "table-1.md").exists()
+    assert not list(tmp_path.rglob("record.json"))
+
+
+def test_names_of_the_files_tell_cell_and_scale(tmp_path: Path):
+    shown = _invoke("figure", "4d", "--cell", "decay-0.999", "--scale", "minutes=2.5", "--show", "--out", tmp_path)
+    assert shown.exit_code == 0, shown.output
+    stem = "figure-4d-decay-0.999-scaled-2.5-minutes"
+    assert {path.name for path in tmp_path.iterdir()} == {f"{stem}.svg", f"{stem}.png"}
+    assert all(f"{stem}.{ending}" in shown.output for ending in ("svg", "png"))
+
+
+def test_command_writes_and_prints_what_the_function_returns(tmp_path: Path):
+    for out in ("command", "function"):
+        for run in runs_of(recipe_names(runs.find_table("1"), cell="svhn-500")[:3], seeds=2, out=tmp_path / out):
+            write_record(run, 0.1 + 0.01 * run.seed)
+    shown = _invoke("table", "1", "--cell", "svhn-500", "--seeds", 2, "--show", "--out", tmp_path / "command")
+    made = mt.table("1", cell="svhn-500", seeds=2, out=tmp_path / "function", train=False)
+    for line in made.text.splitlines():
+        assert line.strip() in shown.output
+    for path in made.files:
+        assert (tmp_path / "command" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_failed_run_is_shown_and_the_exit_code_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from meanteacher import reproduce as package
+
+    result = Reproduced("the table", (tmp_path / "table-1.md",), ("It was ended by signal 9.",), 1)
+    monkeypatch.setattr(package, "table", lambda *_, **__: result)
+    shown = _invoke("table", "1", "--out", tmp_path)
+    assert shown.exit_code == 1
+    assert "the table" in shown.output
+    assert "It was ended by signal 9." in shown.output
+    assert "table-1.md" in shown.output
+
+
+def test_interrupted_table_says_the_same_command_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from meanteacher import reproduce as package
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise mt.Interrupted("3 runs are not complete")
+
+    monkeypatch.setattr(package, "table", interrupted)
+    words = ["table", "1", "--scale", "minutes=6", "--out", str(tmp_path)]
+    shown = _invoke(*words)
+    assert shown.exit_code == 75
+    assert shlex.join(["meanteacher", *words]) in [line.strip() for line in shown.output.splitlines()]
+
+
+def test_scheduler_gets_the_parameters_and_the_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from meanteacher.reproduce import workers
+
+    got: dict[str, Any] = {}
+
+    def submit(wanted: Any, options: Any, folder: Path, **more: Any) -> list[str]:
+        got.update(more, options=options, n=len(wanted))
+        return ["7_0", "7_1"]
+
+    monkeypatch.setattr(workers, "submit_to_slurm", submit)
+    words = ["--slurm", "slurm_partition=gpu,timeout_min=600", "--device", "cuda"]
+    shown = _invoke("table", "1", "--cell", CELL, "--seeds", 2, *words, "--out", tmp_path)
+    assert shown.exit_code == 0, shown.output
+    assert got["parameters"] == {"slurm_partition": "gpu", "timeout_min": 600}
+    assert (got["cluster"], got["options"], got["n"]) == ("slurm", ["--device", "cuda"], 2)
+    assert "2 runs: 7_0, 7_1" in shown.output
+
+
+def test_scheduler_without_submitit_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    said = _refused("table", "1", "--cell", CELL, "--slurm", "timeout_min=3", "--out", tmp_path)
+    assert "meanteacher[slurm]" in said
+
+
+def test_progress_has_one_share_of_all_runs_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A fifth in the first 100 seconds, from 0.1 to 0.3: 350 seconds for the other 0.7."""
+    now = 0.0
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now)
+    console = Console(record=True, width=200, force_terminal=False)
+    made = runs_of([NAME], seeds=4, out=tmp_path)
+    with reproduce._Progress(console, made) as progress:
+        progress.on_progress(0.1, made[:1])
+        now = 100.0
+        progress.on_progress(0.3, made[1:3])
+        progress.on_end(made[0], "")
+        progress.on_end(made[1], "It failed.")
+    shown = console.export_text()
+    assert "30 % of 4 runs" in shown
+    assert "5 min 50 s left" in shown
+    assert re.search(rf"{NAME}, seed 1.*{NAME}, seed 2", shown)
+    assert f"Complete: {NAME}, seed 0" in shown
+    assert "Failed: It failed." in shown
