@@ -63,7 +63,9 @@ def test_every_record_is_of_the_recipe_as_it_is_and_of_a_commit(path: Path) -> N
 
 # --- fits of photos ---------------------------------------------------------------------------------------------------
 
-FITS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DOCS / "records/fit").glob("*.json"))}
+FITS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DOCS / "records/fit").glob("*.json"))
+}
 DRAWS = [FITS[f"flowers-{draw}-15"] for draw in range(3)]
 every_fit = pytest.mark.parametrize("name", FITS)
 
@@ -113,7 +115,10 @@ OUTSIDE: set[str] = set()
         ("logistic regression, 224 pixels", [fit["baselines"]["standardised probe 224"] for fit in DRAWS]),
         ("label spreading, 160 pixels", [fit["baselines"]["label spreading 160"] for fit in DRAWS]),
         ("label spreading, 224 pixels", [fit["baselines"]["label spreading 224"] for fit in DRAWS]),
-        ("the best linear classifier we found, 224 pixels", [fit["baselines"]["probe of the fit 224"] for fit in DRAWS]),
+        (
+            "the best linear classifier we found, 224 pixels",
+            [fit["baselines"]["probe of the fit 224"] for fit in DRAWS],
+        ),
     ],
 )
 def test_flowers_over_three_draws(what: str, values: list[float]) -> None:

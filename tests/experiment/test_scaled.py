@@ -13,13 +13,13 @@ from meanteacher.core import InputError, Problem
 from meanteacher.data import Dataset, Fixed, Subset, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.experiment import run
+from meanteacher.experiment import scaled as module
 from meanteacher.experiment.describe import describe, fingerprint
+from meanteacher.experiment.scaled import scaled
 from meanteacher.methods import TemporalEnsembling
 from meanteacher.models import Conv13Spec
 from meanteacher.recipes import RECIPES
-from meanteacher.recipes import scaled as module
 from meanteacher.recipes.places import FIGURES, TABLES
-from meanteacher.recipes.scaled import scaled
 from meanteacher.reproduce.runs import recipe_names
 from meanteacher.schedules import Constant, Cosine, LinearRampDown, LinearWarmUp, SigmoidRampDown, SigmoidRampUp
 from meanteacher.views import PerChannel
