@@ -220,3 +220,12 @@ def test_large_images_are_measured_at_their_size_in_small_batches(monkeypatch: p
     assert shape == (224, 224)
     assert 2 <= size <= 16
     assert seconds[name] == pytest.approx(RECIPES[name].steps * RECIPES[name].batch.size / size)
+
+
+def test_a_scaled_table_leaves_out_what_cannot_be_scaled_unless_nothing_else_was_asked_for(tmp_path: Path):
+    names = recipe_names(find_table("5"))
+    assert any("resnet" in name for name in names)
+    twins = runs_of(names, seeds=1, scale=6, out=tmp_path)
+    assert {run.name for run in twins} == {name for name in names if "resnet" not in name}
+    with pytest.raises(InputError, match="can be scaled"):
+        runs_of([name for name in names if "resnet" in name], seeds=1, scale=6, out=tmp_path)

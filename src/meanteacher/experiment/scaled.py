@@ -52,6 +52,11 @@ _FEWEST_IMAGES = 50_000
 """Of CIFAR-10, the smaller set."""
 
 
+def has_twin(recipe: Recipe) -> bool:
+    """Whether it can be scaled: a recipe of the paper's ConvNet at full width."""
+    return recipe.scale is None and isinstance(recipe.model, Conv13Spec) and recipe.model.width == 1
+
+
 def scaled(recipe: Recipe, minutes: float) -> Recipe:
     """The twin of a recipe of the paper that takes about so many minutes per run on one core.
 
@@ -62,7 +67,7 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     Raises:
         InputError: the recipe has no twin.
     """
-    if recipe.scale is not None or not isinstance(recipe.model, Conv13Spec) or recipe.model.width != 1:
+    if not has_twin(recipe) or not isinstance(recipe.model, Conv13Spec):
         kind = f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
         if isinstance(recipe.model, Conv13Spec):
             kind = "is scaled already" if recipe.scale else f"trains {recipe.model.width:g} of its width"

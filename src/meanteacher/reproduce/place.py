@@ -79,11 +79,10 @@ def table(
         table("1", cell="svhn-500", seeds=2, scale=6, jobs=2)
     """
     parts = find_table(name)
-    names = recipe_names(parts, cell=cell)
-    runs = runs_of(names, seeds=seeds, scale=scale, preset=preset, out=Path(out))
+    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, scale=scale, preset=preset, out=Path(out))
     problems = _train(runs, data, device, jobs, follower, should_stop) if train else ()
     records = _complete(runs)
-    tables = [_table(part, names, runs, records, chosen=bool(cell)) for part in parts]
+    tables = [_table(part, runs, records, chosen=bool(cell)) for part in parts]
     tables = [part for part in tables if part.cells]
     orderings = orderings_of(tables, _COMPARED)
     title = f"Table {name} of the paper"
@@ -189,9 +188,7 @@ def _complete(runs: Sequence[Run]) -> dict[Run, Record]:
     return {run: load_record(run.record) for run in runs if run.state() == "complete"}
 
 
-def _table(
-    part: Table, names: Sequence[str], runs: Sequence[Run], records: dict[Run, Record], *, chosen: bool
-) -> PaperTable:
+def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chosen: bool) -> PaperTable:
     cells = []
     for system, row in part.rows.items():
         for column, entry in zip(part.columns, row, strict=True):
@@ -204,8 +201,7 @@ def _table(
                         quoted=f"{entry.source}; {entry.reason}.",
                     )
                 )
-            elif isinstance(entry, str) and entry in names:
-                its = [run for run in runs if _paper_name(run.name) == entry]
+            elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
                 claim = RECIPES[entry].claim
                 cells.append(
                     Cell(

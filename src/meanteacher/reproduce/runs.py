@@ -16,7 +16,7 @@ from meanteacher.core import InputError, check_choice
 from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.scaled import scaled
+from meanteacher.experiment.scaled import has_twin, scaled
 from meanteacher.files import HeldError, locked
 from meanteacher.recipes import RECIPES
 from meanteacher.recipes.paper import AS_CODED
@@ -181,6 +181,9 @@ def runs_of(
     check_choice("preset", preset, ("paper", AS_CODED))
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds is at least 1, got {seeds}.")
+    if scale is not None:
+        # A table without the cells that cannot be scaled; where none can, the first one's twin is refused.
+        names = [name for name in names if has_twin(RECIPES[name])] or names
     by_recipe: list[list[Run]] = []
     for paper_name in names:
         coded = f"{paper_name}/{AS_CODED}"
