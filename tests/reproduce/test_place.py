@@ -135,6 +135,19 @@ def test_every_table_is_written_without_a_run(name: str, tmp_path: Path):
         assert all(f"{claim.error:.2f}" in text for claim in claims if claim)
 
 
+def test_top5_error_of_the_paper_stands_beside_ours(tmp_path: Path):
+    name = "table4/imagenet-10/mean-teacher-resnet"
+    (run,) = runs_of([name], seeds=1, out=tmp_path)
+    errors = {model: {"test": 0.3, "validation": None, "test_top5": 0.0911} for model in ("student", "teacher")}
+    write_record(run, 0.3, errors={"last": {"step": 1, **errors}, "best_validation": None})
+    made = mt.table("4", cell="imagenet-10", seeds=1, out=tmp_path, train=False)
+    assert RECIPES[name].claim is not None
+    (line,) = [line for line in made.text.splitlines() if "ImageNet" in line and "ResNet Mean Teacher" in line]
+    assert "top-5" in line
+    assert f"{9.11 - RECIPES[name].claim.error:+.2f}" in line
+    assert "30.00" not in line
+
+
 def test_quoted_numbers_are_left_out_of_a_part(tmp_path: Path):
     assert "State of the art using all labels" in mt.table("4", out=tmp_path, train=False).text
     assert "State of the art using all" not in mt.table("4", cell="cifar10-4000", out=tmp_path, train=False).text
