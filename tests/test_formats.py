@@ -43,7 +43,12 @@ TEMPLATES = sorted((SRC / "report" / "templates").glob("*.jinja"))
 
 
 def test_there_are_templates():
-    assert [path.name for path in TEMPLATES] == ["fit.html.jinja", "page.html.jinja", "runs.html.jinja"]
+    assert [path.name for path in TEMPLATES] == [
+        "fit.html.jinja",
+        "page.html.jinja",
+        "paper.html.jinja",
+        "runs.html.jinja",
+    ]
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)

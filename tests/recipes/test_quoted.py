@@ -13,6 +13,7 @@ from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Flip, Noise, PerImage, Scaled, Translate, Zca
 
 NAMES = [recipe.name for recipe in quoted.RECIPES]
+ROWS = ("pi-model-laine", "temporal-ensembling", "gan", "vat-entmin")
 
 
 def _of(method: str) -> list[Recipe]:
@@ -34,10 +35,16 @@ def _is_svhn(recipe: Recipe) -> bool:
     return "svhn" in recipe.name
 
 
-def test_there_are_the_fifteen_cells_of_tables_1_and_2():
-    assert len(NAMES) == 15
-    assert {len(_of(name)) for name in ("pi-model-laine", "temporal-ensembling")} == {5}
-    assert (len(_of("gan")), len(_of("vat-entmin"))) == (3, 2)
+def test_there_are_the_fifteen_cells_of_tables_1_and_2_and_those_that_complete_their_columns():
+    assert len([name for name in NAMES if find(name).claim]) == 15
+    claimed = {name: len([recipe for recipe in _of(name) if recipe.claim]) for name in ROWS}
+    assert claimed == {"pi-model-laine": 5, "temporal-ensembling": 5, "gan": 3, "vat-entmin": 2}
+    assert {name: len(_of(name)) - n for name, n in claimed.items()} == {
+        "pi-model-laine": 0,
+        "temporal-ensembling": 3,
+        "gan": 0,
+        "vat-entmin": 4,
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,8 +54,7 @@ def test_all_use_the_papers_network_ten_runs_and_both_data_sets_whole(name: str)
     assert recipe.seeds == tuple(range(10))
     assert recipe.data.validation == 0
     assert recipe.deviations
-    assert recipe.claim is not None
-    assert recipe.claim.where == ("Table 1" if _is_svhn(recipe) else "Table 2")
+    assert recipe.claim is None or recipe.claim.where == ("Table 1" if _is_svhn(recipe) else "Table 2")
     assert type(recipe.data.source).__name__ == ("Svhn" if _is_svhn(recipe) else "Cifar10")
     assert (_adam(recipe).beta2(0), _adam(recipe).beta2(10**6), _adam(recipe).epsilon) == (0.999, 0.999, 1e-8)
 

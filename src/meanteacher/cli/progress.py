@@ -1,22 +1,26 @@
-"""The progress of a run and of a fit: live bars on a terminal, plain lines elsewhere."""
+"""The progress of a run, of many runs and of a fit: live bars on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TextColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from meanteacher.cli.console import make_bar, say
 from meanteacher.fitting.config import FitCallback
-from meanteacher.formats import percent
+from meanteacher.formats import count, duration, percent
 from meanteacher.photos.findings import Finding
+from meanteacher.reproduce.runs import Run
+from meanteacher.reproduce.workers import Follower
 from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
 _SECONDS_PER_LINE = 10.0
 """At least, between two plain lines of costs."""
+_SECONDS_PER_SHARE = 60.0
+"""The same between two lines about many runs."""
 _STYLES = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
@@ -111,3 +115,42 @@ class FitProgress(FitCallback):
 def say_findings(console: Console, findings: tuple[Finding, ...]) -> None:
     for finding in findings:
         say(console, (f"{finding.severity.capitalize()}:", _STYLES[finding.severity]), f" {finding.sentence}")
+
+
+class RunsProgress(Follower):
+    """One bar over all runs with the time that is left; plain lines where there is no terminal."""
+
+    def __init__(self, console: Console, runs: Sequence[Run]) -> None:
+        self._console, self._n = console, len(runs)
+        self._first: tuple[float, float] | None = None
+        self._last_line = time.monotonic()
+        self._bar = make_bar(
+            console,
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[details]}", markup=False),
+        )
+        self._task = self._bar.add_task(count(self._n, "run"), total=1.0, details="")
+
+    def __enter__(self) -> "RunsProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def on_progress(self, share: float, running: Sequence[Run]) -> None:
+        now = time.monotonic()
+        self._first = self._first or (share, now)
+        first, began = self._first
+        left = f"{duration((1 - share) * (now - began) / (share - first))} left" if share > first else ""
+        details = "  ".join(filter(None, (left, ", ".join(run.title for run in running))))
+        self._bar.update(self._task, completed=share, details=details)
+        if not self._console.is_terminal and now - self._last_line >= _SECONDS_PER_SHARE:
+            self._last_line = now
+            say(self._console, f"{percent(share)} of {count(self._n, 'run')}  {details}")
+
+    def on_end(self, run: Run, problem: str) -> None:
+        say(self._console, ("Failed: ", "bold red"), problem) if problem else say(
+            self._console, f"Complete: {run.title}"
+        )

@@ -1,15 +1,13 @@
 """`meanteacher table` and `meanteacher figure`."""
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import TextColumn, TimeElapsedColumn
 
-from meanteacher.cli.console import DeviceOption, graceful_stop, make_bar, say
+from meanteacher.cli.console import DeviceOption, graceful_stop, say
 from meanteacher.cli.run import DataOption, parse_scale
 from meanteacher.core import InputError
 from meanteacher.formats import count, duration
@@ -17,9 +15,6 @@ from meanteacher.formats import count, duration
 if TYPE_CHECKING:
     from meanteacher.reproduce import Reproduced
     from meanteacher.reproduce.runs import Run
-
-_SECONDS_PER_LINE = 60.0
-"""At least, between two plain lines of progress."""
 
 
 def reproduce(
@@ -71,6 +66,7 @@ def reproduce(
     waited for. Ctrl-C saves all runs; the same command continues. A table is written to OUT/table-N.md and .html, a
     figure to OUT/figure-N.svg and .png.
     """
+    from meanteacher.cli.progress import RunsProgress
     from meanteacher.reproduce import figure, place, runs, table, workers
 
     console = Console()
@@ -94,7 +90,7 @@ def reproduce(
         ids = workers.submit_to_slurm(wanted, options, out / "slurm", parameters=parameters, cluster=cluster)
         say(console, f"Submitted {count(len(ids), 'run')}{': ' if ids else ''}{', '.join(ids)}. Then: add --show.")
     else:
-        with graceful_stop(console) as should_stop, _Progress(console, wanted) as progress:
+        with graceful_stop(console) as should_stop, RunsProgress(console, wanted) as progress:
             result = (table if is_table else figure)(
                 name,
                 cell=cell,
@@ -165,42 +161,3 @@ def _parameters(text: str) -> dict[str, Any]:
             raise InputError(f"--slurm takes KEY=VALUE,KEY=VALUE; got {part!r}.")
         parameters[key] = int(value) if value.isdecimal() else value
     return parameters
-
-
-class _Progress:
-    """One bar over all runs with the time that is left; plain lines where there is no terminal."""
-
-    def __init__(self, console: Console, runs: "Sequence[Run]") -> None:
-        self._console, self._n = console, len(runs)
-        self._first: tuple[float, float] | None = None
-        self._last_line = time.monotonic()
-        self._bar = make_bar(
-            console,
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[details]}", markup=False),
-        )
-        self._task = self._bar.add_task(count(self._n, "run"), total=1.0, details="")
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def on_progress(self, share: float, running: "Sequence[Run]") -> None:
-        now = time.monotonic()
-        self._first = self._first or (share, now)
-        first, began = self._first
-        left = f"{duration((1 - share) * (now - began) / (share - first))} left" if share > first else ""
-        details = "  ".join(filter(None, (left, ", ".join(run.title for run in running))))
-        self._bar.update(self._task, completed=share, details=details)
-        if not self._console.is_terminal and now - self._last_line >= _SECONDS_PER_LINE:
-            self._last_line = now
-            say(self._console, f"{100 * share:.0f} % of {count(self._n, 'run')}  {details}")
-
-    def on_end(self, run: "Run", problem: str) -> None:
-        say(self._console, ("Failed: ", "bold red"), problem) if problem else say(
-            self._console, f"Complete: {run.title}"
-        )

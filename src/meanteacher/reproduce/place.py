@@ -14,7 +14,7 @@ from meanteacher.report.paper_figure import as_files, draw_curves, draw_settings
 from meanteacher.report.paper_table import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
 from meanteacher.report.records import Part, Record
 from meanteacher.reproduce.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
-from meanteacher.reproduce.workers import Follower, Silent, Workers
+from meanteacher.reproduce.workers import Follower, Workers
 
 _COMPARED = (
     "Supervised-only",
@@ -172,7 +172,7 @@ def _train(
         runs=runs,
         jobs=jobs,
         options=command_options(data, device),
-        follower=follower or Silent(),
+        follower=follower or Follower(),
         should_stop=should_stop,
     )
     workers.run_all()

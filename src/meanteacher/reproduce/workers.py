@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from meanteacher.core import InputError, Interrupted
 from meanteacher.reproduce.runs import Run
@@ -21,24 +20,14 @@ _PATIENCE_SECONDS = 120.0
 _EXIT_INPUT, _EXIT_INTERRUPTED = 2, 75
 
 
-class Follower(Protocol):
-    """Follows many runs."""
+class Follower:
+    """Follows many runs. Every method does nothing: override those that you need."""
 
     def on_progress(self, share: float, running: Sequence[Run]) -> None:
         """About twice per second: the share of all work that is done, and what is running."""
 
     def on_end(self, run: Run, problem: str) -> None:
         """A run has ended; `problem` is empty where it is complete."""
-
-
-class Silent:
-    """Follows without a word."""
-
-    def on_progress(self, share: float, running: Sequence[Run]) -> None:
-        pass
-
-    def on_end(self, run: Run, problem: str) -> None:
-        pass
 
 
 @dataclass(slots=True, eq=False)
