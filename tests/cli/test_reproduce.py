@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import meanteacher as mt
-from meanteacher.cli import reproduce
+from meanteacher.cli import progress as progress_module
 from meanteacher.cli.app import app
 from meanteacher.reproduce import Reproduced, runs
 from meanteacher.reproduce.runs import recipe_names, runs_of
@@ -46,7 +46,7 @@ def _refused(*words: object) -> str:
         (["table", "1", "--scale", "minutes=0.5"], "at least 1"),
         (["table", "1", "--scale", "hours=2"], "minutes=6"),
         (["table", "1", "--scale", "minutes=inf"], "minutes=6"),
-        (["table", "4", "--scale", "minutes=6", "--show"], "can be scaled"),
+        (["table", "4", "--cell", "cifar10-4000/mean-teacher-resnet", "--scale", "minutes=6"], "can be scaled"),
         (["table", "1", "--seeds", "0"], "--seeds"),
         (["table", "1", "--jobs", "0"], "--jobs"),
         (["table", "1", "--preset", "as-writen"], "as-coded"),
@@ -200,17 +200,17 @@ def test_scheduler_without_submitit_says_how_to_install_it(tmp_path: Path, monke
 def test_progress_has_one_share_of_all_runs_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A fifth in the first 100 seconds, from 0.1 to 0.3: 350 seconds for the other 0.7."""
     now = 0.0
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
     console = Console(record=True, width=200, force_terminal=False)
     made = runs_of([NAME], seeds=4, out=tmp_path)
-    with reproduce._Progress(console, made) as progress:
+    with progress_module.RunsProgress(console, made) as progress:
         progress.on_progress(0.1, made[:1])
         now = 100.0
         progress.on_progress(0.3, made[1:3])
         progress.on_end(made[0], "")
         progress.on_end(made[1], "It failed.")
     shown = console.export_text()
-    assert "30 % of 4 runs" in shown
+    assert "30.0 % of 4 runs" in shown
     assert "5 min 50 s left" in shown
     assert re.search(rf"{NAME}, seed 1.*{NAME}, seed 2", shown)
     assert f"Complete: {NAME}, seed 0" in shown
