@@ -175,8 +175,8 @@ def test_scaled_table_has_its_notes_in_the_files(cell, form):
 def test_caption_counts_the_runs_and_those_that_are_missing(cell):
     cells = [cell(errors=(0.1, 0.2)), cell("GAN", errors=(0.1,))]
     assert PaperTable(title="", cells=cells).caption().startswith("3 runs")
-    assert "7 runs are not complete" in PaperTable(title="", cells=cells, unfinished=7).caption()
-    assert "not complete" not in PaperTable(title="", cells=cells).caption()
+    assert "Not complete: 7 runs" in PaperTable(title="", cells=cells, unfinished=7).caption()
+    assert "Not complete" not in PaperTable(title="", cells=cells).caption()
     assert PaperTable(title="", cells=cells, scale=SCALE).caption().startswith(SCALE)
 
 

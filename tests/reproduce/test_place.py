@@ -59,7 +59,7 @@ def test_table_shows_what_there_is_and_counts_what_is_missing(tmp_path: Path, fi
     made = mt.table("1", cell="svhn-500", seeds=3, out=tmp_path, train=False)
     n_systems = len(recipe_names(find_table("1"), cell="svhn-500"))
     assert made.unfinished == 3 * n_systems - 6
-    assert f"{made.unfinished} runs are not complete" in made.text
+    assert f"Not complete: {made.unfinished} run" in made.text
     claim = RECIPES["table1/svhn-500/mean-teacher"].claim
     assert claim is not None
     # The mean of 5 and 6 %.
@@ -94,7 +94,7 @@ def test_scaled_table_is_written_beside_the_other_and_says_so(tmp_path: Path, fi
     twins = mt.table("1", cell="svhn-500", seeds=2, scale=6, out=tmp_path, train=False)
     assert "5.50" not in whole.text  # no scaled number stands for one of full size
     assert "5.50 ± 0.71" in twins.text
-    assert "6 minutes" in twins.text
+    assert "6 min" in twins.text
     assert "Ours" not in twins.text
     assert not {path.name for path in whole.files} & {path.name for path in twins.files}
     assert all("scaled-6-minutes" in path.name for path in twins.files)
@@ -110,7 +110,7 @@ def test_caption_says_the_scale_of_all_runs(tmp_path: Path):
 
 def test_parts_of_a_table_count_their_own_missing_runs(tmp_path: Path):
     made = mt.table("5", seeds=1, cell="mean-teacher", out=tmp_path, train=False)
-    assert made.text.count("8 runs are not complete") == 2
+    assert made.text.count("Not complete: 8 runs") == 2
     assert made.unfinished == 16
 
 
@@ -162,7 +162,7 @@ def test_figure_is_drawn_from_what_there_is(name: str, tmp_path: Path):
     assert {path.suffix for path in made.files} == {".svg", ".png"}
     assert all(path.name.startswith(f"figure-{name}-scaled-6-minutes") for path in made.files)
     assert made.text.count("11.00 ± 1.41" if name == "3" else "11.0 ± 1.4") == 2
-    assert "6 minutes" in made.text
+    assert "6 min" in made.text
     assert made.unfinished == 2 * len(names) - 4
 
 

@@ -63,7 +63,7 @@ class Scale:
         of_steps = _range([f"{n:,}" for n in sorted({scale.of_steps for scale in (self, *others)})])
         images = _range([f"{100 * n:.0f}" for n in sorted({scale.images for scale in (self, *others)})])
         return (
-            f"Scaled to about {self.minutes:g} minutes per run on one core: the network at {self.width:g} of its "
+            f"Scaled to about {self.minutes:g} min per run on one core: the network at {self.width:g} of its "
             f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images."
         )
 

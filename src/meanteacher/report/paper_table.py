@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from meanteacher.formats import duration, percentage
+from meanteacher.formats import count, duration, percentage
 from meanteacher.report.compare import Difference, Pair, Spread, markdown_table, one_run_per_seed, spread
 from meanteacher.report.page import render
 from meanteacher.report.records import Record
@@ -82,9 +82,12 @@ class PaperTable:
 
     def caption(self) -> str:
         n_runs = sum(len(cell.runs) for cell in self.cells)
-        left = f" {self.unfinished} runs are not complete." if self.unfinished else ""
+        left = f" Not complete: {count(self.unfinished, 'run')}." if self.unfinished else ""
         return (
-            " ".join(filter(None, (self.scale, f"{n_runs} runs; mean ± standard deviation over n label draws."))) + left
+            " ".join(
+                filter(None, (self.scale, f"{count(n_runs, 'run')}; mean ± standard deviation over n label draws."))
+            )
+            + left
         )
 
 
