@@ -47,14 +47,26 @@ def test_twins_are_those_of_the_papers_convnet():
     assert {name.partition("/")[0][:6] for name in CONVNETS} == {"table1", "table2", "table3", "table5", "figure"}
 
 
-def test_all_twins_have_the_same_steps_rows_and_images():
-    sizes = {(twin.steps, twin.batch.size, twin.data.source.train, twin.model.width) for twin in TWINS.values()}
+def test_all_twins_have_the_same_steps_labelled_rows_and_learning_rate():
+    sizes = {
+        (twin.steps, twin.batch.labelled, twin.model.width, twin.data.source.test, twin.scale.test)
+        for twin in TWINS.values()
+    }
     assert len(sizes) == 1
-    ((steps, rows, images, width),) = sizes
-    assert steps > 100
-    assert rows == 100
-    assert 0 < images < 1
+    ((steps, labelled, width, test, stated),) = sizes
+    assert steps > 1000
+    assert labelled == 25
     assert width < 1
+    assert 0 < test == stated < 1
+    for twin in TWINS.values():
+        assert max(map(twin.optim.learning_rate, range(steps))) == pytest.approx(0.006)
+
+
+@pytest.mark.parametrize("cell", ["table1/svhn-250", "table1/svhn-1000", "table2/cifar10-1000", "table2/cifar10-4000"])
+def test_all_systems_of_a_cell_have_the_same_images(cell: str):
+    images = {twin.data.source for name, twin in TWINS.items() if name.startswith(f"{cell}/")}
+    assert len(images) == 1
+    assert 0 < images.pop().train < 1
 
 
 @every_convnet
@@ -102,7 +114,7 @@ def test_twin_keeps_what_is_not_a_matter_of_size(name: str):
 def test_supervised_batches_stay_labelled_throughout(name: str):
     whole, twin = RECIPES[name], TWINS[name]
     all_labelled = isinstance(whole.batch, Fixed) and whole.batch.labelled == whole.batch.size
-    assert twin.batch.labelled == (twin.batch.size if all_labelled else 25)
+    assert twin.batch.size == (twin.batch.labelled if all_labelled else 2 * twin.batch.labelled)
 
 
 @pytest.mark.parametrize("place", [*TABLES.values(), *FIGURES.values()])
@@ -115,11 +127,31 @@ def test_curves_have_points_and_other_runs_are_evaluated_at_their_end(place: Any
             assert (20 <= n_points <= 30) if twin.evaluate_costs else n_points == 1
 
 
-def test_weights_reach_the_same_value_at_the_same_part_of_the_run():
+def test_consistency_reaches_the_papers_weight_in_half_of_the_run():
     whole, twin = RECIPES["table1/svhn-500/mean-teacher"], TWINS["table1/svhn-500/mean-teacher"]
-    ratio = twin.scale.of_steps / twin.steps
-    for step in (twin.steps // 20, twin.steps // 10, twin.steps // 5, twin.steps - 1):
-        assert twin.method.weight(step) == pytest.approx(whole.method.weight(round(step * ratio)), rel=0.02, abs=1e-3)
+    for share in (0.2, 0.5, 0.8):
+        weight = twin.method.weight(round(share * twin.steps / 2))
+        assert weight == pytest.approx(whole.method.weight(round(share * 40_000)), rel=0.02)
+    assert twin.method.weight(round(0.5 * twin.steps)) == twin.method.weight(twin.steps) == whole.method.weight(180_000)
+
+
+def test_learning_rate_rises_for_a_tenth_of_the_run():
+    twin = TWINS["table1/svhn-500/mean-teacher"]
+    assert twin.optim.learning_rate(round(0.1 * twin.steps)) == pytest.approx(0.006)
+    assert twin.optim.learning_rate(round(0.08 * twin.steps)) < 0.0055
+
+
+def test_dropout_keeps_its_proportions():
+    rates = {name: (RECIPES[name].model.dropout, TWINS[name].model.dropout) for name in TWINS}
+    assert {whole for whole, _ in rates.values()} > {0.0, 0.5}
+    assert all(twin == pytest.approx(0.2 * whole) for whole, twin in rates.values())
+    of_teachers = [
+        (RECIPES[name].method.teacher_dropout, TWINS[name].method.teacher_dropout)
+        for name in TWINS
+        if name.startswith("figure4b/")
+    ]
+    assert any(whole for whole, _ in of_teachers)
+    assert all(twin == (None if whole is None else pytest.approx(0.2 * whole)) for whole, twin in of_teachers)
 
 
 def test_decays_of_figure_4d_stay_in_order():
@@ -210,7 +242,7 @@ def test_twin_of_every_method_trains(name: str, tmp_path: Path):
         data=replace(twin.data, source=Small32(), n_labelled=None if twin.data.n_labelled is None else 100),
         model=replace(twin.model, width=0.03),
         normalise=PerChannel(),  # whitening takes longer than the training
-        batch=replace(twin.batch, size=20, labelled=20 if twin.batch.labelled == 100 else 5),
+        batch=replace(twin.batch, size=20, labelled=20 if twin.batch.labelled == twin.batch.size else 5),
         steps=2,
         evaluate_every=2,
     )

@@ -53,6 +53,8 @@ class Scale:
     """Of the paper's longest run of this kind, for which they stand."""
     images: float
     """The share of the training images."""
+    test: float
+    """The share of the test images."""
 
     def caption(self, *others: "Scale") -> str:
         """In words, for the caption of a table or figure.
@@ -64,7 +66,8 @@ class Scale:
         images = _range([f"{100 * n:.0f}" for n in sorted({scale.images for scale in (self, *others)})])
         return (
             f"Scaled to about {self.minutes:g} min per run on one core: the network at {self.width:g} of its "
-            f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images."
+            f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images, "
+            f"{100 * self.test:.0f} % of the test images."
         )
 
 

@@ -31,21 +31,36 @@ _OPERATIONS = 1.463e9
 _PASSES = 4
 """A step of Mean Teacher: forward twice, and a backward pass that takes as long as two."""
 _OPERATIONS_PER_SECOND = 4e10
-"""Of one core, with narrow layers, evaluations included."""
+"""Of one core, with narrow layers."""
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _ENOUGH_STEPS = 1000
 """The widest network that can take so many steps is used; the narrowest where none can."""
 _RAMP_UPS = 4.5
 """The paper's runs on SVHN last for so many ramp-ups. Baselines that the paper stops earlier, some within the ramp-up,
 get twins that last as long."""
-_BATCH, _LABELLED_ROWS = 100, 25
-"""With one labelled row, as on SVHN, a short run would hardly see its labels."""
+_WEIGHT_RAMP_UP = 0.5
+"""Of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end there),
+which takes about half of a twin."""
+_RATE_RAMP_UP = 0.1
+"""Of a run."""
+_LEARNING_RATE = 0.006
+"""The highest, of every system: with the paper's 0.003, or the 0.001 of others, a short run learns less."""
+_BETA2 = 0.99
+"""Of Adam, the paper's of the first steps: 0.999 averages over more steps than a short run should."""
+_DROPOUT = 0.2
+"""Times the paper's rate: half of an eighth of the channels are too few to learn from in a short run."""
+_BATCH, _LABELLED_ROWS = 50, 25
+"""Of every system; supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a short run
+would hardly see its labels. Smaller batches allow more steps."""
+_PAPER_BATCH = 100
 _HORIZON = 0.05
 """Of a run: how far the average with the paper's decay of 0.999 reaches back."""
 _EPOCHS = 5.0
 """How often a twin sees each unlabelled image, about: Temporal Ensembling needs several times."""
 _POINTS = 25
-"""Of a curve, each on a fifth of the test images: more would take longer than the training."""
+"""Of a curve."""
+_TEST = 0.2
+"""The share of the test images: all of them would take as long as a quarter of the training."""
 _IMAGES = 73_257
 """Of SVHN. Other sets keep their size relative to it."""
 _FEWEST_IMAGES = 50_000
@@ -81,28 +96,37 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.
     images = min(1.0, max(images, 3 * (recipe.data.n_labelled or 0) / _FEWEST_IMAGES))
-    learning_rate = getattr(recipe.optim, "learning_rate", None)
-    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(learning_rate)))
-    curves = recipe.evaluate_costs
+    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(recipe.optim.learning_rate)))
     supervised = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == recipe.batch.size
-    scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=of_steps, images=round(images, 4))
+    rows = _LABELLED_ROWS if supervised else _BATCH
+    scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=of_steps, images=round(images, 4), test=_TEST)
+    model = replace(
+        recipe.model,
+        width=width,
+        dropout=_DROPOUT * recipe.model.dropout,
+        mean_decay=_shorter(recipe.model.mean_decay, steps),
+    )
     return replace(
         recipe,
         name=f"scaled-{minutes:g}-minutes/{recipe.name}",
-        data=replace(recipe.data, source=Subset(recipe.data.source, train=scale.images, test=0.2 if curves else 1.0)),
-        model=replace(recipe.model, width=width, mean_decay=_shorter(recipe.model.mean_decay, steps)),
+        data=replace(recipe.data, source=Subset(recipe.data.source, train=scale.images, test=_TEST)),
+        model=model,
         method=_method(recipe.method, scale),
-        batch=Fixed(size=_BATCH, labelled=_BATCH if supervised else _LABELLED_ROWS, unlabelled_pool="all"),
+        batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
         optim=_optim(recipe.optim, steps, of_steps),
         steps=steps,
-        evaluate_every=steps // _POINTS if curves else steps,
+        evaluate_every=steps // _POINTS if recipe.evaluate_costs else steps,
         scale=scale,
         claim=None,
         deviations=(
             *recipe.deviations,
-            f"{scale.caption()} Ramps are shortened with the steps. The average of the paper's decay of 0.999 reaches "
-            f"back over {100 * _HORIZON:g} % of the run, other decays in proportion. Batches of "
-            f"{_BATCH} rows have {_BATCH if supervised else _LABELLED_ROWS} labelled ones.",
+            f"{scale.caption()} The ramp-up of the consistency weight takes {100 * _WEIGHT_RAMP_UP:g} % of the run, "
+            f"that of the learning rate {100 * _RATE_RAMP_UP:g} %; other changes come at the same part of it. The "
+            f"average of the paper's decay of 0.999 reaches back over {100 * _HORIZON:g} % of the run, other decays in "
+            f"proportion. Batches have {_LABELLED_ROWS} labelled rows"
+            + ("." if supervised else f" and {_BATCH - _LABELLED_ROWS} without label.")
+            + f" The highest learning rate is {_LEARNING_RATE:g}, beta2 is {_BETA2:g}. Rates of dropout are "
+            f"{_DROPOUT:g} times the paper's.",
         ),
     )
 
@@ -127,10 +151,12 @@ def _method(method: Any, scale: Scale) -> Any:
     steps, of_steps = scale.steps, scale.of_steps
     changed: dict[str, Any] = {"decay": _decays(method.decay, steps, of_steps), "labelled_share": None}
     if hasattr(method, "weight"):
-        changed["weight"] = _in_time(method.weight, steps, of_steps)
+        changed["weight"] = _in_time(method.weight, steps, of_steps, ramp_up=_WEIGHT_RAMP_UP)
+    if getattr(method, "teacher_dropout", None) is not None:
+        changed["teacher_dropout"] = _DROPOUT * method.teacher_dropout
     if isinstance(method, TemporalEnsembling):
         # As many unlabelled images as an epoch of the recipe has, at the twin's share of them.
-        n_images = method.epoch_steps * _BATCH * scale.images
+        n_images = method.epoch_steps * _PAPER_BATCH * scale.images
         changed["epoch_steps"] = max(1, round(n_images / (_BATCH - _LABELLED_ROWS)))
     return replace(method, **changed)
 
@@ -157,29 +183,39 @@ def _ramp_up(schedule: object) -> int:
     return 0
 
 
-def _in_time(schedule: Schedule, steps: int, of_steps: int) -> Schedule:
-    """The same values, reached in `steps` instead of `of_steps`."""
+def _in_time(schedule: Schedule, steps: int, of_steps: int, *, ramp_up: float) -> Schedule:
+    """The same values, reached in `steps` instead of `of_steps`; a ramp-up takes the share `ramp_up` of them."""
 
     def short(length: int) -> int:
         return max(1, round(length * steps / of_steps))
 
+    def in_time(schedule: Schedule) -> Schedule:
+        return _in_time(schedule, steps, of_steps, ramp_up=ramp_up)
+
     match schedule:
         case Constant():
-            return schedule
+            changed: Schedule = schedule
         case StepChange():
-            return replace(schedule, at=short(schedule.at))
-        case SigmoidRampUp() | LinearWarmUp() | Cosine():
-            return replace(schedule, steps=short(schedule.steps))
+            changed = replace(schedule, at=short(schedule.at))
+        case SigmoidRampUp() | LinearWarmUp():
+            changed = replace(schedule, steps=max(1, round(ramp_up * steps)))
+        case Cosine():
+            changed = replace(schedule, steps=short(schedule.steps))
         case SigmoidRampDown() | LinearRampDown():
             # It takes the same share of the run, and ends with it.
-            return replace(schedule, steps=max(1, steps * schedule.steps // schedule.total), total=steps)
+            changed = replace(schedule, steps=max(1, steps * schedule.steps // schedule.total), total=steps)
         case Product():
-            return Product(tuple(_in_time(factor, steps, of_steps) for factor in schedule.factors))
+            changed = Product(tuple(map(in_time, schedule.factors)))
         case Stairs():
-            return Stairs(schedule=_in_time(schedule.schedule, steps, of_steps), every=short(schedule.every))
-    raise InputError(f"The schedule {schedule} cannot be scaled.")
+            changed = Stairs(schedule=in_time(schedule.schedule), every=short(schedule.every))
+        case _:
+            raise InputError(f"The schedule {schedule} cannot be scaled.")
+    return changed
 
 
 def _optim(optim: Any, steps: int, of_steps: int) -> Any:
     names = [field.name for field in fields(optim) if callable(getattr(optim, field.name))]
-    return replace(optim, **{name: _in_time(getattr(optim, name), steps, of_steps) for name in names})
+    changed = {name: _in_time(getattr(optim, name), steps, of_steps, ramp_up=_RATE_RAMP_UP) for name in names}
+    highest = max(map(changed["learning_rate"], range(steps)))
+    changed["learning_rate"] = Product((Constant(_LEARNING_RATE / highest), changed["learning_rate"]))
+    return replace(optim, **changed | {"beta2": Constant(_BETA2)})
