@@ -22,7 +22,7 @@ from meanteacher.recipes import RECIPES
 from meanteacher.recipes.places import FIGURES, TABLES
 from meanteacher.reproduce.runs import recipe_names
 from meanteacher.schedules import Constant, Cosine, LinearRampDown, LinearWarmUp, SigmoidRampDown, SigmoidRampUp
-from meanteacher.views import PerChannel
+from meanteacher.views import PerChannel, Zca
 
 CONVNETS = [
     name for name, recipe in RECIPES.items() if isinstance(recipe.model, Conv13Spec) and recipe.model.width == 1
@@ -194,6 +194,12 @@ def test_shortest_twin_still_has_images_for_all_its_labels(name: str):
     twin = scaled(RECIPES[name], 1)
     n_train = 50_000 if "cifar10" in name else 73_257
     assert twin.data.source.train * n_train > 2 * twin.data.n_labelled
+
+
+def test_whitening_is_fitted_to_enough_images():
+    whitened = {name: twin for name, twin in TWINS.items() if isinstance(twin.normalise, Zca)}
+    assert len(whitened) > 10
+    assert all(twin.data.source.train * 50_000 > 3 * 3 * 32 * 32 for twin in whitened.values())
 
 
 @pytest.mark.parametrize("minutes", [0.99, 0.0, -6.0, float("nan"), float("inf")])

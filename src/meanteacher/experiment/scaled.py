@@ -25,6 +25,7 @@ from meanteacher.schedules import (
     Stairs,
     StepChange,
 )
+from meanteacher.views import Zca
 
 _OPERATIONS = 1.463e9
 """Of the ConvNet's forward pass for one image at full width; they grow like the square of the width."""
@@ -65,6 +66,8 @@ _IMAGES = 73_257
 """Of SVHN. Other sets keep their size relative to it."""
 _FEWEST_IMAGES = 50_000
 """Of CIFAR-10, the smaller set."""
+_WHITENED_IMAGES = 12_000
+"""From fewer of them, ZCA would estimate its 3,072 directions badly."""
 
 
 def has_twin(recipe: Recipe) -> bool:
@@ -95,7 +98,10 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     width, steps = _size(minutes)
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.
-    images = min(1.0, max(images, 3 * (recipe.data.n_labelled or 0) / _FEWEST_IMAGES))
+    images = max(images, 3 * (recipe.data.n_labelled or 0) / _FEWEST_IMAGES)
+    if isinstance(recipe.normalise, Zca):
+        images = max(images, _WHITENED_IMAGES / _FEWEST_IMAGES)
+    images = min(1.0, images)
     of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(recipe.optim.learning_rate)))
     supervised = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == recipe.batch.size
     rows = _LABELLED_ROWS if supervised else _BATCH
