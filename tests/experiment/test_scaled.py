@@ -67,7 +67,7 @@ def test_learning_rate_is_twice_the_recipes():
         highest.setdefault(type(twin.method).__name__, set()).add(round(rate, 5))
     # The paper's rate is 0.003; Laine & Aila take 0.001 on SVHN, Miyato et al. 0.001, Salimans et al. 0.0003.
     assert highest == {
-        **dict.fromkeys(("Supervised", "PiModel", "MeanTeacher"), {0.006}),
+        **{kind: {0.006} for kind in ("Supervised", "PiModel", "MeanTeacher")},
         "TemporalEnsembling": {0.002, 0.006},
         "VatEntMin": {0.002},
         "ImprovedGan": {0.0006},
