@@ -65,10 +65,6 @@ class Comparison:
     alternatives: dict[str, np.ndarray]
     """What else was evaluated -> [n] of bool, whether it was wrong."""
 
-    @property
-    def n_wrong(self) -> int:
-        return int(self.results[self.better].wrong.sum())
-
 
 def better_method(results: dict[str, EvaluationResult]) -> str:
     """The method with fewer errors; Mean Teacher where both make as many."""
@@ -89,7 +85,8 @@ class CrossValidation:
     callback: FitCallback
     timing: Timing
     device: str
-    n_begun: int = 0
+    runs: list[str]
+    """The methods of the runs that are not begun yet, in order."""
     completed: dict[str, float] = field(default_factory=dict)
     """run -> the share of its steps that were taken, where some were skipped"""
 
@@ -112,17 +109,20 @@ class CrossValidation:
             self.timing.end("on all labels")
         return Comparison(results, better, results[better].kept(model), self._skipped(), alternatives)
 
-    def evaluate(self, method: str, *, continued: bool) -> tuple[EvaluationResult, dict[str, np.ndarray]]:
+    def evaluate(
+        self, method: str, *, continued: bool, name: str = ""
+    ) -> tuple[EvaluationResult, dict[str, np.ndarray]]:
         """Train one model for each part of the split, and evaluate it on that part.
 
+        The runs are called `name`, or like the method.
         Also returns what else was found: of a supervised model before its first step and after its last, the worse.
         """
         outputs: list[np.ndarray] = []
         starts: list[np.ndarray] = []
         first: TrainedModel | None = None
         for number, part in enumerate(self.split.parts, start=1):
-            name = method if self.split.how == "held-out" else f"{method}-fold-{number}"
-            model = self.train(method, part, name, continued=continued)
+            fold = "" if self.split.how == "held-out" else f"-fold-{number}"
+            model = self.train(method, part, f"{name or method}{fold}", continued=continued)
             first = first or model
             inputs = self.stand.inputs(part)
             outputs.append(predict_logits(model.network, inputs, normalise=model.normalise).numpy())
@@ -197,9 +197,8 @@ class CrossValidation:
 
     def _end_of_next(self) -> float:
         """When the next run's steps have to be done: it gets its planned share of the time that is left."""
-        plan = self.stand.plan
-        costs = [plan.seconds_per_step[method] for method in plan.runs()[self.n_begun :]]
-        self.n_begun += 1
+        costs = [self.stand.plan.seconds_per_step[method] for method in self.runs]
+        del self.runs[0]
         now = time.perf_counter()
         return now + max(0.0, self.ends - now - len(costs) * self.overhead) * costs[0] / sum(costs)
 

@@ -1,45 +1,57 @@
-"""The training of a fit: plans, features and runs on each stand, within the minutes that are left."""
+"""The training of a fit: a trial that chooses the network, plan, features and runs, within the minutes left."""
 
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.files import write_json
-from meanteacher.fitting.budget import Timing, limited_threads, measure_machine
+from meanteacher.fitting.answer import error_of
+from meanteacher.fitting.budget import Timing, limited_threads
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation
-from meanteacher.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
-from meanteacher.fitting.split import EvaluationSplit, FitData, choose_split, prepare
+from meanteacher.fitting.plan import FEWEST_STEPS, WIDTHS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
+from meanteacher.fitting.split import EvaluationSplit, FitData, How, choose_split, draw_split, labelled_photos
 from meanteacher.fitting.stands import FromScratch, OnBackbone, Stand
-from meanteacher.fitting.warm_start import EarlierFit, width_of
-from meanteacher.photos.cache import decode_all
-from meanteacher.photos.duplicates import find_duplicates
-from meanteacher.photos.flip import flip_is_safe
+from meanteacher.fitting.warm_start import EarlierFit
+from meanteacher.formats import count, percent
+from meanteacher.photos.cache import Decoded, decode_all
+from meanteacher.photos.find import Photos
 from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import MAX_VIEWS, Extraction
+from meanteacher.pretrained.features import Extraction
+from meanteacher.pretrained.spreading import Floats, linear_classifier
 from meanteacher.views.normalise import per_channel
 
 _FEATURES_LIMIT = 0.6
 """Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""
-_VIEWS_OF_TWO = 2
-"""Of each photo, where a network from scratch needs the time, too."""
 _REPORT_SECONDS = 4.0
 """For the pages, after the predictions."""
 _MOST_BYTES = 8 << 30
 """Of the file of features."""
+_TRIAL_SHARE, _TRIAL_SECONDS = 0.08, 60.0
+"""Of the time left, that the trial may take, and at most so many seconds."""
+_TRIAL_FEATURES_SHARE = 0.5
+"""Of that, for the features."""
+_TRIAL_LABELS = 1000
+"""At most; more would hardly change the outcome."""
+_TRIAL_STEPS = 150
+"""Of each run of the trial (docs/experiments/backbones.md)."""
+_TRIAL_RATIO = 1.25
+"""Times as many errors as the pretrained network that one from scratch may make in the trial and be chosen."""
 
 
 class PlanFile:
-    """plan.json of a fit: the plans, the seconds used so far, and what must be unchanged to resume."""
+    """plan.json of a fit: the plan, the trial, the seconds used so far, and what must be unchanged to resume."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "plan.json"
@@ -47,34 +59,29 @@ class PlanFile:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def write(
-        self, plans: Mapping[str, Plan], stands: Sequence[str], *, fingerprint: str, spent: float, device: str
-    ) -> None:
-        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "stands": list(stands)}
-        write_json(self.path, about | {"plans": {name: plan.to_json() for name, plan in plans.items()}})
+    def write(self, plan: Plan, *, trial: dict[str, Any] | None, fingerprint: str, spent: float, device: str) -> None:
+        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "trial": trial}
+        write_json(self.path, about | {"plan": plan.to_json()})
 
     def device(self) -> str:
         """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
         return str(self._saved().get("device", "cpu"))
 
-    def stands(self) -> list[str]:
-        """All that are tried, those without a plan yet included."""
-        return list(map(str, self._saved().get("stands", ["scratch"])))
+    def trial(self) -> dict[str, Any] | None:
+        """As `choose_network` returned it; None where there was none."""
+        trial: dict[str, Any] | None = self._saved().get("trial")
+        return trial
 
-    def plans(self) -> dict[str, Plan]:
-        """By the stand that each is for, in the order in which they were made.
+    def plan(self) -> Plan:
+        """Of the network that was chosen.
 
         Raises:
             InputError: the file is damaged.
         """
         saved = self._saved()
         try:
-            # Earlier versions had one plan, that of a network from scratch.
-            plans = saved["plans"] if "plans" in saved else {"scratch": saved["plan"]}
-            if not plans:
-                raise ValueError("it holds no plan")
-            return {str(name): Plan.from_json(plan) for name, plan in plans.items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return Plan.from_json(saved["plan"])
+        except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from error
 
     def spent(self, fingerprint: str) -> float:
@@ -108,19 +115,143 @@ class PlanFile:
         return InputError(f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite).")
 
 
+def choose_network(
+    config: FitConfig,
+    callback: FitCallback,
+    timing: Timing,
+    photos: Photos,
+    decoded: Decoded,
+    backbone: Backbone,
+    speed: BackboneSpeed,
+    *,
+    size: int,
+    flip: bool,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Whether all time is given to the pretrained network or to one from scratch: a trial on the labelled photos alone.
+
+    In folds, so that every label evaluates a model that it has not trained. On the pretrained network that is a linear
+    classifier, from scratch a short supervised run.
+
+    Args:
+        config: of the fit
+        callback: follows it
+        timing: of the fit
+        photos: all of them
+        decoded: at the size that they have from scratch
+        backbone: the pretrained network
+        speed: of this machine
+        size: of the photos on the pretrained network
+        flip: whether they may be mirrored
+        device: where to compute
+
+    Returns:
+        What plan.json and fit.json hold, from `trial_result`.
+
+    Raises:
+        InputError: no labelled photo of a class can be read.
+        Interrupted: the callback stopped it. A resumed fit begins again.
+    """
+    callback.on_message("Trying a pretrained network and one from scratch on the labelled images …")
+    seconds = max(1.0, min(_TRIAL_SHARE * (60 * config.minutes - timing.total()), _TRIAL_SECONDS))
+    ends = time.perf_counter() + seconds
+    most = min(_TRIAL_LABELS, max(1, int(_TRIAL_FEATURES_SHARE * seconds / speed.seconds(1, size))))
+    data = labelled_photos(photos, decoded, most)
+    split = draw_split(data.labels, data.groups, seed=0, prefer="folds")
+    # Half the time per step that there is: a machine which is as fast as that skips no step.
+    per_step = seconds / _TRIAL_STEPS / len(split.parts) / 2
+    plan = Plan(
+        minutes=config.minutes,
+        size=decoded.images.shape[-1],
+        steps=_TRIAL_STEPS,
+        flip=flip,
+        width=WIDTHS[0],
+        seconds_per_step={"supervised": per_step},
+    )
+    try:
+        with TemporaryDirectory(dir=config.out / "cache") as folder:
+            features = _plain_features(data, backbone, size, Path(folder), callback, device)
+            from_scratch = CrossValidation(
+                stand=FromScratch(data=data, plan=plan, fingerprint="trial", earlier=None),
+                split=split,
+                out=Path(folder, "runs"),
+                ends=ends,
+                overhead=0.0,
+                callback=callback,
+                timing=timing,
+                device=str(device),
+                runs=["supervised"] * len(split.parts),
+            )
+            result, _ = from_scratch.evaluate("supervised", continued=False, name="trial")
+    except (Interrupted, KeyboardInterrupt):
+        remove_old_fit(config.out)  # or it would be resumed
+        raise
+    guesses = []
+    for part in split.parts:
+        trained, _ = data.training_rows(part)
+        linear = linear_classifier(features[trained], data.labels[trained], len(photos.class_names))
+        guesses.append(linear.logits(features[part]).argmax(1))
+    wrong = {"pretrained": np.concatenate(guesses) != data.labels[split.positions], "scratch": result.wrong}
+    trial = trial_result(wrong, backbone.title)
+    callback.on_message(trial["sentence"])
+    return trial
+
+
+def _plain_features(
+    data: FitData, backbone: Backbone, size: int, folder: Path, callback: FitCallback, device: torch.device
+) -> Floats:
+    """[n, n_features] of the photos themselves."""
+    extraction = Extraction(
+        images=decode_all(data.photos, size, folder).images,
+        normalise=per_channel(backbone.mean, backbone.deviation),
+        front=backbone.network(),
+        n_views=1,
+        flip=False,
+        file=folder / "features.npy",
+        key="trial",
+        device=device,
+        should_stop=callback.should_stop,
+    )
+    return extraction.run().values[:, 0].float().numpy()
+
+
+def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
+    """The outcome of a trial: the stand "chosen", the errors of both on "n" photos, and a sentence.
+
+    The linear classifier has nearly the error that the pretrained network ends with, while a network from scratch
+    improves much in the time that it gets. So it is chosen unless it makes `_TRIAL_RATIO` times as many errors.
+
+    Args:
+        wrong: stand -> [n] of bool, where it was wrong
+        title: of the pretrained network
+    """
+    n_wrong = {stand: int(its.sum()) for stand, its in wrong.items()}
+    is_better = n_wrong["scratch"] > _TRIAL_RATIO * n_wrong["pretrained"]
+    chosen, other = ("pretrained", "scratch") if is_better else ("scratch", "pretrained")
+    errors, n = {stand: error_of(its) for stand, its in wrong.items()}, len(wrong["scratch"])
+    names = {"pretrained": f"the pretrained network {title}", "scratch": "a small network from scratch"}
+    more = "" if n_wrong[chosen] < n_wrong[other] else ", but training improves a network from scratch more"
+    sentence = (
+        f"A short trial on {count(n, 'labelled image')} chose {names[chosen]}: it was wrong on "
+        f"{percent(errors[chosen]['error'])}, {names[other]} on {percent(errors[other]['error'])}{more}."
+    )
+    return {"chosen": chosen, "n": n, **errors, "sentence": sentence}
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Training:
-    """Plans, trains and evaluates both methods on each stand, once the photos are read."""
+    """Plans, trains and evaluates both methods on the chosen network, once the photos are read."""
 
     config: FitConfig
     callback: FitCallback
     timing: Timing
     plan_file: PlanFile
-    plans: dict[str, Plan]
-    """Those made so far, by stand."""
-    stands: list[str]
-    """All that will be tried."""
+    plan: Plan | None
+    """Of a resumed fit."""
+    trial: dict[str, Any] | None
+    """What chose the network, if anything did."""
     data: FitData
+    flip: bool
     fingerprint: str
     overhead: float
     device: torch.device
@@ -130,17 +261,14 @@ class Training:
     began: float
     split: EvaluationSplit | None = None
     extraction: Extraction | None = None
-    seconds_per_image: float = 0.0
-    """That predictions will take on the slowest stand so far."""
 
     def on_backbone(
-        self, backbone: Backbone, speed: BackboneSpeed | Machine | None, *, share: float
+        self, backbone: Backbone, speed: BackboneSpeed | Machine | None
     ) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate the last layers of the pretrained network, in this share of the time left.
+        """Train and evaluate the last layers of the pretrained network.
 
         `speed` is needed to make a plan; a resumed fit has one.
         """
-        until = time.perf_counter() + share * self._left()
 
         def planned(n_rounds: int) -> Plan:
             assert isinstance(speed, BackboneSpeed)
@@ -148,19 +276,18 @@ class Training:
                 speed,
                 backbone=backbone.name,
                 minutes=self.config.minutes,
-                seconds=share * self._left(),
+                seconds=self._left(),
                 overhead=self.overhead,
                 size=self.data.decoded.images.shape[-1],
-                flip=self._flip(),
+                flip=self.flip,
                 n_rounds=n_rounds,
                 n_images=len(self.data.photos),
                 room=_room(self.config.out),
-                most_views=MAX_VIEWS if share == 1 else _VIEWS_OF_TWO,
             )
 
-        plan = self._plan("pretrained", planned)
+        plan = self._planned(planned)
         with self._saved_if_stopped():
-            self.extraction = self._extraction(backbone, plan, until)
+            self.extraction = self._extraction(backbone, plan)
             features = self.extraction.run()
             self.timing.end("features")
             stand = OnBackbone(
@@ -171,10 +298,9 @@ class Training:
                 features=features,
                 earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
             )
-            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image), until)
+            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
 
-    def _extraction(self, backbone: Backbone, plan: Plan, until: float) -> Extraction:
-        now = time.perf_counter()
+    def _extraction(self, backbone: Backbone, plan: Plan) -> Extraction:
         about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
         return Extraction(
             images=self.data.decoded.images,
@@ -187,87 +313,65 @@ class Training:
             device=self.device,
             progress=partial(self.callback.on_progress, "Looking at the images"),
             should_stop=self.callback.should_stop,
-            ends=now + _FEATURES_LIMIT * (until - now),
+            ends=time.perf_counter() + _FEATURES_LIMIT * self._left(),
         )
 
-    def from_scratch(self, speed: BackboneSpeed | Machine | None, *, size: int) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate a small network on the pixels; the machine is measured where `speed` is not that."""
-        data = self.data
-        if size != data.decoded.images.shape[-1]:
-            decoded = decode_all(data.photos, size, self.config.out / "cache")
-            data = prepare(data.photos, decoded, find_duplicates(decoded.images))
+    def from_scratch(self, speed: BackboneSpeed | Machine | None) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate a small network on the pixels; `speed` as for `on_backbone`."""
 
         def planned(n_rounds: int) -> Plan:
+            assert isinstance(speed, Machine)
             return make_plan(
-                speed if isinstance(speed, Machine) else self._measured(size),
+                speed,
                 minutes=self.config.minutes,
                 spent=60 * self.config.minutes - self._left(),
                 overhead=self.overhead,
-                size=size,
-                flip=self._flip(),
+                size=self.data.decoded.images.shape[-1],
+                flip=self.flip,
                 n_rounds=n_rounds,
-                n_images=len(data.usable),
-                n_labelled=int((data.labels != UNLABELLED).sum()),
+                n_images=len(self.data.usable),
+                n_labelled=int((self.data.labels != UNLABELLED).sum()),
             )
 
-        plan = self._plan("scratch", planned)
-        model = self.earlier.continued(data.photos.class_names) if self.earlier else None
+        plan = self._planned(planned)
+        model = self.earlier.continued(self.data.photos.class_names) if self.earlier else None
         with self._saved_if_stopped():
-            stand = FromScratch(data=data, plan=plan, fingerprint=self.fingerprint, earlier=model)
+            stand = FromScratch(data=self.data, plan=plan, fingerprint=self.fingerprint, earlier=model)
             return self._compare(stand, plan.seconds_per_image)
 
-    def _measured(self, size: int) -> Machine:
-        """In the minutes that are left."""
-        n_classes, width = len(self.data.photos.class_names), width_of(self.earlier)
-        minutes = max(1.0, self._left() / 60)
-        return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(self.device))
-
-    def _plan(self, name: str, planned: Callable[[int], Plan]) -> Plan:
-        """The plan of a stand; the first one also decides which labelled photos evaluate the models.
-
-        Folds take many runs: where each would be too short, a part is held out instead.
-        """
-        held_out = self.earlier.held_out if self.earlier else None
-        if name not in self.plans:
-            for prefer in (None, "held-out") if self.split is None else ():
-                self.split = choose_split(self.data, held_out, prefer=prefer)
-                plan = planned(self._n_rounds())
-                if plan.steps >= FEWEST_STEPS:
-                    break
-            else:
-                plan = planned(self._n_rounds())
-            if not self.plans:
-                _remove_old_fit(self.config.out)
-            self.plans[name] = plan
+    def _planned(self, planned: Callable[[int], Plan]) -> Plan:
+        """The plan, and with it which labelled photos evaluate the models."""
+        if self.plan is None:
+            self.plan = self._new_plan(planned)
+            remove_old_fit(self.config.out)
             self._save()
-        plan = self.plans[name]
-        if self.split is None:
-            self.split = choose_split(self.data, held_out, prefer="held-out" if plan.n_rounds == 1 else None)
-        self.callback.on_message(plan.sentence())
+        self.split = self._split("held-out" if self.plan.n_rounds == 1 else None)
+        self.callback.on_message(self.plan.sentence())
         self.timing.end("plan")
-        return plan
+        return self.plan
 
-    def _n_rounds(self) -> int:
-        assert self.split is not None
-        return 1 if self.split.how == "held-out" else len(self.split.parts) + 1
+    def _new_plan(self, planned: Callable[[int], Plan]) -> Plan:
+        """Folds take many runs: where each would be too short, a part is held out instead."""
+        plan = planned(_n_rounds(self._split(None)))
+        return plan if plan.steps >= FEWEST_STEPS else planned(_n_rounds(self._split("held-out")))
 
-    def _compare(
-        self, stand: Stand, seconds_per_image: float, until: float = float("inf")
-    ) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate on a stand until a time; predictions will take so many seconds per image."""
+    def _split(self, prefer: How | None) -> EvaluationSplit:
+        return choose_split(self.data, self.earlier.held_out if self.earlier else None, prefer=prefer)
+
+    def _compare(self, stand: Stand, seconds_per_image: float) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate; predictions will take so many seconds per image."""
         assert self.split is not None
-        plan, n = stand.plan, len(self.data.usable)
-        self.seconds_per_image = max(self.seconds_per_image, seconds_per_image)
+        plan, predicting = stand.plan, seconds_per_image * len(self.data.usable)
         validation = CrossValidation(
             stand=stand,
             split=self.split,
-            # The first stand has the folder; the second one a folder in it.
-            out=self.config.out / "runs" / ("" if next(iter(self.plans)) == stand.name else stand.name),
-            ends=min(until, time.perf_counter() + self._left() - self.seconds_per_image * n - _REPORT_SECONDS),
+            out=self.config.out / "runs",
+            ends=time.perf_counter() + self._left() - predicting - _REPORT_SECONDS,
             overhead=self.overhead,
             callback=self.callback,
             timing=self.timing,
             device=str(self.device),
+            runs=plan.runs(),
         )
         with limited_threads(plan.threads):
             comparison = validation.compare(continued=self.earlier is not None)
@@ -279,9 +383,6 @@ class Training:
         """Seconds until the minutes are over."""
         return 60 * self.config.minutes - self.spent - (time.perf_counter() - self.began)
 
-    def _flip(self) -> bool:
-        return flip_is_safe(self.data.photos.class_names) if self.config.flip is None else self.config.flip
-
     @contextmanager
     def _saved_if_stopped(self) -> Iterator[None]:
         """Note the seconds used, so that a resumed fit keeps to the minutes."""
@@ -292,10 +393,15 @@ class Training:
             raise
 
     def _save(self) -> None:
+        assert self.plan is not None
         spent = self.spent + time.perf_counter() - self.began
         self.plan_file.write(
-            self.plans, self.stands, fingerprint=self.fingerprint, spent=spent, device=self.device.type
+            self.plan, trial=self.trial, fingerprint=self.fingerprint, spent=spent, device=self.device.type
         )
+
+
+def _n_rounds(split: EvaluationSplit) -> int:
+    return 1 if split.how == "held-out" else len(split.parts) + 1
 
 
 def _room(out: Path) -> int:
@@ -304,7 +410,7 @@ def _room(out: Path) -> int:
     return min(_MOST_BYTES, shutil.disk_usage(folder).free // 2)
 
 
-def _remove_old_fit(out: Path) -> None:
+def remove_old_fit(out: Path) -> None:
     """Called once nothing can be refused any more."""
     for name in ("runs", "model"):
         shutil.rmtree(out / name, ignore_errors=True)
