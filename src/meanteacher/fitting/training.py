@@ -46,7 +46,7 @@ _TRIAL_LABELS = 1000
 """At most; more would hardly change the outcome."""
 _TRIAL_STEPS = 150
 """Of each run of the trial (docs/experiments/backbones.md)."""
-_TRIAL_RATIO = 1.25
+_TRIAL_RATIO = 1.2
 """Times as many errors as the pretrained network that one from scratch may make in the trial and be chosen."""
 
 
