@@ -68,7 +68,7 @@ def _short_plan() -> Iterator[None]:
         patch.setattr(plans, "_TAIL_STEPS", (N_STEPS, N_STEPS))
         patch.setattr(plans, "SIZES", (SIZE,))
         patch.setattr(training, "FEWEST_STEPS", 1)
-        patch.setattr(training, "_TRIAL_STEPS", 2)
+        patch.setattr(crossval, "_TRIAL_STEPS", 2)
         # Which is better after three steps is chance.
         patch.setattr(crossval, "better_method", lambda results: "mean-teacher")
         patch.setattr(results, "write_fit_pages", lambda *given: None)
@@ -449,7 +449,7 @@ def small(tmp_path: Path) -> Path:
 
 def choosing(patch: pytest.MonkeyPatch, network: str) -> None:
     """From scratch everything is wrong in the trial, or the linear classifier takes each class for the next one."""
-    real_wrong, real_linear = crossval.CrossValidation._wrong, training.linear_classifier
+    real_wrong, real_linear = crossval.CrossValidation._wrong, crossval.linear_classifier
 
     def wrong(self: crossval.CrossValidation, logits: np.ndarray) -> np.ndarray:
         in_trial = isinstance(self.stand, stands.FromScratch) and self.stand.fingerprint == "trial"
@@ -461,7 +461,7 @@ def choosing(patch: pytest.MonkeyPatch, network: str) -> None:
         return LinearClassifier(np.roll(found.weight, turn, axis=0), np.roll(found.bias, turn))
 
     patch.setattr(crossval.CrossValidation, "_wrong", wrong)
-    patch.setattr(training, "linear_classifier", linear)
+    patch.setattr(crossval, "linear_classifier", linear)
 
 
 @pytest.mark.usefixtures("_from_scratch")
@@ -544,7 +544,7 @@ def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
 ) -> None:
     """A copy of an image has not taught the model either."""
     shutil.copy(small / "red" / "0.png", small / "red" / "copy.png")
-    real, real_run, n_tested = training.linear_classifier, crossval.run, []
+    real, real_run, n_tested = crossval.linear_classifier, crossval.run, []
 
     class Checked(LinearClassifier):
         def logits(self, features: np.ndarray) -> np.ndarray:
@@ -564,7 +564,7 @@ def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
         return real_run(*given, data=data, split=split, **options)
 
     taught: set[bytes] = set()
-    monkeypatch.setattr(training, "linear_classifier", linear)
+    monkeypatch.setattr(crossval, "linear_classifier", linear)
     monkeypatch.setattr(crossval, "run", run)
     found = run_fit(config(small, tmp_path / "fit"), Recorder())
     assert sum(n_tested) == found["trial"]["n"] == 10
@@ -583,28 +583,11 @@ class Counter(Recorder):
 
 @pytest.mark.usefixtures("_from_scratch")
 def test_a_trial_skips_steps_to_end_in_time(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_TRIAL_STEPS", 1_000_000)
+    monkeypatch.setattr(crossval, "_TRIAL_STEPS", 1_000_000)
     recorder = Counter()
     run_fit(config(small, tmp_path / "fit", minutes=1.0), recorder, began=time.perf_counter() - 70)
     assert recorder.trained == [*FOLDS, *METHODS]
     assert load(tmp_path / "fit").class_names == tuple(COLOURS)
-
-
-@pytest.mark.parametrize(
-    ("pretrained", "scratch", "chosen"),
-    [(51, 69, "pretrained"), (51, 76, "pretrained"), (83, 74, "scratch"), (50, 55, "scratch"), (0, 0, "scratch")],
-)
-def test_from_scratch_is_chosen_unless_it_makes_many_more_errors(pretrained: int, scratch: int, chosen: str) -> None:
-    wrong = {"pretrained": np.arange(100) < pretrained, "scratch": np.arange(100) < scratch}
-    trial = training.trial_result(wrong, "BigNet")
-    assert trial["chosen"] == chosen
-    assert (trial["n"], trial["pretrained"]["wrong"], trial["scratch"]["wrong"]) == (100, pretrained, scratch)
-    assert trial["pretrained"]["low"] <= trial["pretrained"]["error"] <= trial["pretrained"]["high"]
-    first, second = ("BigNet", "from scratch") if chosen == "pretrained" else ("from scratch", "BigNet")
-    assert trial["sentence"].index(first) < trial["sentence"].index(second)
-    for share in (f"{pretrained}.0 %", f"{scratch}.0 %"):
-        assert share in trial["sentence"]
-    assert ("improves" in trial["sentence"]) == (chosen == "scratch" and scratch >= pretrained)
 
 
 # --- other stands -----------------------------------------------------------------------------------------------------

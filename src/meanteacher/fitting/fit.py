@@ -19,6 +19,7 @@ from meanteacher.fitting.budget import (
     measure_machine,
 )
 from meanteacher.fitting.config import FitCallback, FitConfig, PrintedProgress
+from meanteacher.fitting.crossval import choose_network
 from meanteacher.fitting.plan import (
     SMALL,
     BackboneSpeed,
@@ -32,7 +33,7 @@ from meanteacher.fitting.plan import (
 from meanteacher.fitting.results import write_results
 from meanteacher.fitting.split import is_held_out, prepare
 from meanteacher.fitting.stands import choose_backbone
-from meanteacher.fitting.training import PlanFile, Training, choose_network
+from meanteacher.fitting.training import PlanFile, Training, begins_again_if_stopped
 from meanteacher.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
 from meanteacher.photos.cache import Decoded, decode_all
 from meanteacher.photos.check import check
@@ -153,9 +154,10 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     decoded = read(size if has_trial else on_backbone)
     timing.end("decode")
     if has_trial and backbone is not None and isinstance(speed, BackboneSpeed):
-        trial = choose_network(
-            config, callback, timing, photos, decoded, backbone, speed, size=on_backbone, flip=flip, device=device
-        )
+        with begins_again_if_stopped(config.out):
+            trial = choose_network(
+                config, callback, timing, photos, decoded, backbone, speed, size=on_backbone, flip=flip, device=device
+            )
         if trial["chosen"] == "scratch":
             backbone, speed = None, measured(None, size=size)
         else:
@@ -192,8 +194,9 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     validation, comparison = training.on_backbone(backbone, speed) if backbone else training.from_scratch(speed)
 
     # Predict every photo with the better model, and write the results.
-    seen = earlier.seen if earlier else Seen()
-    content = write_results(config, validation, comparison, findings, trial=trial, earlier=seen)
+    content = write_results(
+        config, validation, comparison, findings, trial=trial, earlier=earlier.seen if earlier else Seen()
+    )
     if training.extraction is not None:
         training.extraction.delete()
     return content

@@ -1,4 +1,4 @@
-"""The training of a fit: a trial that chooses the network, plan, features and runs, within the minutes left."""
+"""The training of a fit: plan, features and runs, within the minutes that are left."""
 
 import json
 import shutil
@@ -8,28 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.files import write_json
-from meanteacher.fitting.answer import error_of
 from meanteacher.fitting.budget import Timing, limited_threads
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation
-from meanteacher.fitting.plan import FEWEST_STEPS, WIDTHS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
-from meanteacher.fitting.split import EvaluationSplit, FitData, How, choose_split, draw_split, labelled_photos
+from meanteacher.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
+from meanteacher.fitting.split import EvaluationSplit, FitData, How, choose_split
 from meanteacher.fitting.stands import FromScratch, OnBackbone, Stand
 from meanteacher.fitting.warm_start import EarlierFit
-from meanteacher.formats import count, percent
-from meanteacher.photos.cache import Decoded, decode_all
-from meanteacher.photos.find import Photos
 from meanteacher.pretrained.backbones import Backbone
 from meanteacher.pretrained.features import Extraction
-from meanteacher.pretrained.spreading import Floats, linear_classifier
 from meanteacher.views.normalise import per_channel
 
 _FEATURES_LIMIT = 0.6
@@ -38,16 +31,6 @@ _REPORT_SECONDS = 4.0
 """For the pages, after the predictions."""
 _MOST_BYTES = 8 << 30
 """Of the file of features."""
-_TRIAL_SHARE, _TRIAL_SECONDS = 0.08, 60.0
-"""Of the time left, that the trial may take, and at most so many seconds."""
-_TRIAL_FEATURES_SHARE = 0.5
-"""Of that, for the features."""
-_TRIAL_LABELS = 1000
-"""At most; more would hardly change the outcome."""
-_TRIAL_STEPS = 150
-"""Of each run of the trial (docs/experiments/backbones.md)."""
-_TRIAL_RATIO = 1.2
-"""Times as many errors as the pretrained network that one from scratch may make in the trial and be chosen."""
 
 
 class PlanFile:
@@ -68,7 +51,7 @@ class PlanFile:
         return str(self._saved().get("device", "cpu"))
 
     def trial(self) -> dict[str, Any] | None:
-        """As `choose_network` returned it; None where there was none."""
+        """What chose the network; None where there was none."""
         trial: dict[str, Any] | None = self._saved().get("trial")
         return trial
 
@@ -113,129 +96,6 @@ class PlanFile:
 
     def _damaged(self, error: Exception) -> InputError:
         return InputError(f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite).")
-
-
-def choose_network(
-    config: FitConfig,
-    callback: FitCallback,
-    timing: Timing,
-    photos: Photos,
-    decoded: Decoded,
-    backbone: Backbone,
-    speed: BackboneSpeed,
-    *,
-    size: int,
-    flip: bool,
-    device: torch.device,
-) -> dict[str, Any]:
-    """Whether all time is given to the pretrained network or to one from scratch: a trial on the labelled photos alone.
-
-    In folds, so that every label evaluates a model that it has not trained. On the pretrained network that is a linear
-    classifier, from scratch a short supervised run.
-
-    Args:
-        config: of the fit
-        callback: follows it
-        timing: of the fit
-        photos: all of them
-        decoded: at the size that they have from scratch
-        backbone: the pretrained network
-        speed: of this machine
-        size: of the photos on the pretrained network
-        flip: whether they may be mirrored
-        device: where to compute
-
-    Returns:
-        What plan.json and fit.json hold, from `trial_result`.
-
-    Raises:
-        InputError: no labelled photo of a class can be read.
-        Interrupted: the callback stopped it. A resumed fit begins again.
-    """
-    callback.on_message("Trying a pretrained network and one from scratch on the labelled images …")
-    seconds = max(1.0, min(_TRIAL_SHARE * (60 * config.minutes - timing.total()), _TRIAL_SECONDS))
-    ends = time.perf_counter() + seconds
-    most = min(_TRIAL_LABELS, max(1, int(_TRIAL_FEATURES_SHARE * seconds / speed.seconds(1, size))))
-    data = labelled_photos(photos, decoded, most)
-    split = draw_split(data.labels, data.groups, seed=0, prefer="folds")
-    # Half the time per step that there is: a machine which is as fast as that skips no step.
-    per_step = seconds / _TRIAL_STEPS / len(split.parts) / 2
-    plan = Plan(
-        minutes=config.minutes,
-        size=decoded.images.shape[-1],
-        steps=_TRIAL_STEPS,
-        flip=flip,
-        width=WIDTHS[0],
-        seconds_per_step={"supervised": per_step},
-    )
-    try:
-        with TemporaryDirectory(dir=config.out / "cache") as folder:
-            features = _plain_features(data, backbone, size, Path(folder), callback, device)
-            from_scratch = CrossValidation(
-                stand=FromScratch(data=data, plan=plan, fingerprint="trial", earlier=None),
-                split=split,
-                out=Path(folder, "runs"),
-                ends=ends,
-                overhead=0.0,
-                callback=callback,
-                timing=timing,
-                device=str(device),
-                runs=["supervised"] * len(split.parts),
-            )
-            result, _ = from_scratch.evaluate("supervised", continued=False, name="trial")
-    except (Interrupted, KeyboardInterrupt):
-        remove_old_fit(config.out)  # or it would be resumed
-        raise
-    guesses = []
-    for part in split.parts:
-        trained, _ = data.training_rows(part)
-        linear = linear_classifier(features[trained], data.labels[trained], len(photos.class_names))
-        guesses.append(linear.logits(features[part]).argmax(1))
-    wrong = {"pretrained": np.concatenate(guesses) != data.labels[split.positions], "scratch": result.wrong}
-    trial = trial_result(wrong, backbone.title)
-    callback.on_message(trial["sentence"])
-    return trial
-
-
-def _plain_features(
-    data: FitData, backbone: Backbone, size: int, folder: Path, callback: FitCallback, device: torch.device
-) -> Floats:
-    """[n, n_features] of the photos themselves."""
-    extraction = Extraction(
-        images=decode_all(data.photos, size, folder).images,
-        normalise=per_channel(backbone.mean, backbone.deviation),
-        front=backbone.network(),
-        n_views=1,
-        flip=False,
-        file=folder / "features.npy",
-        key="trial",
-        device=device,
-        should_stop=callback.should_stop,
-    )
-    return extraction.run().values[:, 0].float().numpy()
-
-
-def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
-    """The outcome of a trial: the stand "chosen", the errors of both on "n" photos, and a sentence.
-
-    The linear classifier has nearly the error that the pretrained network ends with, while a network from scratch
-    improves much in the time that it gets. So it is chosen unless it makes `_TRIAL_RATIO` times as many errors.
-
-    Args:
-        wrong: stand -> [n] of bool, where it was wrong
-        title: of the pretrained network
-    """
-    n_wrong = {stand: int(its.sum()) for stand, its in wrong.items()}
-    is_better = n_wrong["scratch"] > _TRIAL_RATIO * n_wrong["pretrained"]
-    chosen, other = ("pretrained", "scratch") if is_better else ("scratch", "pretrained")
-    errors, n = {stand: error_of(its) for stand, its in wrong.items()}, len(wrong["scratch"])
-    names = {"pretrained": f"the pretrained network {title}", "scratch": "a small network from scratch"}
-    more = "" if n_wrong[chosen] < n_wrong[other] else ", but training improves a network from scratch more"
-    sentence = (
-        f"A short trial on {count(n, 'labelled image')} chose {names[chosen]}: it was wrong on "
-        f"{percent(errors[chosen]['error'])}, {names[other]} on {percent(errors[other]['error'])}{more}."
-    )
-    return {"chosen": chosen, "n": n, **errors, "sentence": sentence}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -343,7 +203,7 @@ class Training:
         """The plan, and with it which labelled photos evaluate the models."""
         if self.plan is None:
             self.plan = self._new_plan(planned)
-            remove_old_fit(self.config.out)
+            _remove_old_fit(self.config.out)
             self._save()
         self.split = self._split("held-out" if self.plan.n_rounds == 1 else None)
         self.callback.on_message(self.plan.sentence())
@@ -410,8 +270,18 @@ def _room(out: Path) -> int:
     return min(_MOST_BYTES, shutil.disk_usage(folder).free // 2)
 
 
-def remove_old_fit(out: Path) -> None:
+def _remove_old_fit(out: Path) -> None:
     """Called once nothing can be refused any more."""
     for name in ("runs", "model"):
         shutil.rmtree(out / name, ignore_errors=True)
     PlanFile(out).path.unlink(missing_ok=True)
+
+
+@contextmanager
+def begins_again_if_stopped(out: Path) -> Iterator[None]:
+    """Of a fit that has no plan yet: one that it was to replace must not be resumed in its place."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        _remove_old_fit(out)
+        raise
