@@ -149,7 +149,7 @@ def run(name: str, data: Path, out: Path) -> dict[str, Any]:
         "baselines": _baselines(arranged) if name.startswith("flowers") else {},
         **{
             key: fitted[key]
-            for key in ("answer", "estimate", "alternatives", "backbone", "plan", "timing", "environment")
+            for key in ("answer", "estimate", "alternatives", "trial", "backbone", "plan", "timing", "environment")
         },
     }
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

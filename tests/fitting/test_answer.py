@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from meanteacher.fitting.answer import answer, estimate
+from meanteacher.fitting.answer import answer, estimate, trial_result
 from meanteacher.fitting.crossval import EvaluationResult, better_method
 from meanteacher.formats import points
 from meanteacher.stats import difference_on_images
@@ -110,3 +110,20 @@ def test_the_estimate_counts_pairs() -> None:
     assert errors["difference"]["points"] == pytest.approx(50)
     assert errors["mean-teacher"]["wrong"] == 1
     assert errors["supervised"]["error"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "scratch", "chosen"),
+    [(51, 69, "pretrained"), (50, 61, "pretrained"), (50, 60, "scratch"), (83, 74, "scratch"), (0, 0, "scratch")],
+)
+def test_from_scratch_is_chosen_unless_it_makes_many_more_errors(pretrained: int, scratch: int, chosen: str) -> None:
+    wrong = {"pretrained": np.arange(100) < pretrained, "scratch": np.arange(100) < scratch}
+    trial = trial_result(wrong, "BigNet")
+    assert trial["chosen"] == chosen
+    assert (trial["n"], trial["pretrained"]["wrong"], trial["scratch"]["wrong"]) == (100, pretrained, scratch)
+    assert trial["pretrained"]["low"] <= trial["pretrained"]["error"] <= trial["pretrained"]["high"]
+    first, second = ("BigNet", "from scratch") if chosen == "pretrained" else ("from scratch", "BigNet")
+    assert trial["sentence"].index(first) < trial["sentence"].index(second)
+    for share in (f"{pretrained}.0 %", f"{scratch}.0 %"):
+        assert share in trial["sentence"]
+    assert ("improves" in trial["sentence"]) == (chosen == "scratch" and scratch >= pretrained)

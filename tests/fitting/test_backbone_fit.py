@@ -4,7 +4,9 @@ import csv
 import dataclasses
 import functools
 import json
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -66,6 +68,7 @@ def _short_plan() -> Iterator[None]:
         patch.setattr(plans, "_TAIL_STEPS", (N_STEPS, N_STEPS))
         patch.setattr(plans, "SIZES", (SIZE,))
         patch.setattr(training, "FEWEST_STEPS", 1)
+        patch.setattr(crossval, "_TRIAL_STEPS", 2)
         # Which is better after three steps is chance.
         patch.setattr(crossval, "better_method", lambda results: "mean-teacher")
         patch.setattr(results, "write_fit_pages", lambda *given: None)
@@ -123,13 +126,6 @@ class Recorder(FitCallback, Callback):
 
     def should_stop(self) -> bool:
         return self.doing == self.stops_in
-
-
-class InScratch(Recorder):
-    """Stops in the second run of that name, which is on the second stand."""
-
-    def should_stop(self) -> bool:
-        return super().should_stop() and self.trained.count(self.stops_in) == 2
 
 
 def config(photos: Path, out: Path, **changes: Any) -> FitConfig:
@@ -385,7 +381,7 @@ def test_the_baseline_is_the_better_of_the_linear_classifier_and_the_tuned_netwo
     assert sum(errors) <= 1
 
 
-# --- continuing, and other stands -------------------------------------------------------------------------------------
+# --- continuing -------------------------------------------------------------------------------------------------------
 
 
 @every_cut
@@ -434,7 +430,6 @@ def _from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stands, "_LABELLED_ROWS", 6)
     monkeypatch.setattr(training, "FEWEST_STEPS", 5)  # a part is held out
     monkeypatch.setattr(fitting, "measure_machine", no_measuring)
-    monkeypatch.setattr(training, "measure_machine", no_measuring)
     monkeypatch.setattr(
         training,
         "make_plan",
@@ -442,41 +437,160 @@ def _from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+# --- the trial --------------------------------------------------------------------------------------------------------
+
+FOLDS = [f"trial-fold-{number}" for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return painted(tmp_path / "photos", n_labelled=3, n_unlabelled=6, size=32)
+
+
+def choosing(patch: pytest.MonkeyPatch, network: str) -> None:
+    """From scratch everything is wrong in the trial, or the linear classifier takes each class for the next one."""
+    real_wrong, real_linear = crossval.CrossValidation._wrong, crossval.linear_classifier
+
+    def wrong(self: crossval.CrossValidation, logits: np.ndarray) -> np.ndarray:
+        in_trial = isinstance(self.stand, stands.FromScratch) and self.stand.fingerprint == "trial"
+        return np.full(len(logits), network == "pretrained") if in_trial else real_wrong(self, logits)
+
+    def linear(*given: Any) -> LinearClassifier:
+        found = real_linear(*given)
+        turn = int(network == "scratch")
+        return LinearClassifier(np.roll(found.weight, turn, axis=0), np.roll(found.bias, turn))
+
+    patch.setattr(crossval.CrossValidation, "_wrong", wrong)
+    patch.setattr(crossval, "linear_classifier", linear)
+
+
 @pytest.mark.usefixtures("_from_scratch")
-@pytest.mark.parametrize("better", ["pretrained", "scratch"])
-def test_small_images_are_tried_on_both_stands_and_the_one_with_fewer_errors_is_kept(
-    better: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("chosen", ["pretrained", "scratch"])
+def test_a_trial_on_the_labelled_images_chooses_the_only_network_that_small_images_train(
+    chosen: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = painted(tmp_path / "photos", n_labelled=3, n_unlabelled=6, size=32)
-
-    def told(self: crossval.CrossValidation, logits: np.ndarray) -> np.ndarray:
-        return np.full(len(logits), self.stand.name != better)
-
-    monkeypatch.setattr(crossval.CrossValidation, "_wrong", told)
-    out = tmp_path / "fit"
-    found = run_fit(config(small, out), Recorder())
-    alternatives = {each["name"]: each["wrong"] for each in found["alternatives"]}
-    other = {"scratch": "pretrained", "pretrained": "scratch"}[better]
-    on_backbone = {"label-spreading": 0, "probe": 0, "tuned": 0} if better == "pretrained" else {}
-    assert alternatives == on_backbone | {f"{other} {method}": 3 for method in METHODS}
-    assert found["estimate"][found["answer"]["shipped"]]["wrong"] == 0
+    choosing(monkeypatch, chosen)
+    out, recorder = tmp_path / "fit", Recorder()
+    found = run_fit(config(small, out), recorder)
+    trial = found["trial"]
+    assert (trial["chosen"], trial["n"], trial["scratch"]["wrong"]) == (chosen, 9, 9 if chosen == "pretrained" else 0)
+    assert (trial["pretrained"]["wrong"] <= 1) == (chosen == "pretrained")
+    assert recorder.messages.count(trial["sentence"]) == 1
+    assert recorder.trained == [*FOLDS, *METHODS]
+    assert {path.name for path in (out / "runs").iterdir() if path.is_dir()} == set(METHODS)
+    assert not [path for path in (out / "cache").iterdir() if path.is_dir()]
     model = load(out)
-    assert (model.size, type(model.spec)) == ((SIZE, LiteSpec) if better == "pretrained" else (32, FastNetSpec))
-    assert (found["backbone"] is None) == (better == "scratch")
+    assert (model.size, type(model.spec)) == ((SIZE, LiteSpec) if chosen == "pretrained" else (32, FastNetSpec))
+    assert (found["backbone"] is None) == (chosen == "scratch")
     assert (found["plan"]["backbone"], found["plan"]["size"]) == (
-        ("lite0", SIZE) if better == "pretrained" else ("", 32)
+        ("lite0", SIZE) if chosen == "pretrained" else ("", 32)
     )
-    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained", "scratch"]
-    for run in ("supervised", "scratch/supervised"):
-        assert (out / "runs" / run / "record.json").exists()
-    if better == "scratch":  # once more, interrupted on the first stand and on the second
-        again = tmp_path / "again"
-        with pytest.raises(Interrupted):
-            run_fit(config(small, again), Recorder("mean-teacher"))
-        with pytest.raises(Interrupted):
-            run_fit(config(small, again, resume=True), InScratch("mean-teacher"))
-        run_fit(config(small, again, resume=True), Recorder())
-        same_fit(again, out)
+    names = [each["name"] for each in found["alternatives"]]
+    assert names == (["label-spreading", "probe", "tuned"] if chosen == "pretrained" else [])
+    saved = json.loads((out / "plan.json").read_text())
+    assert (saved["trial"], saved["plan"]["backbone"]) == (trial, found["plan"]["backbone"])
+
+
+@pytest.mark.usefixtures("_from_scratch")
+@pytest.mark.parametrize("chosen", ["pretrained", "scratch"])
+def test_a_resumed_fit_keeps_the_network_that_the_trial_chose(
+    chosen: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing(monkeypatch, chosen)
+    out, again = tmp_path / "fit", tmp_path / "again"
+    found = run_fit(config(small, out), Recorder())
+    with pytest.raises(Interrupted):
+        run_fit(config(small, again), Recorder("mean-teacher"))
+    # Another trial would choose the other network.
+    choosing(monkeypatch, {"pretrained": "scratch", "scratch": "pretrained"}[chosen])
+    recorder = Recorder()
+    resumed = run_fit(config(small, again, resume=True), recorder)
+    assert recorder.trained == list(METHODS)
+    assert resumed["trial"] == found["trial"]
+    same_fit(again, out)
+
+
+@pytest.mark.usefixtures("_from_scratch")
+def test_a_fit_that_was_stopped_in_its_trial_begins_again(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was to replace another one, which must not be resumed in its place."""
+    choosing(monkeypatch, "scratch")
+    out, again, recorder = tmp_path / "fit", tmp_path / "again", Recorder()
+    run_fit(config(small, out), Recorder())
+    run_fit(config(small, again, backbone="lite0"), Recorder())
+    with pytest.raises(Interrupted, match=r"resume=True \(--resume\)"):
+        run_fit(config(small, again, overwrite=True), Recorder(FOLDS[1]))
+    run_fit(config(small, again, resume=True), recorder)
+    assert recorder.trained == [*FOLDS, *METHODS]
+    same_fit(again, out)
+
+
+@pytest.mark.usefixtures("_from_scratch")
+def test_there_is_no_trial_where_the_network_is_given(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "choose_network", lambda *given, **options: pytest.fail("tried"))
+    for name in ("none", "lite0"):
+        found = run_fit(config(small, tmp_path / name, backbone=name), Recorder())
+        assert (found["trial"], (found["backbone"] or {"name": "none"})["name"]) == (None, name)
+        found = run_fit(config(small, tmp_path / f"{name}-2", start=tmp_path / name), Recorder())
+        assert (found["trial"], (found["backbone"] or {"name": "none"})["name"]) == (None, name)
+
+
+@pytest.mark.usefixtures("_from_scratch")
+def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of an image has not taught the model either."""
+    shutil.copy(small / "red" / "0.png", small / "red" / "copy.png")
+    real, real_run, n_tested = crossval.linear_classifier, crossval.run, []
+
+    class Checked(LinearClassifier):
+        def logits(self, features: np.ndarray) -> np.ndarray:
+            assert not {row.tobytes() for row in features} & taught
+            n_tested.append(len(features))
+            return super().logits(features)
+
+    def linear(features: np.ndarray, labels: np.ndarray, n_classes: int) -> LinearClassifier:
+        nonlocal taught
+        taught = {row.tobytes() for row in features}
+        found = real(features, labels, n_classes)
+        return Checked(found.weight, found.bias)
+
+    def run(*given: Any, data: TrainTest, split: Any, **options: Any) -> Any:
+        trained, tested = (data.train.images[rows] for rows in (split.labelled, split.validation))
+        assert not {image.numpy().tobytes() for image in trained} & {image.numpy().tobytes() for image in tested}
+        return real_run(*given, data=data, split=split, **options)
+
+    taught: set[bytes] = set()
+    monkeypatch.setattr(crossval, "linear_classifier", linear)
+    monkeypatch.setattr(crossval, "run", run)
+    found = run_fit(config(small, tmp_path / "fit"), Recorder())
+    assert sum(n_tested) == found["trial"]["n"] == 10
+
+
+class Counter(Recorder):
+    """Fails after more steps than any machine takes in a second."""
+
+    n_steps = 0
+
+    def should_stop(self) -> bool:
+        self.n_steps += 1
+        assert self.n_steps < 5_000
+        return False
+
+
+@pytest.mark.usefixtures("_from_scratch")
+def test_a_trial_skips_steps_to_end_in_time(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossval, "_TRIAL_STEPS", 1_000_000)
+    recorder = Counter()
+    run_fit(config(small, tmp_path / "fit", minutes=1.0), recorder, began=time.perf_counter() - 70)
+    assert recorder.trained == [*FOLDS, *METHODS]
+    assert load(tmp_path / "fit").class_names == tuple(COLOURS)
+
+
+# --- other stands -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("_from_scratch")

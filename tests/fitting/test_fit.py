@@ -53,8 +53,7 @@ def no_measuring(width: float | None, **given: Any) -> Machine:
 @pytest.fixture(autouse=True, scope="module")
 def _short_plan() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        for module in (fitting, training):
-            monkeypatch.setattr(module, "measure_machine", no_measuring)
+        monkeypatch.setattr(fitting, "measure_machine", no_measuring)
         monkeypatch.setattr(training, "make_plan", short_plan)
         monkeypatch.setattr(training, "FEWEST_STEPS", 4)
         yield
@@ -400,7 +399,7 @@ def test_time_spent_before_an_interruption_counts_when_the_fit_is_resumed(photos
     interrupt(config(photos, out), after=2)
     plan = json.loads((out / "plan.json").read_text())
     assert plan["spent"] > 0
-    plan["spent"] = 60 * plan["plans"]["scratch"]["minutes"]
+    plan["spent"] = 60 * plan["plan"]["minutes"]
     (out / "plan.json").write_text(json.dumps(plan))
     run_fit(config(photos, out, resume=True), Recorder())
     last = json.loads((out / "runs" / "mean-teacher-fold-1" / "record.json").read_text())
@@ -419,17 +418,16 @@ def test_a_resumed_fit_has_the_minutes_that_it_was_started_with(photos: Path, tm
 
 
 def test_a_fit_of_an_earlier_version_is_resumed_to_the_same_bytes(fitted: Path, photos: Path, tmp_path: Path) -> None:
-    """Its plan.json has one plan, and the photos are small: a new fit would also try a pretrained network."""
+    """Its plan.json has no trial, and the photos are small: a new fit would also try a pretrained network."""
     out = tmp_path / "fit"
     interrupt(config(photos, out), after=6)
     written = json.loads((out / "plan.json").read_text())
-    (plan,) = written.pop("plans").values()
-    del written["stands"]
+    del written["trial"]
     for name in ("backbone", "cut", "n_views", "seconds_per_image"):
-        del plan[name]
-    (out / "plan.json").write_text(json.dumps(written | {"plan": plan}))
+        del written["plan"][name]
+    (out / "plan.json").write_text(json.dumps(written))
     content = run_fit(config(photos, out, resume=True, backbone="auto"), Recorder())
-    assert (content["backbone"], content["alternatives"]) == (None, [])
+    assert (content["backbone"], content["alternatives"], content["trial"]) == (None, [], None)
     for name in ("model/weights.safetensors", "predictions.csv"):
         assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
 
@@ -442,25 +440,8 @@ def short_plan_on_a_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_plan_on_a_backbone")
-@pytest.mark.parametrize("after", [2, 9], ids=["features", "a run"])
-def test_a_fit_that_was_stopped_before_it_was_planned_from_scratch_is_resumed(
-    after: int, photos: Path, tmp_path: Path
-) -> None:
-    out, recorder = tmp_path / "fit", Recorder()
-    interrupt(config(photos, out, backbone="auto"), after=after)
-    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained"]
-    content = run_fit(config(photos, out, resume=True, backbone="auto"), recorder)
-    assert list(json.loads((out / "plan.json").read_text())["plans"]) == ["pretrained", "scratch"]
-    assert len(recorder.trained) == 14
-    kept, other = ("pretrained", "scratch") if content["backbone"] else ("scratch", "pretrained")
-    names = {each["name"] for each in content["alternatives"]}
-    assert {f"{other} {method}" for method in ("mean-teacher", "supervised")} <= names
-    assert not any(name.startswith(kept) for name in names)
-
-
-@pytest.mark.usefixtures("short_plan_on_a_backbone")
 def test_a_resumed_fit_tries_no_other_network_than_when_it_was_started(photos: Path, tmp_path: Path) -> None:
-    """The photos are small, so that with "auto" one from scratch would be tried, too."""
+    """The photos are small, so that with "auto" there would be a trial."""
     out, recorder = tmp_path / "fit", Recorder()
     interrupt(config(photos, out, backbone="lite0"), after=9)
     content = run_fit(config(photos, out, resume=True, backbone="auto"), recorder)

@@ -130,40 +130,35 @@ NAMES = "minutes size width steps flip gentle threads seconds_per_step seconds n
 LATER = "backbone cut n_views seconds_per_image"
 
 
-def test_plans_are_read_back_as_they_were_written_with_the_names_of_earlier_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backbone", ["", "lite0"])
+@pytest.mark.parametrize("trial", [None, {"chosen": "scratch", "n": 9}])
+def test_a_plan_is_read_back_as_it_was_written_with_the_names_of_earlier_versions(
+    backbone: str, trial: dict[str, Any] | None, tmp_path: Path
+) -> None:
     plan, file = planned(18, n_labelled=1000), PlanFile(tmp_path)
-    on_backbone = Plan(minutes=18, size=160, steps=300, flip=True, backbone="lite0", cut=15, n_views=8)
-    file.write(
-        {"pretrained": on_backbone, "scratch": plan},
-        ["pretrained", "scratch"],
-        fingerprint="f",
-        spent=3.0,
-        device="mps",
-    )
-    assert file.plans() == {"pretrained": on_backbone, "scratch": plan}
-    assert list(file.plans()) == ["pretrained", "scratch"]
+    if backbone:
+        plan = Plan(minutes=18, size=160, steps=300, flip=True, backbone=backbone, cut=15, n_views=8)
+    file.write(plan, trial=trial, fingerprint="f", spent=3.0, device="mps")
+    assert (file.plan(), file.trial()) == (plan, trial)
     assert file.spent("f") == 3.0
     assert file.device() == "mps"
-    assert file.stands() == ["pretrained", "scratch"]
     written = json.loads((tmp_path / "plan.json").read_text())
-    assert set(written) == {"fingerprint", "spent", "device", "stands", "plans"}
-    for each in written["plans"].values():
-        assert set(each) == set(f"{NAMES} {LATER}".split())
+    assert set(written) == {"fingerprint", "spent", "device", "trial", "plan"}
+    assert set(written["plan"]) == set(f"{NAMES} {LATER}".split())
 
 
 def test_the_plan_of_a_fit_by_an_earlier_version_is_that_of_a_network_from_scratch(tmp_path: Path) -> None:
     plan, file = dataclasses.replace(planned(18, n_labelled=1000), seconds_per_image=0.0), PlanFile(tmp_path)
     old = {name: plan.to_json()[name] for name in NAMES.split()}
     file.path.write_text(json.dumps({"fingerprint": "f", "spent": 3.0, "plan": old}))
-    assert file.plans() == {"scratch": plan}
-    assert file.stands() == ["scratch"]
+    assert (file.plan(), file.trial()) == (plan, None)
     assert file.spent("f") == 3.0
     assert file.device() == "cpu"
 
 
 def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
     file = PlanFile(tmp_path)
-    file.write({"scratch": planned(18)}, ["scratch"], fingerprint="f", spent=3.0, device="cpu")
+    file.write(planned(18), trial=None, fingerprint="f", spent=3.0, device="cpu")
     with pytest.raises(InputError, match=r"not those that .* was begun with.*overwrite=True \(--overwrite\)"):
         file.spent("g")
 
@@ -176,16 +171,14 @@ def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
         "{}",
         '{"plan": {"minutes": 3}, "spent": 1}',
         '{"plan": 3, "spent": 1}',
-        '{"plans": {"scratch": {"minutes": 3}}, "spent": 1}',
-        '{"plans": {"scratch": 3}, "spent": 1}',
-        '{"plans": ["scratch"], "spent": 1}',
-        '{"plans": {}, "spent": 1}',
+        '{"plan": ["minutes"], "spent": 1}',
+        '{"plan": null, "spent": 1}',
     ],
 )
 def test_a_damaged_plan_is_refused(damage: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(damage)
     with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
-        PlanFile(tmp_path).plans()
+        PlanFile(tmp_path).plan()
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"fingerprint": "f", "spent": "soon"}', '{"fingerprint": "f"}'])

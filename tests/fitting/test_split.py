@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meanteacher.core import InputError
-from meanteacher.fitting.split import EvaluationSplit, FitData, draw_split, prepare
+from meanteacher.fitting.split import EvaluationSplit, FitData, draw_split, labelled_photos, prepare
 from meanteacher.photos.cache import Decoded
 from meanteacher.photos.duplicates import Duplicates
 from meanteacher.photos.find import Photos
@@ -125,3 +125,26 @@ def test_all_runs_share_one_data_set_whose_pixels_are_hashed_once() -> None:
 def test_a_class_without_a_readable_label_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="No labelled image of b can be read"):
         prepared(labels=np.array([0, 0, 0, 0, -1, 1, -1, 0, 0, -1]))
+
+
+def test_the_labelled_images_alone_are_data_with_their_copies_found() -> None:
+    """Image 1 cannot be read, and image 8 is a copy of image 7."""
+    images = np.random.default_rng(0).integers(0, 256, IMAGES.shape).astype(np.uint8)
+    images[8] = images[7]
+    photos = Photos(Path("photos"), tuple("abcdefghij"), LABELS, ("a", "b"), None)
+    data = labelled_photos(photos, Decoded(images, {1: "empty", 5: "empty"}), most=100)
+    assert "".join(data.photos.names) == "acdhi"
+    assert data.labels.tolist() == LABELS[[0, 2, 3, 7, 8]].tolist()
+    assert (data.dataset.images.numpy() == images[[0, 2, 3, 7, 8]]).all()
+    assert data.groups.tolist() == [0, 1, 2, 3, 3]
+    assert data.photos.class_names == photos.class_names
+
+
+def test_of_many_labelled_images_some_are_drawn_from_each_class() -> None:
+    labels = labels_of(60, 30, 2)
+    arrays = np.arange(len(labels), dtype=np.uint8)[:, None, None, None].repeat(3, 3)
+    photos = Photos(Path("photos.npz"), tuple(map(str, range(len(labels)))), labels, ("a", "b", "c"), arrays)
+    data = labelled_photos(photos, Decoded(arrays.transpose(0, 3, 1, 2), {}), most=31)
+    assert np.bincount(data.labels).tolist() == [20, 10, 1]
+    assert data.photos.arrays is not None
+    assert data.photos.arrays[:, 0, 0, 0].tolist() == [int(name) for name in data.photos.names]

@@ -45,7 +45,7 @@ def fit(
             metavar="NAME",
             help="Pretrained network: lite0, lite2, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a .safetensors file; "
             "none trains from scratch.",
-            show_default="lite0; small images also from scratch",
+            show_default="lite0; for small images a short trial decides between lite0 and none",
         ),
     ] = "auto",
 ) -> None:

@@ -1,4 +1,4 @@
-"""Did the unlabelled images help, and by how much? The answer in one or two sentences."""
+"""Did the unlabelled images help, and by how much? Which network did a trial choose? Answers in a sentence or two."""
 
 from typing import Any
 
@@ -7,6 +7,10 @@ import numpy as np
 from meanteacher.fitting.split import MAX_HELD_OUT
 from meanteacher.formats import count, percent, points
 from meanteacher.stats import CONFIDENCE, ImageDifference, difference_on_images, error_interval
+
+_TRIAL_RATIO = 1.2
+"""Times as many errors as the pretrained network that one from scratch may make in a trial and be chosen
+(docs/experiments/backbones.md)."""
 
 
 def estimate(
@@ -79,3 +83,26 @@ def answer(
             f"If it is real, showing it takes about {gain.n_needed:,} labelled test images; {there}."
         )
     return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}
+
+
+def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
+    """The outcome of a trial: the stand "chosen", the errors of both on "n" photos, and a sentence.
+
+    The linear classifier has nearly the error that the pretrained network ends with, while a network from scratch
+    improves much in the time that it gets. So it is chosen unless it makes `_TRIAL_RATIO` times as many errors.
+
+    Args:
+        wrong: stand -> [n] of bool, where it was wrong
+        title: of the pretrained network
+    """
+    n_wrong = {stand: int(its.sum()) for stand, its in wrong.items()}
+    is_better = n_wrong["scratch"] > _TRIAL_RATIO * n_wrong["pretrained"]
+    chosen, other = ("pretrained", "scratch") if is_better else ("scratch", "pretrained")
+    errors, n = {stand: error_of(its) for stand, its in wrong.items()}, len(wrong["scratch"])
+    names = {"pretrained": f"the pretrained network {title}", "scratch": "a small network from scratch"}
+    more = "" if n_wrong[chosen] < n_wrong[other] else ", but training improves a network from scratch more"
+    sentence = (
+        f"A short trial on {count(n, 'labelled image')} chose {names[chosen]}: it was wrong on "
+        f"{percent(errors[chosen]['error'])}, {names[other]} on {percent(errors[other]['error'])}{more}."
+    )
+    return {"chosen": chosen, "n": n, **errors, "sentence": sentence}

@@ -1,25 +1,45 @@
-"""Cross-validation: the training runs of a fit, each evaluated on photos that it was not trained on."""
+"""Cross-validation: the training runs of a fit, and the trial that chooses its network.
+
+Each model is evaluated on photos that it was not trained on.
+"""
 
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import run
+from meanteacher.fitting.answer import trial_result
 from meanteacher.fitting.budget import Pace, Timing
-from meanteacher.fitting.config import FitCallback
-from meanteacher.fitting.plan import METHODS
-from meanteacher.fitting.split import EvaluationSplit
-from meanteacher.fitting.stands import Stand
+from meanteacher.fitting.config import FitCallback, FitConfig
+from meanteacher.fitting.plan import METHODS, WIDTHS, BackboneSpeed, Plan
+from meanteacher.fitting.split import EvaluationSplit, FitData, draw_split, labelled_photos
+from meanteacher.fitting.stands import FromScratch, Stand
 from meanteacher.formats import percent
+from meanteacher.photos.cache import Decoded, decode_all
+from meanteacher.photos.find import Photos
+from meanteacher.pretrained.backbones import Backbone
+from meanteacher.pretrained.features import Extraction
+from meanteacher.pretrained.spreading import Floats, linear_classifier
 from meanteacher.train import Alarm, Callback, LogEntry
+from meanteacher.views.normalise import per_channel
 
 _SEED = 0
+_TRIAL_SHARE, _TRIAL_SECONDS = 0.08, 60.0
+"""Of the time left, that the trial may take, and at most so many seconds."""
+_TRIAL_FEATURES_SHARE = 0.5
+"""Of that, for the features."""
+_TRIAL_LABELS = 1000
+"""At most; more would hardly change the outcome."""
+_TRIAL_STEPS = 150
+"""Of each run of the trial (docs/experiments/backbones.md)."""
 _NONE = np.empty(0, dtype=np.int64)
 """Held out of the last run, which is trained on all labels."""
 
@@ -65,10 +85,6 @@ class Comparison:
     alternatives: dict[str, np.ndarray]
     """What else was evaluated -> [n] of bool, whether it was wrong."""
 
-    @property
-    def n_wrong(self) -> int:
-        return int(self.results[self.better].wrong.sum())
-
 
 def better_method(results: dict[str, EvaluationResult]) -> str:
     """The method with fewer errors; Mean Teacher where both make as many."""
@@ -89,7 +105,8 @@ class CrossValidation:
     callback: FitCallback
     timing: Timing
     device: str
-    n_begun: int = 0
+    runs: list[str]
+    """The methods of the runs that are not begun yet, in order."""
     completed: dict[str, float] = field(default_factory=dict)
     """run -> the share of its steps that were taken, where some were skipped"""
 
@@ -112,17 +129,20 @@ class CrossValidation:
             self.timing.end("on all labels")
         return Comparison(results, better, results[better].kept(model), self._skipped(), alternatives)
 
-    def evaluate(self, method: str, *, continued: bool) -> tuple[EvaluationResult, dict[str, np.ndarray]]:
+    def evaluate(
+        self, method: str, *, continued: bool, name: str = ""
+    ) -> tuple[EvaluationResult, dict[str, np.ndarray]]:
         """Train one model for each part of the split, and evaluate it on that part.
 
+        The runs are called `name`, or like the method.
         Also returns what else was found: of a supervised model before its first step and after its last, the worse.
         """
         outputs: list[np.ndarray] = []
         starts: list[np.ndarray] = []
         first: TrainedModel | None = None
         for number, part in enumerate(self.split.parts, start=1):
-            name = method if self.split.how == "held-out" else f"{method}-fold-{number}"
-            model = self.train(method, part, name, continued=continued)
+            fold = "" if self.split.how == "held-out" else f"-fold-{number}"
+            model = self.train(method, part, f"{name or method}{fold}", continued=continued)
             first = first or model
             inputs = self.stand.inputs(part)
             outputs.append(predict_logits(model.network, inputs, normalise=model.normalise).numpy())
@@ -197,9 +217,8 @@ class CrossValidation:
 
     def _end_of_next(self) -> float:
         """When the next run's steps have to be done: it gets its planned share of the time that is left."""
-        plan = self.stand.plan
-        costs = [plan.seconds_per_step[method] for method in plan.runs()[self.n_begun :]]
-        self.n_begun += 1
+        costs = [self.stand.plan.seconds_per_step[method] for method in self.runs]
+        del self.runs[0]
         now = time.perf_counter()
         return now + max(0.0, self.ends - now - len(costs) * self.overhead) * costs[0] / sum(costs)
 
@@ -215,3 +234,99 @@ class _WithoutErrors(Callback):
 
     def on_alarm(self, alarm: Alarm) -> None:
         self._callback.on_alarm(alarm)
+
+
+def choose_network(
+    config: FitConfig,
+    callback: FitCallback,
+    timing: Timing,
+    photos: Photos,
+    decoded: Decoded,
+    backbone: Backbone,
+    speed: BackboneSpeed,
+    *,
+    size: int,
+    flip: bool,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Whether all time is given to the pretrained network or to one from scratch: a trial on the labelled photos alone.
+
+    In folds, so that every label evaluates a model that it has not trained. On the pretrained network that is a linear
+    classifier, from scratch a short supervised run.
+
+    Args:
+        config: of the fit
+        callback: follows it
+        timing: of the fit
+        photos: all of them
+        decoded: at the size that they have from scratch
+        backbone: the pretrained network
+        speed: of this machine
+        size: of the photos on the pretrained network
+        flip: whether they may be mirrored
+        device: where to compute
+
+    Returns:
+        What plan.json and fit.json hold, from `trial_result`.
+
+    Raises:
+        InputError: no labelled photo of a class can be read.
+        Interrupted: the callback stopped it.
+    """
+    callback.on_message("Trying a pretrained network and one from scratch on the labelled images …")
+    seconds = max(1.0, min(_TRIAL_SHARE * (60 * config.minutes - timing.total()), _TRIAL_SECONDS))
+    ends = time.perf_counter() + seconds
+    most = min(_TRIAL_LABELS, max(1, int(_TRIAL_FEATURES_SHARE * seconds / speed.seconds(1, size))))
+    data = labelled_photos(photos, decoded, most)
+    split = draw_split(data.labels, data.groups, seed=0, prefer="folds")
+    # Half the time per step that there is: a machine which is as fast as that skips no step.
+    per_step = seconds / _TRIAL_STEPS / len(split.parts) / 2
+    plan = Plan(
+        minutes=config.minutes,
+        size=decoded.images.shape[-1],
+        steps=_TRIAL_STEPS,
+        flip=flip,
+        width=WIDTHS[0],
+        seconds_per_step={"supervised": per_step},
+    )
+    with TemporaryDirectory(dir=config.out / "cache") as folder:
+        features = _plain_features(data, backbone, size, Path(folder), callback, device)
+        from_scratch = CrossValidation(
+            stand=FromScratch(data=data, plan=plan, fingerprint="trial", earlier=None),
+            split=split,
+            out=Path(folder, "runs"),
+            ends=ends,
+            overhead=0.0,
+            callback=callback,
+            timing=timing,
+            device=str(device),
+            runs=["supervised"] * len(split.parts),
+        )
+        result, _ = from_scratch.evaluate("supervised", continued=False, name="trial")
+    guesses = []
+    for part in split.parts:
+        trained, _ = data.training_rows(part)
+        linear = linear_classifier(features[trained], data.labels[trained], len(photos.class_names))
+        guesses.append(linear.logits(features[part]).argmax(1))
+    wrong = {"pretrained": np.concatenate(guesses) != data.labels[split.positions], "scratch": result.wrong}
+    trial = trial_result(wrong, backbone.title)
+    callback.on_message(trial["sentence"])
+    return trial
+
+
+def _plain_features(
+    data: FitData, backbone: Backbone, size: int, folder: Path, callback: FitCallback, device: torch.device
+) -> Floats:
+    """[n, n_features] of the photos themselves."""
+    extraction = Extraction(
+        images=decode_all(data.photos, size, folder).images,
+        normalise=per_channel(backbone.mean, backbone.deviation),
+        front=backbone.network(),
+        n_views=1,
+        flip=False,
+        file=folder / "features.npy",
+        key="trial",
+        device=device,
+        should_stop=callback.should_stop,
+    )
+    return extraction.run().values[:, 0].float().numpy()

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from meanteacher.fitting.budget import (
     measure_machine,
 )
 from meanteacher.fitting.config import FitCallback, FitConfig, PrintedProgress
+from meanteacher.fitting.crossval import choose_network
 from meanteacher.fitting.plan import (
     SMALL,
     BackboneSpeed,
@@ -31,17 +33,15 @@ from meanteacher.fitting.plan import (
 from meanteacher.fitting.results import write_results
 from meanteacher.fitting.split import is_held_out, prepare
 from meanteacher.fitting.stands import choose_backbone
-from meanteacher.fitting.training import PlanFile, Training
+from meanteacher.fitting.training import PlanFile, Training, begins_again_if_stopped
 from meanteacher.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
-from meanteacher.photos.cache import decode_all
+from meanteacher.photos.cache import Decoded, decode_all
 from meanteacher.photos.check import check
 from meanteacher.photos.duplicates import find_duplicates
 from meanteacher.photos.find import find_photos
 from meanteacher.photos.findings import shapes_of
+from meanteacher.photos.flip import flip_is_safe
 from meanteacher.pretrained.backbones import Backbone
-
-_SHARE_OF_TWO = 0.6
-"""Of the time, at most, for the pretrained network where another is trained from scratch."""
 
 
 def fit(
@@ -81,7 +81,7 @@ def fit(
         device: "auto" takes a GPU if there is one; to resume, the kind of device that the fit was started on
         backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
             "torchvision:NAME", "hf:OWNER/NAME" or the path of a .safetensors file; "none" trains a small network from
-            scratch; "auto" takes lite0, and for images of at most 48 pixels tries both
+            scratch; "auto" takes lite0, or for images of at most 48 pixels the better of both in a short trial
         callback: follows the fit; None prints plain lines to standard error, `FitCallback()` nothing
         began: when the minutes began, by `time.perf_counter`; None for now
 
@@ -116,35 +116,55 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     earlier = read_earlier_fit(config.start) if config.start else None
     plan_file = PlanFile(config.out)
     _check_folder(config, holds_fit=plan_file.exists())
-    device = same_kind(config.device, plan_file.device(), config.out) if config.resume else choose_device(config.device)
-    plans = plan_file.plans() if config.resume else {}
-    if plans:  # a resumed fit has the minutes that it was started with
-        config = replace(config, minutes=next(iter(plans.values())).minutes)
+    # A fit that was stopped before it had a plan begins again.
+    plan = plan_file.plan() if config.resume and plan_file.exists() else None
+    device = same_kind(config.device, plan_file.device(), config.out) if plan else choose_device(config.device)
+    if plan:  # a resumed fit has the minutes that it was started with
+        config = replace(config, minutes=plan.minutes)
 
     # Choose what to stand on, measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
     side = shorter_side(photos, shapes)
-    backbone = choose_backbone(config.backbone, earlier, plans, callback.on_message)
-    is_small = config.backbone == "auto" and earlier is None and side <= SMALL
-    tries_scratch = "scratch" in plan_file.stands() if config.resume else backbone is None or is_small
-    size = earlier.size if earlier else image_size(side)
+    backbone = choose_backbone(config.backbone, earlier, plan, callback.on_message)
+    flip = flip_is_safe(photos.class_names) if config.flip is None else config.flip
+    measured = partial(_measured, config, earlier=earlier, n_classes=len(photos.class_names), device=device)
+    size = on_backbone = plan.size if plan else earlier.size if earlier else image_size(side)
     speed: BackboneSpeed | Machine | None = None
-    if plans:
-        size = next(iter(plans.values())).size
-    else:
+    if plan is None:
         callback.on_message("Measuring this machine …")
-        speed = _measured(config, backbone, earlier, size=size, n_classes=len(photos.class_names), device=device)
+        speed = measured(backbone, size=size)
         check_enough(speed, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
     if isinstance(speed, BackboneSpeed) and earlier is None:
-        seconds = (60 * config.minutes - timing.total()) * (_SHARE_OF_TWO if tries_scratch else 1)
-        n_runs = len(runs_of(1 if is_held_out(photos.labels) else 4))
-        size = backbone_size(speed, seconds=seconds, n_images=len(photos), n_runs=n_runs, side=side)
+        on_backbone = backbone_size(
+            speed,
+            seconds=60 * config.minutes - timing.total(),
+            n_images=len(photos),
+            n_runs=len(runs_of(1 if is_held_out(photos.labels) else 4)),
+            side=side,
+        )
     timing.end("measure")
 
-    # Read the photos and check them.
-    reading = ReadingBudget(callback.on_progress, timing, config.minutes)
-    decoded = decode_all(photos, size, config.out / "cache", progress=reading)
+    # Read the photos. Small ones are first read for a network from scratch, and a trial chooses the network.
+    def read(size: int) -> Decoded:
+        reading = ReadingBudget(callback.on_progress, timing, config.minutes)
+        return decode_all(photos, size, config.out / "cache", progress=reading)
+
+    trial = plan_file.trial() if plan else None
+    has_trial = config.backbone == "auto" and not (plan or earlier) and side <= SMALL
+    decoded = read(size if has_trial else on_backbone)
     timing.end("decode")
+    if has_trial and backbone is not None and isinstance(speed, BackboneSpeed):
+        with begins_again_if_stopped(config.out):
+            trial = choose_network(
+                config, callback, timing, photos, decoded, backbone, speed, size=on_backbone, flip=flip, device=device
+            )
+        if trial["chosen"] == "scratch":
+            backbone, speed = None, measured(None, size=size)
+        else:
+            decoded = read(on_backbone)
+        timing.end("trial")
+
+    # Check them.
     duplicates = find_duplicates(decoded.images)
     findings = check(photos, decoded, shapes, duplicates=duplicates, flip=config.flip)
     callback.on_findings(findings)
@@ -154,33 +174,29 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     # A run reads all pixels about twice, for the fingerprint or the normaliser, before its first step.
     overhead = 0.5 + 2 * timing.end("fingerprint")
 
-    # Train and evaluate both methods on each stand.
+    # Train and evaluate both methods.
     training = Training(
         config=config,
         callback=callback,
         timing=timing,
         plan_file=plan_file,
-        plans=plans,
-        stands=[*(["pretrained"] if backbone else []), *(["scratch"] if tries_scratch else [])],
+        plan=plan,
+        trial=trial,
         data=data,
+        flip=flip,
         fingerprint=fingerprint,
         overhead=overhead,
         device=device,
         earlier=earlier,
-        spent=plan_file.spent(fingerprint) if config.resume else timing.total(),
+        spent=plan_file.spent(fingerprint) if plan else timing.total(),
         began=time.perf_counter(),
     )
-    outcomes = []
-    if backbone is not None:
-        outcomes.append(training.on_backbone(backbone, speed, share=_SHARE_OF_TWO if tries_scratch else 1.0))
-    if tries_scratch:
-        outcomes.append(training.from_scratch(speed, size=earlier.size if earlier else image_size(side)))
-    outcomes.sort(key=lambda outcome: outcome[1].n_wrong)  # stable: with as many errors, the pretrained network
-    (validation, comparison), *others = outcomes
+    validation, comparison = training.on_backbone(backbone, speed) if backbone else training.from_scratch(speed)
 
     # Predict every photo with the better model, and write the results.
-    seen = earlier.seen if earlier else Seen()
-    content = write_results(config, validation, comparison, findings, others=others, earlier=seen)
+    content = write_results(
+        config, validation, comparison, findings, trial=trial, earlier=earlier.seen if earlier else Seen()
+    )
     if training.extraction is not None:
         training.extraction.delete()
     return content
@@ -189,13 +205,13 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
 def _measured(
     config: FitConfig,
     backbone: Backbone | None,
-    earlier: EarlierFit | None,
     *,
+    earlier: EarlierFit | None,
     size: int,
     n_classes: int,
     device: torch.device,
 ) -> BackboneSpeed | Machine:
-    """How fast this machine is on what comes first: the pretrained network, or one from scratch."""
+    """How fast this machine is on the pretrained network, or on one from scratch."""
     minutes = config.minutes
     if backbone is not None:
         cut = earlier.cut if earlier else None
@@ -210,7 +226,7 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file. Give a folder as out (--out).")
     if config.resume:
-        if not holds_fit:
+        if not holds_fit and not (out / "cache").exists():
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
     elif not (holds_fit and config.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
         or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"

@@ -271,7 +271,6 @@ def make_backbone_plan(
     n_rounds: int,
     n_images: int,
     room: int,
-    most_views: int = MAX_VIEWS,
 ) -> Plan:
     """The deepest cut, and as many views and steps, that the time allows.
 
@@ -286,7 +285,6 @@ def make_backbone_plan(
         n_rounds: as in `Plan`
         n_images: all photos
         room: bytes that the features may take
-        most_views: of each photo
     """
     per_view = speed.seconds(n_images, size)
     seconds = seconds * (1 - _RESERVE) - per_view  # the predictions
@@ -300,7 +298,7 @@ def make_backbone_plan(
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
             share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
-        n_views = max(1, min(most_views, fitting, _affordable_views(share / per_view)))
+        n_views = max(1, min(fitting, _affordable_views(share / per_view)))
         plan = Plan(
             minutes=minutes,
             size=size,

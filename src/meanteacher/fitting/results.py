@@ -3,7 +3,6 @@
 import base64
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -41,12 +40,12 @@ def write_results(
     comparison: Comparison,
     findings: tuple[Finding, ...],
     *,
-    others: Sequence[tuple[CrossValidation, Comparison]],
+    trial: dict[str, Any] | None,
     earlier: Seen,
 ) -> dict[str, Any]:
     """Predict every image with the better model and write all files to `config.out`. Returns what fit.json holds.
 
-    `others` are the stands that made more errors, `earlier` is what the model was trained on before this fit.
+    `trial` is what chose the network, if anything did; `earlier` is what the model was trained on before this fit.
     """
     stand, split, out = validation.stand, validation.split, config.out
     data, plan = stand.data, stand.plan
@@ -123,7 +122,8 @@ def write_results(
         },
         "backbone": backbone,
         "estimate": errors,
-        "alternatives": _alternatives(comparison, others),
+        "alternatives": [{"name": name, **error_of(wrong)} for name, wrong in comparison.alternatives.items()],
+        "trial": trial,
         "confusion": _confusion(truth, better.logits.argmax(1), len(photos.class_names)),
         "per_class": _per_class(data, truth, better, probabilities, labelled),
         "calibration": calibrated,
@@ -147,14 +147,6 @@ def write_results(
     write_json(out / "fit.json", content)
     write_fit_pages(content, out)
     return content
-
-
-def _alternatives(comparison: Comparison, others: Sequence[tuple[CrossValidation, Comparison]]) -> list[dict[str, Any]]:
-    """What else was evaluated on the same photos."""
-    wrong = dict(comparison.alternatives)
-    for validation, other in others:
-        wrong |= {f"{validation.stand.name} {method}": result.wrong for method, result in other.results.items()}
-    return [{"name": name, **error_of(each)} for name, each in wrong.items()]
 
 
 def _seen(data: FitData, split: EvaluationSplit, method: str, earlier: Seen) -> Seen:

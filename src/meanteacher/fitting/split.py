@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.data.dataset import in_parts
 from meanteacher.photos.cache import Decoded
-from meanteacher.photos.duplicates import Duplicates
+from meanteacher.photos.duplicates import Duplicates, find_duplicates
 from meanteacher.photos.find import Photos
 from meanteacher.seeding import derive_seed
 
@@ -85,6 +85,27 @@ def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData
     images = torch.from_numpy(decoded.images)
     dataset = Dataset(images, torch.from_numpy(photos.labels), photos.class_names, on_disk=True)
     return FitData(photos, decoded, dataset, usable, labels, duplicates.near, duplicates.digests)
+
+
+def labelled_photos(photos: Photos, decoded: Decoded, most: int) -> FitData:
+    """The labelled photos alone, or, where there are more than `most`, about as many drawn from each class alike.
+
+    Raises:
+        InputError: no labelled photo of a class can be read.
+    """
+    unreadable = np.array(sorted(decoded.unreadable), dtype=np.int64)
+    rows = np.setdiff1d(np.flatnonzero(photos.labels != UNLABELLED), unreadable)
+    n_parts = -(-len(rows) // most)
+    if n_parts > 1:
+        rows = rows[_stratified_parts(photos.labels[rows], np.arange(len(rows)), n_parts, seed=0)[0]]
+    some = replace(
+        photos,
+        names=tuple(photos.names[k] for k in rows),
+        labels=photos.labels[rows],
+        arrays=None if photos.arrays is None else photos.arrays[rows],
+    )
+    images = decoded.images[rows]
+    return prepare(some, Decoded(images, {}), find_duplicates(images))
 
 
 How = Literal["held-out", "folds"]

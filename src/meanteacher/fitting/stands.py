@@ -48,7 +48,6 @@ _DEFAULT = "lite0"
 class Stand(Protocol):
     """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
 
-    name: str
     plan: Plan
     data: FitData
 
@@ -92,22 +91,21 @@ class Stand(Protocol):
 
 
 def choose_backbone(
-    wanted: str, earlier: EarlierFit | None, plans: Mapping[str, Plan], say: Callable[[str], None]
+    wanted: str, earlier: EarlierFit | None, plan: Plan | None, say: Callable[[str], None]
 ) -> Backbone | None:
     """The pretrained network that a fit stands on; None to train from scratch.
 
     Args:
         wanted: its name, "none" or "auto"
         earlier: a model to continue, which decides it
-        plans: of a resumed fit, which decide it
+        plan: of a resumed fit, which decides it
         say: called with a sentence where the default network is not there
 
     Raises:
         InputError: a network that was asked for by its name cannot be had.
     """
-    if plans or earlier is not None:
-        names = {plan.backbone for plan in plans.values()} or {earlier.backbone if earlier else ""}
-        wanted = next(filter(None, names), "none")
+    if begun := plan or earlier:
+        wanted = begun.backbone or "none"
     if wanted == "none":
         return None
     if wanted != "auto":
@@ -163,7 +161,6 @@ class FromScratch:
     fingerprint: str
     earlier: Continued | None
     """An earlier model to continue."""
-    name: str = "scratch"
     title: str = "FastNet"
     pooled: None = None
 
@@ -224,7 +221,6 @@ class OnBackbone:
     features: Features
     earlier: Mapping[str, Tensor] | None
     """The weights of an earlier model to continue."""
-    name: str = "pretrained"
     pooled: Floats = field(init=False)
     dataset: Dataset = field(init=False)
 

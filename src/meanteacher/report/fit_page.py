@@ -35,7 +35,7 @@ def read_fit(folder: str | Path) -> dict[str, Any]:
     return fit
 
 
-MAY_BE_ABSENT = ("estimate", "plan", "timing", "created", "backbone")
+MAY_BE_ABSENT = ("estimate", "plan", "timing", "created", "backbone", "trial")
 """Of what the template reads itself."""
 
 

@@ -18,9 +18,7 @@ MOST_CLASSES = 20
 
 N_PAIRS = 20
 
-_NEW = "A small network that started from nothing learned from"
-_PRETRAINED = "A network that knew other photos already learned from"
-_FEW, _ALL = "the labelled images alone.", "all images, with Mean Teacher."
+_FEW = "the labelled images alone."
 
 ALTERNATIVES = {
     "probe": ("Last layer only", f"On top of the unchanged pretrained network, a new last layer learned from {_FEW}"),
@@ -29,10 +27,6 @@ ALTERNATIVES = {
         "Label spreading",
         "Nothing was trained. Images that the pretrained network finds alike get the same label.",
     ),
-    "scratch supervised": ("From scratch, labels only", f"{_NEW} {_FEW}"),
-    "scratch mean-teacher": ("From scratch, all images", f"{_NEW} {_ALL}"),
-    "pretrained supervised": ("Pretrained, labels only", f"{_PRETRAINED} {_FEW}"),
-    "pretrained mean-teacher": ("Pretrained, all images", f"{_PRETRAINED} {_ALL}"),
 }
 """What may have been tried beside the two methods: its name for a reader, and what it is."""
 

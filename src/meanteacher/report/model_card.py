@@ -90,6 +90,7 @@ def _errors(fit: Fit) -> list[str]:
         markdown_table(header, rows),
         fit_page.tested_sentence(fit),
         _listed(f"{name}: {sentence}" for name, sentence in explained),
+        escaped((fit.get("trial") or {}).get("sentence", "")),
     ]
 
 
