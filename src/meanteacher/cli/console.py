@@ -1,6 +1,7 @@
 """What the commands share: options, messages, exit codes, progress bars and interruption."""
 
 import ctypes
+import os
 import shlex
 import signal
 import sys
@@ -15,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from meanteacher.core import DivergedError, InputError, Interrupted
+from meanteacher.core import DivergedError, FirstRankError, InputError, Interrupted, LostRankError
 
+EXIT_LOST = 1
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3
 EXIT_INTERRUPTED = 75
@@ -49,6 +51,11 @@ def say(console: Console, *parts: str | tuple[str, str]) -> None:
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
+def is_first_rank() -> bool:
+    """Whether this process is the one of those that were started together which prints and writes."""
+    return not int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+
+
 @contextmanager
 def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """Turn the errors that a user can fix into a message and an exit code. Others keep their traceback.
@@ -59,15 +66,21 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """
     try:
         yield
+    except FirstRankError as error:
+        raise typer.Exit(EXIT_INPUT) from error
     except InputError as error:
         typer.secho(f"Error: {error}", fg="red", err=True)
         raise typer.Exit(EXIT_INPUT) from error
+    except LostRankError as error:
+        typer.secho(f"Lost: {error}", fg="red", err=True)
+        raise typer.Exit(EXIT_LOST) from error
     except DivergedError as error:
-        typer.secho(f"Diverged: {error}", fg="red", err=True)
+        if is_first_rank():
+            typer.secho(f"Diverged: {error}", fg="red", err=True)
         raise typer.Exit(EXIT_DIVERGED) from error
     except Interrupted as error:
         words = [word for word in command if word not in {"--resume", "--overwrite"}]
-        console = Console()
+        console = Console(quiet=not is_first_rank())
         say(console, "Interrupted; nothing is lost. Resume with:")
         again = ["--resume"] if resume and "--start-or-resume" not in words else []
         say(console, "  " + shlex.join(["meanteacher", *words, *again]))
