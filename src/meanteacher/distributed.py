@@ -22,6 +22,7 @@ from meanteacher.core import FirstRankError, InputError, LostRankError
 TIMEOUT_VARIABLE = "MEANTEACHER_TIMEOUT"
 """Environment variable with the seconds that a process waits for another."""
 _TIMEOUT = 300.0
+_POLL_SECONDS = 0.1
 _REPORT_SECONDS = 5.0
 """For the other ranks to say that they wait, too."""
 _SLURM_PORTS = (20_000, 10_000)
@@ -139,6 +140,25 @@ class Ranks:
         value: T = answer[0]
         return value
 
+    def call_helpers(self, what: Any) -> None:
+        """On rank 0: give the ranks that are in `wait_for_call` something to do, or None to dismiss them."""
+        if self.size > 1:
+            assert _store is not None
+            with self._waiting("calling the others"):
+                _store.add("calls", 1)
+                dist.broadcast_object_list([what])
+
+    def wait_for_call(self) -> Any:
+        """On another rank: what rank 0 calls it for. It may take its time, but not end without a word."""
+        assert _store is not None
+        with self._waiting("waiting for the next run"):
+            n_calls = _store.add(f"answers/{self.rank}", 1)
+            while _store.add("calls", 0) < n_calls:
+                time.sleep(_POLL_SECONDS)
+            what: list[Any] = [None]
+            dist.broadcast_object_list(what)
+        return what[0]
+
     def meet(self, doing: str) -> None:
         """Return when every rank has come here."""
         self.agree(0, doing=doing)
@@ -167,7 +187,7 @@ class Ranks:
             deadline = time.monotonic() + _REPORT_SECONDS
             while time.monotonic() < deadline and others:
                 others = [rank for rank in others if not _store.check([f"waits/{rank}"])]
-                time.sleep(0.1)
+                time.sleep(_POLL_SECONDS)
         except (RuntimeError, AssertionError):
             return "rank 0"  # which keeps the list
         return " and ".join(f"rank {rank}" for rank in others) or "an answer of the others, which wait as well"
@@ -194,6 +214,7 @@ def join() -> Ranks:
         found = found_in(os.environ)
         if dist.is_available() and dist.is_initialized():
             found = Ranks(dist.get_rank(), dist.get_world_size(), found.local_rank, found.local_size, found.restarts)
+            _store = dist.distributed_c10d._get_default_store()
         elif found.size > 1:
             _store = _connect(found, os.environ)
             atexit.register(leave)
@@ -204,9 +225,9 @@ def join() -> Ranks:
 
 
 def leave() -> None:
-    """Close the connections that `join` has made."""
+    """Close the connections."""
     global _joined, _store
-    if _store is not None and dist.is_initialized():
+    if dist.is_initialized():
         dist.destroy_process_group()
     _joined = _store = None
 
