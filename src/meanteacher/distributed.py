@@ -143,17 +143,15 @@ class Ranks:
     def call_helpers(self, what: Any) -> None:
         """On rank 0: give the ranks that are in `wait_for_call` something to do, or None to dismiss them."""
         if self.size > 1:
-            assert _store is not None
             with self._waiting("calling the others"):
-                _store.add("calls", 1)
+                _store().add("calls", 1)
                 dist.broadcast_object_list([what])
 
     def wait_for_call(self) -> Any:
         """On another rank: what rank 0 calls it for. It may take its time, but not end without a word."""
-        assert _store is not None
         with self._waiting("waiting for the next run"):
-            n_calls = _store.add(f"answers/{self.rank}", 1)
-            while _store.add("calls", 0) < n_calls:
+            n_calls = _store().add(f"answers/{self.rank}", 1)
+            while _store().add("calls", 0) < n_calls:
                 time.sleep(_POLL_SECONDS)
             what: list[Any] = [None]
             dist.broadcast_object_list(what)
@@ -182,21 +180,26 @@ class Ranks:
         """The ranks that do not say that they wait, too."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
-            assert _store is not None
-            _store.set(f"waits/{self.rank}", "yes")
+            _store().set(f"waits/{self.rank}", "yes")
             deadline = time.monotonic() + _REPORT_SECONDS
             while time.monotonic() < deadline and others:
-                others = [rank for rank in others if not _store.check([f"waits/{rank}"])]
+                others = [rank for rank in others if not _store().check([f"waits/{rank}"])]
                 time.sleep(_POLL_SECONDS)
-        except (RuntimeError, AssertionError):
+        except RuntimeError:
             return "rank 0"  # which keeps the list
         return " and ".join(f"rank {rank}" for rank in others) or "an answer of the others, which wait as well"
 
 
 ALONE = Ranks()
 
-_joined: Ranks | None = None
-_store: dist.Store | None = None
+
+@dataclass(slots=True)
+class _Joined:
+    ranks: Ranks | None = None
+    store: "dist.Store | None" = None
+
+
+_joined = _Joined()
 
 
 def join() -> Ranks:
@@ -209,27 +212,30 @@ def join() -> Ranks:
         InputError: the environment names other processes, but not how to reach them.
         LostRankError: not all of them came.
     """
-    global _joined, _store
-    if _joined is None:
+    if _joined.ranks is None:
         found = found_in(os.environ)
         if dist.is_available() and dist.is_initialized():
             found = Ranks(dist.get_rank(), dist.get_world_size(), found.local_rank, found.local_size, found.restarts)
-            _store = dist.distributed_c10d._get_default_store()
+            _joined.store = dist.distributed_c10d._get_default_store()
         elif found.size > 1:
-            _store = _connect(found, os.environ)
+            _joined.store = _connect(found, os.environ)
             atexit.register(leave)
         if found.size > 1 and torch.cuda.is_available():
             torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
-        _joined = found
-    return _joined
+        _joined.ranks = found
+    return _joined.ranks
+
+
+def _store() -> dist.Store:
+    assert _joined.store is not None
+    return _joined.store
 
 
 def leave() -> None:
     """Close the connections."""
-    global _joined, _store
     if dist.is_initialized():
         dist.destroy_process_group()
-    _joined = _store = None
+    _joined.ranks = _joined.store = None
 
 
 def check_devices(device: torch.device, ranks: Ranks) -> None:

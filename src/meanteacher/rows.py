@@ -9,6 +9,7 @@ afterwards, so that parameters before and after the exchange both get the gradie
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ class _Step:
     synchronised: bool
 
 
-_step: _Step | None = None
+_step: ContextVar[_Step | None] = ContextVar("step", default=None)
 _STATISTICS = "adding up batch statistics"
 
 
@@ -38,12 +39,11 @@ def step_of(ranks: Ranks, n_rows: int, *, synchronised: bool = False) -> Iterato
         n_rows: of the whole batch
         synchronised: whether batch statistics are those of all ranks
     """
-    global _step
-    before, _step = _step, _Step(ranks, n_rows, synchronised) if ranks.size > 1 else None
+    before = _step.set(_Step(ranks, n_rows, synchronised) if ranks.size > 1 else None)
     try:
         yield
     finally:
-        _step = before
+        _step.reset(before)
 
 
 def all_rows(x: Tensor) -> Tensor:
@@ -51,9 +51,10 @@ def all_rows(x: Tensor) -> Tensor:
 
     The gradient reaches this rank's rows.
     """
-    if _step is None:
+    step = _step.get()
+    if step is None:
         return x
-    gathered: Tensor = _AllRows.apply(x, _step.ranks, _step.n_rows)
+    gathered: Tensor = _AllRows.apply(x, step.ranks, step.n_rows)
     return gathered
 
 
@@ -63,25 +64,28 @@ def normal_rows(like: Tensor) -> Tensor:
     Args:
         like: [n, ...], whose shape and memory format the noise has
     """
-    if _step is None:
+    step = _step.get()
+    if step is None:
         return torch.randn_like(like)
     last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format
     whole = torch.empty(
-        (_step.n_rows, *like.shape[1:]), dtype=like.dtype, device=like.device, memory_format=layout
+        (step.n_rows, *like.shape[1:]), dtype=like.dtype, device=like.device, memory_format=layout
     ).normal_()
-    return whole[_step.ranks.rows].contiguous(memory_format=layout)
+    return whole[step.ranks.rows].contiguous(memory_format=layout)
 
 
 def is_synchronised() -> bool:
     """Whether the batch statistics of this step are those of all ranks."""
-    return _step is not None and _step.synchronised
+    step = _step.get()
+    return step is not None and step.synchronised
 
 
 def over_ranks(statistics: Tensor) -> Tensor:
     """The sum of batch statistics over the ranks, with gradient, in a step where these are synchronised."""
-    assert _step is not None
-    total: Tensor = _Sum.apply(statistics, _step.ranks)
+    step = _step.get()
+    assert step is not None
+    total: Tensor = _Sum.apply(statistics, step.ranks)
     return total
 
 

@@ -218,7 +218,7 @@ def synchronised(folder: str) -> dict[str, Any]:
 
 
 def in_parts(folder: str) -> dict[str, Any]:
-    """How far the weights are from those of whole batches, with parts of five rows; and how many batches were counted."""
+    """How far the weights of parts of five rows are from those of whole batches; and how many batches were counted."""
     apart = {}
     for name in EQUAL:
         whole, parts = (tensors(trained(name, 6, changes)[0]) for changes in ({}, {"micro_batch": 5}))

@@ -36,13 +36,13 @@ def test_one_process_or_one_that_was_started_runs_the_command_itself(monkeypatch
 def test_all_are_started_once_if_all_is_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     started(monkeypatch, tmp_path, "pass")
     assert launch.start_processes(3)
-    assert sorted(os.listdir(tmp_path)) == ["0-0", "0-1", "0-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-0", "0-1", "0-2"]
 
 
 def test_a_killed_process_is_started_again_with_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     started(monkeypatch, tmp_path, "import os; attempt or rank != 1 or os.kill(os.getpid(), 9)")
     assert launch.start_processes(2)
-    assert sorted(os.listdir(tmp_path)) == ["0-0", "0-1", "1-0", "1-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-0", "0-1", "1-0", "1-1"]
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(2, 1), (3, 1), (75, 1), (1, 4)])
@@ -53,7 +53,7 @@ def test_the_exit_code_is_that_of_the_command_and_errors_of_the_user_are_not_tri
     with pytest.raises(typer.Exit) as ended:
         launch.start_processes(2)
     assert ended.value.exit_code == code
-    assert len(os.listdir(tmp_path)) == 2 * attempts
+    assert len(list(tmp_path.iterdir())) == 2 * attempts
 
 
 def test_a_signal_is_passed_on_to_all_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -1,6 +1,5 @@
 """Several processes train what one process trains; what goes wrong in one of them is known to all."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,4 +157,4 @@ def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):
 def test_more_processes_than_rows_are_refused(tmp_path: Path):
     errors = in_processes("refused", 2, str(tmp_path))
     assert all("A batch of 1 rows cannot be divided over 2 processes" in error for error in errors)
-    assert not os.listdir(tmp_path)
+    assert not list(tmp_path.iterdir())

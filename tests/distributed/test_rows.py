@@ -30,7 +30,9 @@ class Pictures:
 
     def read(self, position: int) -> bytes:
         self.read_positions.append(position)
-        pixels = torch.randint(0, 256, (12, 14, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(position))
+        pixels = torch.randint(
+            0, 256, (12, 14, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(position)
+        )
         file = io.BytesIO()
         Image.fromarray(pixels.numpy()).save(file, "PNG")
         return file.getvalue()

@@ -11,7 +11,7 @@ from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.train import compile as compiling
-from meanteacher.train.compile import bfloat16_fault, choose_precision, Speed, choose_speed
+from meanteacher.train.compile import Speed, bfloat16_fault, choose_precision, choose_speed
 from support import METHODS, PROBLEM, made_up, stream
 
 

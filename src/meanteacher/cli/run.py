@@ -97,8 +97,8 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Rows that a process computes at a time. Their activations are computed again in the backward pass, so "
-            "a batch of any size fits into memory; gradients are those of the whole batch.",
+            help="Rows that a process computes at a time. Their activations are computed again in the backward pass: a "
+            "batch of any size fits into memory, and gradients are those of the whole batch.",
             show_default="all",
         ),
     ] = None,

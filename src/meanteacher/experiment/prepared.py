@@ -77,9 +77,7 @@ class Prepared:
         """The same on that device."""
         if device == self.device:
             return self
-        return Prepared(
-            self.recipe, seed=self.seed, data=self.data, split=self.split, device=device, ranks=self.ranks
-        )
+        return Prepared(self.recipe, seed=self.seed, data=self.data, split=self.split, device=device, ranks=self.ranks)
 
     @cached_property
     def normalise(self) -> nn.Module:

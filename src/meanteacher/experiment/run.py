@@ -15,8 +15,8 @@ from meanteacher.experiment.folder import RunFolder, environment
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import METHODS
-from meanteacher.train import Callback, Intervals, MetricsFile, TrainState, Vitals, train
 from meanteacher.models.layers import synchronise_batch_norm
+from meanteacher.train import Callback, Intervals, MetricsFile, TrainState, Vitals, train
 from meanteacher.train.compile import Speed, WantedCompile, WantedPrecision, check_speed, choose_speed, compile_networks
 from meanteacher.train.parallel import OwnRows, take_own_buffers
 
@@ -62,8 +62,8 @@ def run(
 ) -> Outcome:
     """Train `recipe` with `seed` on loaded data and write everything about the run to `out`.
 
-    Processes that were started together, for instance by torchrun, train one network: each calls this function, and rank
-    0 writes. All have to see `out`.
+    Processes that were started together, for instance by torchrun, train one network: each calls this function, and
+    rank 0 writes. All have to see `out`.
 
     Args:
         recipe: what to do

@@ -13,7 +13,7 @@ from meanteacher.distributed import ALONE, Ranks
 from meanteacher.passes import to_channels_last
 from meanteacher.rows import step_of
 from meanteacher.seeding import isolated_global_randomness, seed_global
-from meanteacher.train.callbacks import Callback, LogEntry
+from meanteacher.train.callbacks import Callback, Callbacks, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState, trained_parameters
 from meanteacher.train.compile import Speed, autocast
 from meanteacher.train.optim import OptimSpec
@@ -97,8 +97,7 @@ def train(
         vitals.load(state.vitals)
     if not state.processes or state.processes[-1][1] != ranks.size:
         state.processes.append((state.step, ranks.size))
-    if not ranks.is_first:
-        callbacks, checkpoints = (), None
+    everyone = Callbacks(callbacks if ranks.is_first else ())
     began = time.perf_counter() - state.seconds
     cpu_began, cpu_before = time.process_time(), state.cpu_seconds
     saved = time.perf_counter()
@@ -116,8 +115,7 @@ def train(
             )
             window.add(output)
             for alarm in alarms:
-                for callback in callbacks:
-                    callback.on_alarm(alarm)
+                everyone.on_alarm(alarm)
             complete = state.step == steps
             evaluates = complete or _passes(due, state.step, every.evaluate)
             stops, overdue = ranks.agree(
@@ -128,13 +126,10 @@ def train(
             keeps = evaluates or stops or overdue
             own = merge_buffers(state, ranks) if keeps else {}
             if logs or evaluates or stops:
-                entry = window.close(state.step, state.optimizer.param_groups[0]["lr"])
-                for callback in callbacks:
-                    callback.on_log(entry)
+                everyone.on_log(window.close(state.step, state.optimizer.param_groups[0]["lr"]))
             if evaluates:
                 state.curve.append(evaluate(state))
-                for callback in callbacks:
-                    callback.on_evaluation(state.curve[-1])
+                everyone.on_evaluation(state.curve[-1])
             if keeps:
                 saved = time.perf_counter()
                 state.seconds = saved - began
@@ -144,7 +139,7 @@ def train(
                 state.vitals = vitals.state()
                 _check_weights(state)
                 keep_own_buffers(state, own, ranks)
-                if checkpoints is not None:
+                if checkpoints is not None and ranks.is_first:
                     checkpoints.save(state)
                 if not complete:
                     put_back(state, own)
