@@ -18,6 +18,8 @@ from rich.text import Text
 
 from meanteacher.core import DivergedError, FirstRankError, InputError, Interrupted, LostRankError
 
+LAUNCHER_VARIABLE = "MEANTEACHER_LAUNCHER"
+"""Environment variable with the number of the process that started this one with --nproc."""
 EXIT_LOST = 1
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3
@@ -53,7 +55,9 @@ def say(console: Console, *parts: str | tuple[str, str]) -> None:
 
 def is_first_rank() -> bool:
     """Whether this process is the one of those that were started together which prints and writes."""
-    return not int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+    from meanteacher.distributed import found_in
+
+    return found_in(os.environ).is_first
 
 
 @contextmanager
@@ -87,9 +91,14 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from error
 
 
+def _is_orphaned() -> bool:
+    launcher = os.environ.get(LAUNCHER_VARIABLE)
+    return launcher is not None and os.getppid() != int(launcher)
+
+
 @contextmanager
 def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
-    """Yields whether SIGINT or SIGTERM has arrived. A second one ends the process at once."""
+    """Yields whether SIGINT or SIGTERM has arrived, or --nproc has ended. A second signal ends the process at once."""
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -100,7 +109,7 @@ def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: stopped
+        yield lambda: stopped or _is_orphaned()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

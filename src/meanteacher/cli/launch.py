@@ -12,7 +12,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import EXIT_DIVERGED, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_LOST, graceful_stop
+from meanteacher.cli.console import (
+    EXIT_DIVERGED,
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_LOST,
+    LAUNCHER_VARIABLE,
+    graceful_stop,
+)
 
 _NOT_AGAIN = (EXIT_INPUT, EXIT_DIVERGED, EXIT_INTERRUPTED)
 """Exit codes that another try would not change."""
@@ -89,6 +96,7 @@ def _start(rank: int, n: int, port: int, attempt: int) -> "subprocess.Popen[byte
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "OMP_NUM_THREADS": threads,
+        LAUNCHER_VARIABLE: str(os.getpid()),
     }
     # Ctrl-C reaches this process alone, which then tells all of them.
     command = [sys.executable, "-m", "meanteacher", *sys.argv[1:]]

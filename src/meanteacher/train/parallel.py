@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from meanteacher.core import Batch, Method, Stream
 from meanteacher.distributed import Ranks
-from meanteacher.passes import Logits, noise_state, set_noise_state, untracked
+from meanteacher.passes import Logits, at_least_float32, noise_state, set_noise_state, untracked
 from meanteacher.rows import all_rows
 from meanteacher.train.checkpoint import TrainState
 
@@ -35,7 +35,10 @@ class WholeBatch(nn.Module):
     def forward(self, x: Tensor) -> Logits:
         with _noise_of(self.ranks, x.device):
             output = self._own_rows(x)
-        return (all_rows(output[0]), all_rows(output[1])) if isinstance(output, tuple) else all_rows(output)
+        if isinstance(output, tuple):
+            first, second = (all_rows(at_least_float32(part)) for part in output)
+            return first, second
+        return all_rows(at_least_float32(output))
 
     def _own_rows(self, x: Tensor) -> Logits:
         if self.micro_batch is None or len(x) <= self.micro_batch:
@@ -179,9 +182,8 @@ def put_back(state: TrainState, own: Buffers) -> None:
 
 def keep_own_buffers(state: TrainState, own: Buffers, ranks: Ranks) -> None:
     """Note the buffers of every rank in the state, for a checkpoint from which it can be resumed exactly."""
-    if ranks.size > 1:
-        mine = {name: value.cpu() for name, value in own.items()}
-        state.rank_buffers = ranks.gather(mine, f"saving step {state.step}")
+    mine = {name: value.cpu() for name, value in own.items()}
+    state.rank_buffers = ranks.gather(mine, f"saving step {state.step}") if ranks.size > 1 else []
 
 
 def take_own_buffers(state: TrainState, ranks: Ranks) -> None:
