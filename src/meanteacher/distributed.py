@@ -196,7 +196,8 @@ ALONE = Ranks()
 @dataclass(slots=True)
 class _Joined:
     ranks: Ranks | None = None
-    store: "dist.Store | None" = None
+    store: Any = None
+    """A store of torch, which has no public type."""
 
 
 _joined = _Joined()
@@ -226,7 +227,7 @@ def join() -> Ranks:
     return _joined.ranks
 
 
-def _store() -> dist.Store:
+def _store() -> Any:
     assert _joined.store is not None
     return _joined.store
 
@@ -308,14 +309,15 @@ def _first_host(nodes: str) -> str:
     return "" if found is None else found[1] + (found[2] or "")
 
 
-def _connect(ranks: Ranks, environment: Mapping[str, str]) -> dist.Store:
+def _connect(ranks: Ranks, environment: Mapping[str, str]) -> Any:
     host, port = meeting_point(environment)
     seconds = timedelta(seconds=_timeout())
     # torchrun keeps a store of its own at that address, unless it was told not to.
     hosts = ranks.is_first and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        tcp = dist.TCPStore(host, port, None, hosts, seconds, wait_for_workers=False)
-        store = dist.PrefixStore(f"meanteacher/{ranks.restarts}", tcp)
+        stores: Any = dist
+        tcp = stores.TCPStore(host, port, None, hosts, seconds, wait_for_workers=False)
+        store = stores.PrefixStore(f"meanteacher/{ranks.restarts}", tcp)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
     except (RuntimeError, OSError) as error:

@@ -54,7 +54,7 @@ def all_rows(x: Tensor) -> Tensor:
     step = _step.get()
     if step is None:
         return x
-    gathered: Tensor = _AllRows.apply(x, step.ranks, step.n_rows)
+    gathered: Tensor = _AllRows.apply(x, step.ranks, step.n_rows)  # type: ignore[no-untyped-call]
     return gathered
 
 
@@ -85,7 +85,7 @@ def over_ranks(statistics: Tensor) -> Tensor:
     """The sum of batch statistics over the ranks, with gradient, in a step where these are synchronised."""
     step = _step.get()
     assert step is not None
-    total: Tensor = _Sum.apply(statistics, step.ranks)
+    total: Tensor = _Sum.apply(statistics, step.ranks)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -96,7 +96,7 @@ class _AllRows(torch.autograd.Function):
         return ranks.gather_rows(x, n_rows, "gathering the outputs of a step")
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         blocks = gradient.reshape(-1, ctx.n_rows, *gradient.shape[1:])
         return blocks[:, ctx.ranks.rows].reshape(ctx.shape) * ctx.ranks.size, None, None
 
@@ -108,5 +108,5 @@ class _Sum(torch.autograd.Function):
         return ranks.summed(x, _STATISTICS)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.ranks.summed(gradient, _STATISTICS), None

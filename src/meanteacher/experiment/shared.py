@@ -27,7 +27,7 @@ def run_with_helpers(
         device: the same; the other ranks take devices of that kind
         own: further arguments of `run`, which are for rank 0 alone
     """
-    shared = {"seed": seed, "out": out, "data": data, "split": split, "resume": resume}
+    shared: dict[str, Any] = {"seed": seed, "out": out, "data": data, "split": split, "resume": resume}
     join().call_helpers((recipe, {**shared, "device": device.partition(":")[0]}))
     return run(recipe, **shared, device=device, **own)
 
