@@ -93,6 +93,7 @@ def _measurements(*, quick: bool) -> dict[str, Callable[[Compare], dict[str, Any
         "step/fast": lambda compare: training.against_limit(compare, FAST, n_steps=n),
         "step/conv13": lambda compare: training.against_limit(compare, FULL, n_steps=1),
         "plain/conv13-quarter": lambda compare: training.against_plain(compare, QUARTER, n_steps=4 * n),
+        "ranks/conv13-quarter": lambda compare: training.two_ranks(compare, QUARTER, n_steps=4 * n),
         "vitals/conv13-quarter": lambda compare: training.vitals_share(compare, QUARTER, n_steps=n),
         "growth": lambda compare: training.growth(compare, Conv13Spec(width=0.05), n_steps=10),
         "memory/peak-mb": lambda compare: training.peak_memory(MODELS),

@@ -72,15 +72,18 @@ def _timed(call: Callable[[], object], repeats: int) -> float:
 
 
 @contextmanager
-def in_subprocess(make: Callable[..., Callable[[], object]], *args: Any) -> Iterator[Callable[[], None]]:
+def in_subprocess(
+    make: Callable[..., Callable[[], object]], *args: Any, threads: int | None = None
+) -> Iterator[Callable[[], None]]:
     """Yields a function that calls `make(*args)()` in a new process and waits for it.
 
-    The new process inherits the number of threads and no other setting, such as the configuration of malloc.
+    The new process inherits the number of threads, if none is given, and no other setting, such as the configuration of
+    malloc.
     `make` is called once, when the process starts, and `args` are pickled.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, torch.get_num_threads(), make, args))
+    process = context.Process(target=_serve, args=(there, threads or torch.get_num_threads(), make, args))
     process.start()
     there.close()
 

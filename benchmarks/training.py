@@ -1,8 +1,11 @@
 """Training on random images: the time of a step and of its parts, and the memory of a run."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +20,7 @@ from benchmarks.plain import make_step
 from benchmarks.timing import Compare, in_subprocess, ratio
 from meanteacher.core import UNLABELLED, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, make_split
+from meanteacher.distributed import ALONE, Ranks, join
 from meanteacher.evaluate import predict_logits
 from meanteacher.methods import MeanTeacher
 from meanteacher.methods.temporal_ensembling import EnsembleTable
@@ -52,12 +56,12 @@ def random_images(n: int) -> Dataset:
     return Dataset(images, torch.arange(n) % 10, tuple("0123456789"))
 
 
-def stream(data: Dataset) -> ImageStream:
-    """Batches with two views of each image; up to 500 images are labelled."""
+def stream(data: Dataset, rows: slice = slice(None)) -> ImageStream:
+    """Batches with two views of each image, or of these rows; up to 500 images are labelled."""
     split = make_split(data.labels, n_classes=data.n_classes, n_labelled=min(N_LABELLED, len(data)), seed=0)
     sampler = Fixed(size=BATCH, labelled=N_LABELLED_ROWS, unlabelled_pool="all").sampler(split, 0)
     views = {"student": VIEW, "teacher": VIEW}
-    return ImageStream(data, sampler, views=views, normalise=PerImage().fit(data.images), seed=0)
+    return ImageStream(data, sampler, views=views, normalise=PerImage().fit(data.images), seed=0, rows=rows)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +71,7 @@ class Training:
     state: TrainState
     stream: ImageStream
     vitals: Vitals
+    ranks: Ranks = ALONE
 
     @property
     def teacher(self) -> Teacher:
@@ -85,11 +90,12 @@ class Training:
             vitals=self.vitals,
             evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
             every=Intervals(evaluate=1_000_000_000),
+            ranks=self.ranks,
         )
 
 
-def training(model: ModelSpec, *, n_images: int = N_IMAGES) -> Training:
-    batches = stream(random_images(n_images))
+def training(model: ModelSpec, *, n_images: int = N_IMAGES, ranks: Ranks = ALONE) -> Training:
+    batches = stream(random_images(n_images), ranks.rows)
     normalise = batches.normalise
     assert isinstance(normalise, nn.Module)
     problem = Problem(n_classes=10, n_examples=n_images, input_shape=(3, 32, 32))
@@ -97,7 +103,7 @@ def training(model: ModelSpec, *, n_images: int = N_IMAGES) -> Training:
     state = start(model.build(problem), METHOD, OPTIM, batches, normalise=normalise, problem=problem, seed=0)
     state.step = _FIRST_STEP
     declared = Declared(n_labelled=N_LABELLED, labelled_share=N_LABELLED_ROWS / BATCH, exact=True, steps=1_000_000)
-    return Training(state, batches, Vitals(declared))
+    return Training(state, batches, Vitals(declared), ranks)
 
 
 def against_limit(compare: Compare, model: ModelSpec, *, n_steps: int) -> dict[str, Any]:
@@ -164,6 +170,47 @@ def _repeated(call: Callable[[], object], n: int) -> Callable[[], None]:
             call()
 
     return repeated
+
+
+def two_ranks(compare: Compare, model: ModelSpec, *, n_steps: int) -> dict[str, Any]:
+    """Two connected processes of one thread each against one process with two threads."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with ExitStack() as processes, ThreadPoolExecutor(2) as pool:
+        one = processes.enter_context(in_subprocess(_steps, model, n_steps, threads=2))
+        two = [
+            processes.enter_context(in_subprocess(_steps_of_rank, model, n_steps, r, port, threads=1)) for r in (0, 1)
+        ]
+
+        def both() -> None:
+            for call in [pool.submit(call) for call in two]:
+                call.result()
+
+        timings = compare({"one": one, "two": both})
+    return {
+        "one_process_images_per_second": BATCH * n_steps / timings["one"].median,
+        "two_processes_images_per_second": BATCH * n_steps / timings["two"].median,
+        "two_by_one": ratio(timings, "one", "two"),
+    }
+
+
+def _steps(model: ModelSpec, n_steps: int) -> Callable[[], None]:
+    run = training(model)
+    return lambda: run.steps(n_steps)
+
+
+def _steps_of_rank(model: ModelSpec, n_steps: int, rank: int, port: int) -> Callable[[], None]:
+    """They connect at the first call, which is not counted: until then they are started one after the other."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    made: list[Training] = []
+
+    def call() -> None:
+        if not made:
+            made.append(training(model, ranks=join()))
+        made[0].steps(n_steps)
+
+    return call
 
 
 def growth(compare: Compare, model: ModelSpec, *, n_steps: int) -> dict[str, Any]:

@@ -30,11 +30,16 @@ def run(
     device: str = "auto",
     compiled: WantedCompile = "auto",
     precision: WantedPrecision = "auto",
+    micro_batch: int | None = None,
+    sync_batch_norm: bool = False,
     callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     announce: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, Any]:
     """Train a recipe and write everything about the run to a folder, as `meanteacher run` does.
+
+    Processes that were started together, for instance by `torchrun`, train one network: each calls this function with
+    the same arguments, and rank 0 writes.
 
     Args:
         recipe: a recipe, its name ("fast/svhn-500"), or where it is defined ("my_file.py:recipe")
@@ -48,6 +53,8 @@ def run(
         device: "auto" takes a GPU if there is one, and a resumed run the kind that it was started on
         compiled: whether to compile the networks; "auto" if that is measured to save time
         precision: what the networks compute in; "auto" takes bfloat16 on a CUDA GPU that supports it
+        micro_batch: rows that a process computes at a time, to need less memory; None for all
+        sync_batch_norm: whether the batch statistics of several processes are those of the whole batch
         callbacks: told how it goes as it happens
         should_stop: asked after every step; True saves a checkpoint and ends the run
         announce: called with one sentence on what "auto" has chosen, where there was a choice
@@ -77,6 +84,8 @@ def run(
         device=device,
         compiled=compiled,
         precision=precision,
+        micro_batch=micro_batch,
+        sync_batch_norm=sync_batch_norm,
         announce=announce,
         callbacks=callbacks,
         should_stop=should_stop,

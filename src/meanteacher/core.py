@@ -40,6 +40,14 @@ class DivergedError(RuntimeError):
     """Training produced a value that is not finite; the last good checkpoint is untouched."""
 
 
+class LostRankError(RuntimeError):
+    """Another process of the run did not answer in time. The last checkpoint is intact."""
+
+
+class FirstRankError(InputError):
+    """Rank 0 has refused something and said so; the other processes of the run end with it."""
+
+
 class Interrupted(Exception):  # noqa: N818 - not an error
     """`should_stop` ended the work. Everything is saved, and the folder can be resumed."""
 

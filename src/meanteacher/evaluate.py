@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Images, InputError, parts
 from meanteacher.data import Dataset, EncodedDataset
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.passes import class_output, to_channels_last
 
 _BATCH = 100
@@ -41,14 +42,27 @@ def _not_compiled() -> AbstractContextManager[object]:
 def predict_logits(
     network: nn.Module,
     images: Images,
+    index: Tensor | None = None,
     *,
     normalise: Callable[[Tensor], Tensor],
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU."""
+    """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU.
+
+    Args:
+        network: returns logits
+        images: to predict
+        index: which of them; None for all
+        normalise: the normalisation that the network was trained with
+        ranks: each of these processes predicts its part, and returns all
+    """
+    n = len(images) if index is None else len(index)
+    ranks = _enough(n, ranks)
     with evaluation_mode(network):
-        inputs = (_input(chunk, network, normalise) for chunk in parts(images, None, _BATCH))
+        inputs = (_input(chunk, network, normalise) for chunk in parts(images, _own(index, n, ranks), _BATCH))
         # Copied back all at once, to wait for a GPU only once.
-        return torch.cat([class_output(network(x)) for x in inputs]).cpu()
+        logits = torch.cat([class_output(network(x)) for x in inputs]).cpu()
+    return ranks.gather_rows(logits, n, "gathering predictions")
 
 
 def classification_costs(
@@ -57,13 +71,15 @@ def classification_costs(
     index: Tensor,
     *,
     normalise: Callable[[Tensor], Tensor],
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
-    images, labels = dataset.images[index], dataset.labels[index]
-    return {
-        name: float(F.cross_entropy(predict_logits(network, images, normalise=normalise).float(), labels))
+    images, labels = dataset.images, dataset.labels[index]
+    outputs = {
+        name: predict_logits(network, images, index, normalise=normalise, ranks=ranks)
         for name, network in networks.items()
     }
+    return {name: float(F.cross_entropy(logits.float(), labels)) for name, logits in outputs.items()}
 
 
 def error_rate(
@@ -91,6 +107,7 @@ def error_rates(
     *,
     normalise: Callable[[Tensor], Tensor],
     top: int = 1,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """For each network the share of images whose label is not among its `top` most probable classes.
 
@@ -102,21 +119,25 @@ def error_rates(
         index: positions to evaluate on; None for all
         normalise: the normalisation that the networks were trained with
         top: 1 for the ordinary error, 5 for the top-5 error
+        ranks: each of these processes evaluates its part, and returns the errors on all
     """
     labels = dataset.labels if index is None else dataset.labels[index]
     if bool((labels == UNLABELLED).any()):
         raise InputError("An error rate needs a label for every image, but some are unlabelled.")
     first = next(iter(networks.values()))
+    ranks = _enough(len(labels), ranks)
     guesses: dict[str, list[Tensor]] = {name: [] for name in networks}
     with ExitStack() as modes:
         for network in networks.values():
             modes.enter_context(evaluation_mode(network))
-        for chunk in parts(dataset.images, index, _BATCH):
+        for chunk in parts(dataset.images, _own(index, len(labels), ranks), _BATCH):
             x = _input(chunk, first, normalise)
             for name, network in networks.items():
                 guesses[name].append(_most_probable(class_output(network(x)), top))
         # Copied back all at once, to wait for a GPU only once.
-        return {name: _missed(torch.cat(found).cpu(), labels) for name, found in guesses.items()}
+        own = {name: _missed(torch.cat(found).cpu(), labels[ranks.rows]) for name, found in guesses.items()}
+    missed = ranks.summed(torch.tensor(list(own.values()), dtype=torch.float64), "adding up errors")
+    return dict(zip(own, (missed / len(labels)).tolist(), strict=True))
 
 
 def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tensor]) -> Tensor:
@@ -129,5 +150,17 @@ def _most_probable(logits: Tensor, n: int) -> Tensor:
     return logits.argmax(1, keepdim=True) if n == 1 else logits.topk(min(n, logits.shape[1]), 1).indices
 
 
-def _missed(guesses: Tensor, labels: Tensor) -> float:
-    return float((guesses != labels[:, None]).all(1).double().mean())
+def _missed(guesses: Tensor, labels: Tensor) -> int:
+    return int((guesses != labels[:, None]).all(1).sum())
+
+
+def _enough(n: int, ranks: Ranks) -> Ranks:
+    """The processes, each of which then has one of n images; fewer images are computed by every process."""
+    return ranks if n >= ranks.size else ALONE
+
+
+def _own(index: Tensor | None, n: int, ranks: Ranks) -> Tensor | None:
+    """This rank's of n positions; None for all images."""
+    if ranks.size == 1:
+        return index
+    return (torch.arange(n) if index is None else index)[ranks.rows]

@@ -77,28 +77,31 @@ class SameNoise:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._state = self._read()
+        self._state = noise_state(device)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        now = self._read()
-        self._write(self._state)
+        now = noise_state(self._device)
+        set_noise_state(self._device, self._state)
         try:
             yield
         finally:
-            self._write(now)
+            set_noise_state(self._device, now)
 
-    def _read(self) -> tuple[Tensor, ...]:
-        """The states of the CPU's generator and of the device's, from which its networks draw."""
-        if self._device.type == "cuda":
-            return torch.get_rng_state(), torch.cuda.get_rng_state(self._device)
-        if self._device.type == "mps":
-            return torch.get_rng_state(), torch.mps.get_rng_state()
-        return (torch.get_rng_state(),)
 
-    def _write(self, state: tuple[Tensor, ...]) -> None:
-        torch.set_rng_state(state[0])
-        if self._device.type == "cuda":
-            torch.cuda.set_rng_state(state[1], self._device)
-        elif self._device.type == "mps":
-            torch.mps.set_rng_state(state[1])
+def noise_state(device: torch.device) -> tuple[Tensor, ...]:
+    """The states of the CPU's generator and of the device's, from which its networks draw."""
+    if device.type == "cuda":
+        return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+    if device.type == "mps":
+        return torch.get_rng_state(), torch.mps.get_rng_state()
+    return (torch.get_rng_state(),)
+
+
+def set_noise_state(device: torch.device, state: tuple[Tensor, ...]) -> None:
+    """Make the next draws those that follow a state of `noise_state`."""
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(state[1])

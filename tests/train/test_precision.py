@@ -11,7 +11,7 @@ from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.train import compile as compiling
-from meanteacher.train.compile import bfloat16_fault, choose_precision, choose_speed
+from meanteacher.train.compile import Speed, bfloat16_fault, choose_precision, choose_speed
 from support import METHODS, PROBLEM, made_up, stream
 
 
@@ -106,7 +106,7 @@ def test_networks_compute_in_bfloat16_while_they_train_and_everything_else_is_fl
         batches,
         steps=2,
         seed=0,
-        precision="bfloat16",
+        speed=Speed(precision="bfloat16"),
         vitals=Vitals(Declared(n_labelled=9, labelled_share=0.25, exact=True, steps=2)),
         evaluate=evaluate,
         every=Intervals(evaluate=2),

@@ -1,6 +1,7 @@
 """What the commands share: options, messages, exit codes, progress bars and interruption."""
 
 import ctypes
+import os
 import shlex
 import signal
 import sys
@@ -15,8 +16,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from meanteacher.core import DivergedError, InputError, Interrupted
+from meanteacher.core import DivergedError, FirstRankError, InputError, Interrupted, LostRankError
 
+LAUNCHER_VARIABLE = "MEANTEACHER_LAUNCHER"
+"""Environment variable with the number of the process that started this one with --nproc."""
+EXIT_LOST = 1
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3
 EXIT_INTERRUPTED = 75
@@ -49,6 +53,13 @@ def say(console: Console, *parts: str | tuple[str, str]) -> None:
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
+def is_first_rank() -> bool:
+    """Whether this process is the one of those that were started together which prints and writes."""
+    from meanteacher.distributed import found_in
+
+    return found_in(os.environ).is_first
+
+
 @contextmanager
 def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """Turn the errors that a user can fix into a message and an exit code. Others keep their traceback.
@@ -59,24 +70,35 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """
     try:
         yield
+    except FirstRankError as error:
+        raise typer.Exit(EXIT_INPUT) from error
     except InputError as error:
         typer.secho(f"Error: {error}", fg="red", err=True)
         raise typer.Exit(EXIT_INPUT) from error
+    except LostRankError as error:
+        typer.secho(f"Lost: {error}", fg="red", err=True)
+        raise typer.Exit(EXIT_LOST) from error
     except DivergedError as error:
-        typer.secho(f"Diverged: {error}", fg="red", err=True)
+        if is_first_rank():
+            typer.secho(f"Diverged: {error}", fg="red", err=True)
         raise typer.Exit(EXIT_DIVERGED) from error
     except Interrupted as error:
         words = [word for word in command if word not in {"--resume", "--overwrite"}]
-        console = Console()
+        console = Console(quiet=not is_first_rank())
         say(console, "Interrupted; nothing is lost. Resume with:")
         again = ["--resume"] if resume and "--start-or-resume" not in words else []
         say(console, "  " + shlex.join(["meanteacher", *words, *again]))
         raise typer.Exit(EXIT_INTERRUPTED) from error
 
 
+def _is_orphaned() -> bool:
+    launcher = os.environ.get(LAUNCHER_VARIABLE)
+    return launcher is not None and os.getppid() != int(launcher)
+
+
 @contextmanager
 def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
-    """Yields whether SIGINT or SIGTERM has arrived. A second one ends the process at once."""
+    """Yields whether SIGINT or SIGTERM has arrived, or --nproc has ended. A second signal ends the process at once."""
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -87,7 +109,7 @@ def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: stopped
+        yield lambda: stopped or _is_orphaned()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

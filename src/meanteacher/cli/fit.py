@@ -15,9 +15,11 @@ from meanteacher.cli.console import (
     OverwriteOption,
     PhotosArgument,
     graceful_stop,
+    is_first_rank,
     progress_bar,
     say,
 )
+from meanteacher.cli.launch import NprocOption, start_processes
 
 
 def fit(
@@ -48,6 +50,7 @@ def fit(
             show_default="lite0; for small images a short trial decides between lite0 and none",
         ),
     ] = "auto",
+    nproc: NprocOption = 1,
 ) -> None:
     """Train a classifier on a folder of photos, few of them labelled, within a time limit.
 
@@ -57,6 +60,8 @@ def fit(
     20 images whose labels would help most, and report.html. Ctrl-C saves, and the exit code is 75.
     """
     began = time.perf_counter()  # importing torch is part of the minutes
+    if start_processes(nproc):
+        return
     from meanteacher.cli.progress import FitProgress
     from meanteacher.fitting import fit as fitting
     from meanteacher.fitting.config import FitConfig
@@ -74,9 +79,11 @@ def fit(
         device=device,
         backbone=backbone,
     )
-    console = Console()
+    console = Console(quiet=not is_first_rank())
     with progress_bar(console) as show, graceful_stop(console) as should_stop:
         fitted = fitting.run_fit(config, FitProgress(console, show, should_stop), began=began)
+    if not is_first_rank():
+        return
     estimate = fitted["estimate"][fitted["answer"]["shipped"]]
     console.print()
     say(console, (fitted["answer"]["sentence"], "bold"))

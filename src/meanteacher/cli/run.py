@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from meanteacher.cli.console import DeviceOption, graceful_stop, progress_bar, say
+from meanteacher.cli.console import DeviceOption, graceful_stop, is_first_rank, progress_bar, say
+from meanteacher.cli.launch import NprocOption, start_processes
 from meanteacher.core import InputError
 
 
@@ -92,20 +93,39 @@ def run(
         Literal["auto", "float32", "bfloat16"],
         typer.Option(help="Number format of the networks. auto: bfloat16 on CUDA GPUs that support it, else float32."),
     ] = "auto",
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows that a process computes at a time. Their activations are computed again in the backward pass: a "
+            "batch of any size fits into memory, and gradients are those of the whole batch.",
+            show_default="all",
+        ),
+    ] = None,
+    sync_batch_norm: Annotated[
+        bool,
+        typer.Option("--sync-batch-norm", help="Several processes: batch statistics of all, not of each process."),
+    ] = False,
+    nproc: NprocOption = 1,
     data: DataOption = None,
 ) -> None:
     """Train one recipe and write its record.
 
     Ctrl-C finishes the step, saves, and prints the command that resumes. A resumed run ends with the same weights, to
-    the byte, as an uninterrupted one. Exit codes: 0 complete, 2 invalid input, 3 diverged, 75 interrupted.
+    the byte, as an uninterrupted one. Exit codes: 0 complete, 1 lost another process, 2 invalid input, 3 diverged, 75
+    interrupted.
+
+    Several processes train one network with --nproc, torchrun or srun, with the batches of one process.
     """
+    if start_processes(nproc):
+        return
     from meanteacher import api, experiment
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
     from meanteacher.experiment.scaled import scaled
     from meanteacher.formats import percent
 
-    console = Console()
+    console = Console(quiet=not is_first_rank())
     chosen = api.load_recipe(recipe)
     minutes = parse_scale(scale)
     chosen = experiment.override(chosen if minutes is None else scaled(chosen, minutes), *(settings or []))
@@ -126,6 +146,8 @@ def run(
             device=device,
             compiled=compiled,
             precision=precision,
+            micro_batch=micro_batch,
+            sync_batch_norm=sync_batch_norm,
             announce=partial(say, console),
             callbacks=(progress,),
             should_stop=should_stop,

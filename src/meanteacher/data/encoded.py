@@ -128,7 +128,9 @@ class EncodedDataset:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.threads, thread_name_prefix="decode")
 
-    def begin_crops(self, index: Tensor, draws: Mapping[str, torch.Generator]) -> Callable[[], dict[str, Tensor]]:
+    def begin_crops(
+        self, index: Tensor, draws: Mapping[str, torch.Generator], rows: slice = slice(None)
+    ) -> Callable[[], dict[str, Tensor]]:
         """Start decoding random crops of the images at `index`, each image once for all roles.
 
         The crops of a role depend on its own generator alone.
@@ -136,22 +138,24 @@ class EncodedDataset:
         Args:
             index: [B], positions
             draws: role -> where its crops are drawn from
+            rows: which of them to decode. Crops are drawn for all, so they are the same whatever else is decoded.
 
         Returns:
-            A function that waits for the crops: role -> [B, 3, size, size] as uint8.
+            A function that waits for the crops: role -> [rows, 3, size, size] as uint8.
 
             It raises InputError, which names the file, if an image cannot be read or decoded.
         """
-        uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
+        uniform = {role: _uniform(len(index), draw)[rows] for role, draw in draws.items()}
+        index = index[rows]
         out = {role: self._empty(len(index)) for role in draws}
         rows_of: dict[int, list[int]] = {}
         for row, position in enumerate(index.tolist()):
             rows_of.setdefault(position, []).append(row)
 
-        def decode(position: int, rows: list[int]) -> None:
+        def decode(position: int, shown_in: list[int]) -> None:
             whole = _Whole(self.files, position, self._training_reduction)
             for role, pixels in out.items():
-                for row in rows:
+                for row in shown_in:
                     box = random_box(*whole.size, uniform[role][row])
                     pixels[row] = _channels_first(whole.shown((self.size, self.size), box))
 

@@ -15,6 +15,8 @@ from meanteacher.data.sampling import Sampler
 from meanteacher.passes import to_channels_last
 from meanteacher.seeding import generator
 
+ALL = slice(None)
+
 
 class ImageStream:
     """Batches of a data set, each a pure function of (seed, step).
@@ -27,6 +29,8 @@ class ImageStream:
         normalise: applied before the views
         seed: of the views
         device: where the batches are needed
+        rows: which rows of a batch its views hold, where several processes share them. They are those of the whole
+            batch to the bit: views are drawn for all rows
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class ImageStream:
         normalise: Callable[[Tensor], Tensor],
         seed: int,
         device: torch.device | str = "cpu",
+        rows: slice = ALL,
     ) -> None:
         self.dataset = dataset
         self.sampler = sampler
@@ -47,6 +52,7 @@ class ImageStream:
         self.normalise = normalise
         self.seed = seed
         self.device = torch.device(device)
+        self.rows = rows
         self._begun: dict[int, Callable[[], dict[str, Tensor]]] = {}
         """step -> the crops that are being decoded for it."""
 
@@ -55,7 +61,7 @@ class ImageStream:
         images = self._images(index, step)
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         return Batch(
-            views={role: to_channels_last(self._seen(role, images[role], shows_label, step)) for role in self.views},
+            views={role: self._own(self._seen(role, images[role], shows_label, step)) for role in self.views},
             labels=labels.to(self.device),
             index=index.to(self.device),
         )
@@ -63,7 +69,8 @@ class ImageStream:
     def _images(self, index: Tensor, step: int) -> dict[str, Tensor]:
         """role -> the normalised images that its view is drawn of."""
         if isinstance(self.dataset, EncodedDataset):
-            return {role: self.normalise(self._moved(rows)) for role, rows in self._crops(self.dataset, step).items()}
+            crops = self._crops(self.dataset, step)
+            return {role: self._in_place(self.normalise(self._moved(own)), len(index)) for role, own in crops.items()}
         if self.dataset.on_disk:
             read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
         return dict.fromkeys(self.views, self.normalise(self._rows(self.dataset.images, index)))
@@ -76,7 +83,18 @@ class ImageStream:
 
     def _begin(self, dataset: EncodedDataset, step: int) -> Callable[[], dict[str, Tensor]]:
         draws = {role: generator(self.seed, f"crop/{role}", step) for role in self.views}
-        return dataset.begin_crops(self.sampler.draw(step)[0], draws)
+        return dataset.begin_crops(self.sampler.draw(step)[0], draws, self.rows)
+
+    def _in_place(self, own: Tensor, n: int) -> Tensor:
+        """The rows of this process among those of the batch, for the views to draw for all of them."""
+        if self.rows == ALL:
+            return own
+        whole = own.new_zeros(n, *own.shape[1:])
+        whole[self.rows] = own
+        return whole
+
+    def _own(self, seen: Tensor) -> Tensor:
+        return to_channels_last(seen if self.rows == ALL else seen[self.rows].contiguous())
 
     def _rows(self, images: Tensor, index: Tensor) -> Tensor:
         if images.device.type != "cpu":

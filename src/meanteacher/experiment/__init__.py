@@ -3,5 +3,18 @@
 from meanteacher.experiment.override import override
 from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
 from meanteacher.experiment.run import Outcome, restored, run, step_seconds
+from meanteacher.experiment.shared import dismissing_helpers, help_first, run_with_helpers
 
-__all__ = ["Claim", "DataSpec", "Outcome", "Recipe", "override", "restored", "run", "step_seconds"]
+__all__ = [
+    "Claim",
+    "DataSpec",
+    "Outcome",
+    "Recipe",
+    "dismissing_helpers",
+    "help_first",
+    "override",
+    "restored",
+    "run",
+    "run_with_helpers",
+    "step_seconds",
+]

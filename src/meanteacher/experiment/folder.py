@@ -1,19 +1,21 @@
-"""The folder of one run: its identity, its lock, its record. One run per folder, one process at a time."""
+"""The folder of one run: its identity, its lock, its record. One run per folder, and one process that writes."""
 
 import json
 import platform
 import subprocess
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
 from meanteacher.core import InputError
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
 from meanteacher.files import HeldError, locked, write_json
 from meanteacher.train.compile import Speed
@@ -22,8 +24,14 @@ _LOOK_SECONDS = 1.0
 """For which others may hold the lock that only look whether the run is running."""
 
 
+T = TypeVar("T")
+
+
 class RunFolder:
-    """Locks a folder for a new run, or to resume the run in it; with `resume` None, whichever it holds."""
+    """Locks a folder for a new run, or to resume the run in it; with `resume` None, whichever it holds.
+
+    Of several processes rank 0 locks, reads and writes it, and tells the others what it holds.
+    """
 
     def __init__(
         self,
@@ -33,14 +41,20 @@ class RunFolder:
         *,
         resume: bool | None,
         device: str = "auto",
+        ranks: Ranks = ALONE,
     ) -> None:
         self.path = path
         self.identity, self.described = identity, described
-        self.resume = (path / "run.json").exists() if resume is None else resume
         self._wanted = device
+        self._ranks = ranks
         self._lock = ExitStack()
+        self.resume = self._from_first(lambda: (path / "run.json").exists() if resume is None else resume)
 
     def __enter__(self) -> Self:
+        self._from_first(self._open)
+        return self
+
+    def _open(self) -> None:
         self._check_kind()
         kind = None if self.resume else choose_device(self._wanted).type
         try:
@@ -57,11 +71,12 @@ class RunFolder:
                 self._check_same_run()
             else:
                 about = {"identity": self.identity, "recipe": self.described, "threads": torch.get_num_threads()}
+                if self._ranks.size > 1:
+                    about["processes"] = self._ranks.size
                 write_json(self.path / "run.json", {**about, "device": kind})
         except BaseException:
             self._lock.close()
             raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,17 +90,23 @@ class RunFolder:
             InputError: another kind was asked for, or this machine has none.
         """
         # A run without the entry is from before there was a choice.
-        return same_kind(self._wanted, _read_json(self.path / "run.json").get("device", "cpu"), self.path)
+        return same_kind(self._wanted, self._about().get("device", "cpu"), self.path)
 
     def use_same_threads(self) -> None:
-        """Another number of threads rounds sums differently, and a resumed run is exact."""
-        threads = _read_json(self.path / "run.json").get("threads")
+        """Another number of threads rounds sums differently, and a resumed run is exact.
+
+        With another number of processes it cannot be exact, and the threads are divided anew.
+        """
+        about = self._about()
+        threads = about.get("threads")
+        if about.get("processes", 1) != self._ranks.size:
+            return
         if isinstance(threads, int) and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
     def speed(self) -> Speed | None:
         """How the steps of this run are computed, if that was chosen already."""
-        stored = _read_json(self.path / "run.json").get("speed")
+        stored = self._about().get("speed")
         try:
             return None if stored is None else Speed(**stored)
         except (TypeError, InputError) as error:
@@ -95,15 +116,21 @@ class RunFolder:
 
     def write_speed(self, speed: Speed) -> None:
         path = self.path / "run.json"
-        write_json(path, {**_read_json(path), "speed": asdict(speed)})
+        self._from_first(lambda: write_json(path, {**_read_json(path), "speed": asdict(speed)}))
 
     def record(self) -> dict[str, Any] | None:
         """The record of a run that is complete."""
         path = self.path / "record.json"
-        return _read_json(path) if path.exists() else None
+        return self._from_first(lambda: _read_json(path) if path.exists() else None)
 
     def write_record(self, record: dict[str, Any]) -> None:
-        write_json(self.path / "record.json", record)
+        self._from_first(lambda: write_json(self.path / "record.json", record))
+
+    def _about(self) -> dict[str, Any]:
+        return self._from_first(lambda: _read_json(self.path / "run.json"))
+
+    def _from_first(self, compute: Callable[[], T]) -> T:
+        return self._ranks.from_first(compute, f"opening {self.path}")
 
     def _check_kind(self) -> None:
         holds_run = (self.path / "run.json").exists()

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import Problem
+from meanteacher.core import InputError, Problem
 from meanteacher.data import ImageStream, Split, TrainTest, make_split
 from meanteacher.devices import CPU
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.evaluate import classification_costs, error_rates
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.recipe import Recipe
@@ -34,15 +35,28 @@ class Prepared:
         data: what `recipe.data.source` loads
         split: which images are labelled; drawn by the seed if not given
         device: where to compute
+        ranks: the processes that compute together
 
     Raises:
-        InputError: the recipe does not fit the data.
+        InputError: the recipe does not fit the data, or its batches are too small for so many processes.
     """
 
     def __init__(
-        self, recipe: Recipe, *, seed: int, data: TrainTest, split: Split | None = None, device: torch.device = CPU
+        self,
+        recipe: Recipe,
+        *,
+        seed: int,
+        data: TrainTest,
+        split: Split | None = None,
+        device: torch.device = CPU,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.recipe, self.seed, self.data, self.device = recipe, seed, data, device
+        if recipe.batch.size < ranks.size:
+            raise InputError(
+                f"A batch of {recipe.batch.size} rows cannot be divided over {ranks.size} processes. Start at most "
+                f"{recipe.batch.size}, or take larger batches with --set batch.size={ranks.size}."
+            )
+        self.recipe, self.seed, self.data, self.device, self.ranks = recipe, seed, data, device, ranks
         self.split = split or make_split(
             data.train.labels,
             n_classes=data.train.n_classes,
@@ -63,7 +77,7 @@ class Prepared:
         """The same on that device."""
         if device == self.device:
             return self
-        return Prepared(self.recipe, seed=self.seed, data=self.data, split=self.split, device=device)
+        return Prepared(self.recipe, seed=self.seed, data=self.data, split=self.split, device=device, ranks=self.ranks)
 
     @cached_property
     def normalise(self) -> nn.Module:
@@ -78,6 +92,10 @@ class Prepared:
 
     @cached_property
     def stream(self) -> ImageStream:
+        """The batches, of which this rank sees its rows."""
+        return self._stream(self.ranks)
+
+    def _stream(self, ranks: Ranks) -> ImageStream:
         return ImageStream(
             self.placed.train,
             self.sampler,
@@ -86,6 +104,7 @@ class Prepared:
             normalise=self.normalise,
             seed=self.seed,
             device=self.device,
+            rows=slice(None) if ranks.size == 1 else ranks.rows,
         )
 
     @property
@@ -112,7 +131,8 @@ class Prepared:
             student,
             self.recipe.method,
             self.recipe.optim,
-            self.stream,
+            # First weights that depend on a batch depend on the whole of it.
+            self.stream if self.ranks.size == 1 else self._stream(ALONE),
             normalise=self.normalise,
             problem=problem,
             seed=self.seed,
@@ -143,6 +163,7 @@ class Prepared:
                 self.placed.train,
                 self.split.labelled[:_COST_IMAGES],
                 normalise=self.normalise,
+                ranks=self.ranks,
             )
         return Evaluation(state.step, part, errors["student"], errors["teacher"], **costs)
 
@@ -172,4 +193,5 @@ class Prepared:
             index,
             normalise=self.normalise,
             top=top,
+            ranks=self.ranks,
         )

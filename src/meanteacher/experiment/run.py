@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from meanteacher.data import Split, TrainTest
 from meanteacher.devices import choose_device, wait_for
+from meanteacher.distributed import check_devices, join
 from meanteacher.experiment.describe import describe
 from meanteacher.experiment.folder import RunFolder, environment
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import METHODS
+from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.train import Callback, Intervals, MetricsFile, TrainState, Vitals, train
 from meanteacher.train.compile import Speed, WantedCompile, WantedPrecision, check_speed, choose_speed, compile_networks
+from meanteacher.train.parallel import OwnRows, take_own_buffers
 
 RECORD_SCHEMA = 1
 _STEP_WITHOUT_VITALS = 1001
@@ -50,12 +53,17 @@ def run(
     device: str = "auto",
     compiled: WantedCompile = "no",
     precision: WantedPrecision = "float32",
+    micro_batch: int | None = None,
+    sync_batch_norm: bool = False,
     announce: Callable[[str], None] = lambda line: None,
     callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
-    skip_to: Callable[[int], int] = lambda step: step,
+    skip_to: Callable[[int], int] | None = None,
 ) -> Outcome:
     """Train `recipe` with `seed` on loaded data and write everything about the run to `out`.
+
+    Processes that were started together, for instance by torchrun, train one network: each calls this function, and
+    rank 0 writes. All have to see `out`.
 
     Args:
         recipe: what to do
@@ -67,6 +75,9 @@ def run(
         device: its name; "auto" takes a GPU if there is one, and a resumed run the kind that it was started on
         compiled: whether to compile the networks; "auto" if that is measured to save time. A resumed run keeps its own
         precision: what the networks compute in; a resumed run keeps its own
+        micro_batch: rows that a process computes at a time, to need less memory; a resumed run keeps its own
+        sync_batch_norm: whether the batch statistics of several processes are those of the whole batch; a resumed run
+            keeps its own
         announce: called with one sentence on the outcome of trying either
         callbacks: told how it goes as it happens
         should_stop: asked after every step; True saves a checkpoint and ends the run
@@ -76,39 +87,52 @@ def run(
         InputError: something given is wrong; nothing in `out` is lost.
         DivergedError: the costs are no longer finite; the last good checkpoint is kept.
     """
-    prepared = Prepared(recipe, seed=seed, data=data, split=split)
-    with RunFolder(out, prepared.identity, describe(recipe), resume=resume, device=device) as folder:
+    ranks = join()
+    if ranks.restarts and not resume:
+        resume = None  # the processes were started again after a failure, with the same words
+    wanted = Speed(micro_batch=micro_batch, sync_batch_norm=sync_batch_norm and ranks.size > 1)
+    prepared = Prepared(recipe, seed=seed, data=data, split=split, ranks=ranks)
+    folder = RunFolder(out, prepared.identity, describe(recipe), resume=resume, device=device, ranks=ranks)
+    with folder:
         record = folder.record()
         if record is not None:
             return Outcome(complete=True, step=recipe.steps, record=record, prepared=prepared, out=out)
         prepared = prepared.on(folder.device())
+        check_devices(prepared.device, ranks)
         folder.use_same_threads()
-        prepared.split.save(out / "split.txt")
+        if ranks.is_first:
+            prepared.split.save(out / "split.txt")
         checkpoints = prepared.checkpoints(out)
         state = prepared.start()
-        resumed = folder.resume and checkpoints.exists()
+        resumed = ranks.from_first(lambda: folder.resume and checkpoints.exists(), "looking for a checkpoint")
         if resumed:
             checkpoints.restore(state)
+            take_own_buffers(state, ranks)
         speed = folder.speed()
         if speed is not None:
-            check_speed(speed, state, recipe.method, prepared.stream)
+            check_speed(speed, state, recipe.method, OwnRows(prepared.stream, ranks))
         else:
-            speed = Speed()  # that of runs from before there was a choice
+            speed = wanted  # with the precision of runs from before there was a choice
             if not resumed:
-                speed = choose_speed(
+                chosen = choose_speed(
                     state,
                     recipe.method,
-                    prepared.stream,
+                    OwnRows(prepared.stream, ranks),
                     steps=recipe.steps,
-                    compiled=compiled,
+                    compiled=compiled if micro_batch is None else "no",
                     precision=precision,
-                    announce=announce,
+                    announce=announce if ranks.is_first else lambda line: None,
                 )
+                speed = replace(chosen, micro_batch=wanted.micro_batch, sync_batch_norm=wanted.sync_batch_norm)
+                speed = ranks.gather(speed, "choosing how to compute")[0]
             folder.write_speed(speed)
+        if speed.sync_batch_norm:
+            synchronise_batch_norm(state.student)
+            synchronise_batch_norm(state.memory)
         if speed.compiled:
             compile_networks(state.student, state.predictor(recipe.method))
         vitals = Vitals(prepared.declared)
-        metrics = MetricsFile(out / "metrics.jsonl", from_step=state.step)
+        metrics = [MetricsFile(out / "metrics.jsonl", from_step=state.step)] if ranks.is_first else []
         complete = train(
             state,
             recipe.method,
@@ -119,12 +143,14 @@ def run(
             vitals=vitals,
             evaluate=prepared.evaluate,
             every=Intervals(evaluate=recipe.evaluate_every),
-            precision=speed.precision,
-            callbacks=(metrics, *callbacks),
+            speed=speed,
+            ranks=ranks,
+            callbacks=(*metrics, *callbacks),
             checkpoints=checkpoints,
             should_stop=should_stop,
             skip_to=skip_to,
         )
+        ranks.meet("ending the run")  # the last checkpoint is written
         if complete:
             record = _record(prepared, out, state, vitals, speed)
             folder.write_record(record)
@@ -217,6 +243,7 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
         "environment": {**environment(prepared.device), **speed.described()},
         "n_parameters": sum(p.numel() for p in state.student.parameters()),
         "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
+        "processes": [{"from_step": step, "n": n} for step, n in state.processes],
         "steps": state.step,
         "skipped_steps": state.skipped,
         "seconds": round(state.seconds, 3),

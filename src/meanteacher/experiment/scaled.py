@@ -57,8 +57,8 @@ _PAPER_BATCH = 100
 _HORIZON = 0.05
 """Of a run: how far the average with the paper's decay of 0.999 reaches back."""
 _EPOCHS = 2.5
-"""How often a twin sees each unlabelled image, about: Temporal Ensembling needs it twice at least, the others are better
-the fewer times."""
+"""How often a twin sees each unlabelled image, about. Temporal Ensembling has to see it twice; Mean Teacher has a lower
+error on twice as many images (docs/experiments/scaled-twins.md)."""
 _POINTS = 25
 """Of a curve."""
 _TEST = 0.2

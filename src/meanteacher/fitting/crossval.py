@@ -15,7 +15,7 @@ from torch import nn
 
 from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment import run
+from meanteacher.experiment import run_with_helpers
 from meanteacher.fitting.answer import trial_result
 from meanteacher.fitting.budget import Pace, Timing
 from meanteacher.fitting.config import FitCallback, FitConfig
@@ -183,7 +183,7 @@ class CrossValidation:
         )
         data, split = self.stand.train_test(held_out)
         with self.callback.on_run(name, recipe.steps) as callback:
-            outcome = run(
+            outcome = run_with_helpers(
                 recipe,
                 seed=_SEED,
                 out=folder,

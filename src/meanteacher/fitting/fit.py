@@ -12,6 +12,8 @@ import torch
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
+from meanteacher.distributed import join
+from meanteacher.experiment import dismissing_helpers, help_first
 from meanteacher.fitting.budget import (
     ReadingBudget,
     Timing,
@@ -108,9 +110,22 @@ def fit(
 def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = None) -> dict[str, Any]:
     """Do what `fit` says. Returns what fit.json holds.
 
+    Of several processes rank 0 does it. The others take part in its training runs, and return nothing.
+
     Ends within 1.2 times the minutes, or refuses in the first seconds: the machine is measured before any image is
     read, and a run that turns out slower than planned skips steps.
     """
+    ranks = join()
+    if not ranks.is_first:
+        help_first(callback.should_stop)
+        return {}
+    if ranks.restarts and PlanFile(config.out).exists():
+        config = replace(config, resume=True, overwrite=False)
+    with dismissing_helpers():
+        return _fitted(config, callback, began=began)
+
+
+def _fitted(config: FitConfig, callback: FitCallback, *, began: float | None) -> dict[str, Any]:
     timing = Timing(time.perf_counter() if began is None else began)
     photos = find_photos(config.photos, config.labels)
     earlier = read_earlier_fit(config.start) if config.start else None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from meanteacher.core import Batch, Cost, InputError, Problem, Schedule, StepOutput
 from meanteacher.methods.supervised import TeacherMethod
 from meanteacher.passes import at_least_float32, class_output, untracked
+from meanteacher.rows import all_rows, normal_rows
 from meanteacher.teacher import Memory, Teacher
 
 
@@ -41,14 +42,15 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
 
     def forward(self, student: nn.Module, memory: Memory[nn.Module], batch: Batch, step: int) -> StepOutput:
         real = batch.views["student"]
-        made_up = memory.own(torch.randn(len(real), self.generator.n_noise, device=real.device))
+        made_up = memory.own(normal_rows(torch.empty(len(real), self.generator.n_noise, device=real.device)))
         with _Features(student) as seen:
             logits = class_output(student(real))
-            real_features = seen.last.mean(0).detach()
-            fake_logits = class_output(untracked(student, made_up.detach()))
-            constants = {name: p.detach() for name, p in student.named_parameters()}
+        real_features = seen.of_pass().mean(0).detach()
+        fake_logits = class_output(untracked(student, made_up.detach()))
+        constants = {name: p.detach() for name, p in student.named_parameters()}
+        with _Features(student) as seen:
             untracked(student, made_up, constants)
-            made_up_features = seen.last.mean(0)
+        made_up_features = seen.of_pass().mean(0)
         weight = self.weight(step)
         return StepOutput(
             {
@@ -62,20 +64,25 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
 
 
 class _Features:
-    """A context that records the input of the network's last layer."""
+    """A context that records the input of the network's last layer, of a pass that may be computed in parts."""
 
     def __init__(self, network: nn.Module) -> None:
         layers = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]
         if not layers:
             raise InputError("The network has no parameters, so it has no features to match.")
         self._layer = layers[-1]
+        self._parts: list[Tensor] = []
 
     def __enter__(self) -> "_Features":
         def remember(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self.last = at_least_float32(inputs[0]).flatten(1)
+            self._parts.append(at_least_float32(inputs[0]).flatten(1))
 
         self._hook = self._layer.register_forward_pre_hook(remember)
         return self
+
+    def of_pass(self) -> Tensor:
+        """[B, ...], of the pass in the `with` block."""
+        return all_rows(torch.cat(self._parts))
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()

@@ -11,6 +11,7 @@ from meanteacher.core import Batch, Cost, Schedule, StepOutput
 from meanteacher.costs import entropy, kl_divergence
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
+from meanteacher.rows import normal_rows
 from meanteacher.teacher import Teacher
 
 
@@ -29,7 +30,7 @@ def adversarial_direction(
         step_size: length of the finite step; too small a one is lost in the rounding of float32
         iterations: each costs a forward and a backward pass; one is enough in practice
     """
-    direction = _unit(torch.randn_like(x))
+    direction = _unit(normal_rows(x))
     for _ in range(iterations):
         direction = direction.requires_grad_()
         divergence = kl_divergence(predict(x + step_size * direction), target)

@@ -7,9 +7,11 @@ from typing import Literal, Protocol, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from meanteacher.core import InputError, Problem
 from meanteacher.passes import at_least_float32
+from meanteacher.rows import is_synchronised, over_ranks
 
 
 class ModelSpec(Protocol):
@@ -153,7 +155,52 @@ def _mean_of_channels(y: Tensor) -> Tensor:
     """
     dtype = torch.float32 if y.dtype is torch.bfloat16 else y.dtype
     within = y.sum(tuple(range(2, y.ndim)), dtype=dtype) if y.ndim > 2 else y
-    return within.sum(0, dtype=dtype) / (y.numel() // y.shape[1])
+    total, n = within.sum(0, dtype=dtype), y.numel() // y.shape[1]
+    return total / n if not is_synchronised() else _mean_over_ranks(total, n)[0]
+
+
+def _mean_over_ranks(total: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The mean of what all ranks have added up, and of how many values it is."""
+    sums = over_ranks(torch.cat([total, total.new_tensor([n])]))
+    return sums[:-1] / sums[-1], sums[-1].detach()
+
+
+class SynchronisedBatchNorm(_BatchNorm):
+    """Batch normalisation by the mean and variance of all ranks. torch's own computes on GPUs only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not is_synchronised():
+            return super().forward(x)
+        axes, shape = (0, *range(2, x.ndim)), (1, -1, *[1] * (x.ndim - 2))
+        y = at_least_float32(x)
+        mean, n = _mean_over_ranks(y.sum(axes), x.numel() // x.shape[1])
+        centred = y - mean.view(shape)
+        variance = over_ranks(centred.square().sum(axes)) / n
+        if self.running_mean is not None and self.running_var is not None:
+            self._track(mean.detach(), variance.detach() * (n / (n - 1)))
+        scaled = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
+        return scaled.to(x.dtype)
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        pull = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)
+        self.running_mean.lerp_(mean, pull.to(mean))
+        self.running_var.lerp_(variance, pull.to(mean))
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Any number of axes: the layer that it was has checked them."""
+
+
+def synchronise_batch_norm(network: nn.Module) -> None:
+    """Let every batch normalisation use the statistics of all ranks; parameters and names stay."""
+    for layer in network.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.__class__ = SynchronisedBatchNorm
 
 
 class WeightNormConv2d(WeightNormLayer):

@@ -1,6 +1,7 @@
 """Callbacks follow a run: they can show or record what happens, but not change it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,6 +35,25 @@ class Callback:
 
     def on_alarm(self, alarm: Alarm) -> None:
         """When the vitals find that something is wrong; once per kind and run."""
+
+
+class Callbacks(Callback):
+    """Tells several callbacks, in their order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+
+    def on_log(self, entry: LogEntry) -> None:
+        for callback in self._callbacks:
+            callback.on_log(entry)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        for callback in self._callbacks:
+            callback.on_evaluation(evaluation)
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        for callback in self._callbacks:
+            callback.on_alarm(alarm)
 
 
 class MetricsFile(Callback):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
-from torch import nn
+from torch import Tensor, nn
 
 from meanteacher.core import InputError, Method
 from meanteacher.files import write_atomic
@@ -59,6 +59,11 @@ class TrainState:
     curve: list[Evaluation] = field(default_factory=list)
     vitals: dict[str, Any] = field(default_factory=dict)
     """What the vitals remember, in plain values."""
+    processes: list[tuple[int, int]] = field(default_factory=list)
+    """(step, number of processes from there on)"""
+    rank_buffers: list[dict[str, Tensor]] = field(default_factory=list)
+    """For each process the buffers that differ between them, such as batch statistics; the networks in a checkpoint
+    have their means."""
 
     def modules(self) -> dict[str, nn.Module]:
         """What is saved as weights."""
@@ -136,6 +141,8 @@ class Checkpoints:
             state.cpu_seconds = saved["cpu_seconds"]
             state.curve = [Evaluation(**point) for point in saved["curve"]]
             state.vitals = saved["vitals"]
+            state.processes = [(step, n) for step, n in saved.get("processes", [(0, 1)])]
+            state.rank_buffers = saved.get("rank_buffers", [])
         except (RuntimeError, UnpicklingError, SafetensorError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"{folder} is not a state that meanteacher wrote: {reason}") from error
@@ -172,6 +179,8 @@ class Checkpoints:
                 "cpu_seconds": state.cpu_seconds,
                 "curve": [asdict(point) for point in state.curve],
                 "vitals": state.vitals,
+                "processes": state.processes,
+                "rank_buffers": state.rank_buffers,
             },
             folder / "state.pt",
         )

@@ -96,13 +96,32 @@ class Speed:
     compiled_ms: float | None = None
     seconds: float = 0.0
     """Spent on measuring."""
+    micro_batch: int | None = None
+    """Rows that a process computes at a time, to need less memory; None for all."""
+    sync_batch_norm: bool = False
+    """Whether the batch statistics of several processes are those of the whole batch."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, get_args(Precision))
+        if self.micro_batch is not None:
+            if self.micro_batch < 1:
+                raise InputError(f"A part of a batch has at least one row; got a micro-batch of {self.micro_batch}.")
+            if self.compiled:
+                raise InputError("A network that is computed in parts is not compiled: leave out one of the two.")
+            if self.sync_batch_norm:
+                raise InputError(
+                    "Batch statistics of the whole batch cannot be computed in parts: leave out the micro-batch or the "
+                    "synchronised batch norm."
+                )
 
     def described(self) -> dict[str, str]:
         """What may explain different results: for a record's environment."""
-        return {"compiled": "yes" if self.compiled else "no", "precision": self.precision}
+        described = {"compiled": "yes" if self.compiled else "no", "precision": self.precision}
+        if self.micro_batch is not None:
+            described["micro_batch"] = str(self.micro_batch)
+        if self.sync_batch_norm:
+            described["batch_norm"] = "synchronised"
+        return described
 
 
 def choose_speed(

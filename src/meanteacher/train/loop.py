@@ -9,13 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.passes import to_channels_last
+from meanteacher.rows import step_of
 from meanteacher.seeding import isolated_global_randomness, seed_global
-from meanteacher.train.callbacks import Callback, LogEntry
+from meanteacher.train.callbacks import Callback, Callbacks, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState, trained_parameters
-from meanteacher.train.compile import Precision, autocast
+from meanteacher.train.compile import Speed, autocast
 from meanteacher.train.optim import OptimSpec
+from meanteacher.train.parallel import keep_own_buffers, merge_buffers, put_back, whole_batches
 from meanteacher.train.vitals import Alarm, Vitals
+
+_DEFAULT = Speed()
 
 
 def start(
@@ -65,11 +70,12 @@ def train(
     vitals: Vitals,
     evaluate: Callable[[TrainState], Evaluation],
     every: Intervals,
-    precision: Precision = "float32",
+    speed: Speed = _DEFAULT,
+    ranks: Ranks = ALONE,
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-    skip_to: Callable[[int], int] = lambda step: step,
+    skip_to: Callable[[int], int] | None = None,
 ) -> bool:
     """Train from `state.step` to `steps`, in place.
 
@@ -77,6 +83,9 @@ def train(
 
     A run that is short of time leaves steps out: `skip_to` is given the step that is due and returns it, or a later
     one. Every schedule then still reaches its end, in fewer steps, and the last step is always taken.
+
+    With several processes all take the same steps: one of them stops all, and rank 0 says which steps are left out. It
+    alone calls the callbacks and saves. Batch statistics are merged for evaluations and checkpoints, and at the end.
 
     Returns:
         Whether the run is complete; False when `should_stop` ended it, with a checkpoint of where it was.
@@ -86,42 +95,54 @@ def train(
     """
     if state.vitals:
         vitals.load(state.vitals)
+    if not state.processes or state.processes[-1][1] != ranks.size:
+        state.processes.append((state.step, ranks.size))
+    everyone = Callbacks(callbacks if ranks.is_first else ())
     began = time.perf_counter() - state.seconds
-    cpu_began = time.process_time() - state.cpu_seconds
+    cpu_began, cpu_before = time.process_time(), state.cpu_seconds
     saved = time.perf_counter()
     window = _Window()
     with isolated_global_randomness():
         while state.step < steps:
             due = state.step
-            state.step = max(due, min(skip_to(due), steps - 1))
-            state.skipped += state.step - due
+            if skip_to is not None:
+                (wanted,) = ranks.agree(skip_to(due) if ranks.is_first else 0, doing=f"beginning step {due}")
+                state.step = max(due, min(wanted, steps - 1))
+                state.skipped += state.step - due
             logs = _passes(due, state.step + 1, every.log)
             output, alarms = _step(
-                state, method, optim, stream, seed=seed, precision=precision, vitals=vitals, reads=logs
+                state, method, optim, stream, seed=seed, speed=speed, ranks=ranks, vitals=vitals, reads=logs
             )
             window.add(output)
             for alarm in alarms:
-                for callback in callbacks:
-                    callback.on_alarm(alarm)
+                everyone.on_alarm(alarm)
             complete = state.step == steps
             evaluates = complete or _passes(due, state.step, every.evaluate)
-            stops = not complete and should_stop()
+            stops, overdue = ranks.agree(
+                not complete and should_stop(),
+                time.perf_counter() - saved > every.save_seconds,
+                doing=f"ending step {due}",
+            )
+            keeps = evaluates or stops or overdue
+            own = merge_buffers(state, ranks) if keeps else {}
             if logs or evaluates or stops:
-                entry = window.close(state.step, state.optimizer.param_groups[0]["lr"])
-                for callback in callbacks:
-                    callback.on_log(entry)
+                everyone.on_log(window.close(state.step, state.optimizer.param_groups[0]["lr"]))
             if evaluates:
                 state.curve.append(evaluate(state))
-                for callback in callbacks:
-                    callback.on_evaluation(state.curve[-1])
-            if evaluates or stops or time.perf_counter() - saved > every.save_seconds:
+                everyone.on_evaluation(state.curve[-1])
+            if keeps:
                 saved = time.perf_counter()
                 state.seconds = saved - began
-                state.cpu_seconds = time.process_time() - cpu_began
+                state.cpu_seconds = cpu_before + sum(
+                    ranks.gather(time.process_time() - cpu_began, f"saving step {state.step}")
+                )
                 state.vitals = vitals.state()
                 _check_weights(state)
-                if checkpoints is not None:
+                keep_own_buffers(state, own, ranks)
+                if checkpoints is not None and ranks.is_first:
                     checkpoints.save(state)
+                if not complete:
+                    put_back(state, own)
                 window.began = time.perf_counter()  # evaluations do not count
             if stops:
                 return False
@@ -140,7 +161,8 @@ def _step(
     stream: Stream,
     *,
     seed: int,
-    precision: Precision,
+    speed: Speed,
+    ranks: Ranks,
     vitals: Vitals,
     reads: bool,
 ) -> tuple[StepOutput, list[Alarm]]:
@@ -148,13 +170,19 @@ def _step(
     batch = stream[step]
     seed_global(seed, "network noise", step)
     optim.set_step(state.optimizer, step)
-    with autocast(precision, batch.labels.device):
-        output = method.forward(state.student, state.memory, batch, step)
+    trained = trained_parameters(state.student, state.memory)
     alarms = []
-    if gradients_too := vitals.reads_gradients(step):
-        alarms += vitals.read_gradients(step, batch, output, trained_parameters(state.student, state.memory))
-    state.optimizer.zero_grad(set_to_none=True)
-    output.total.backward()
+    with step_of(ranks, len(batch.labels), synchronised=speed.sync_batch_norm):
+        with (
+            autocast(speed.precision, batch.labels.device),
+            whole_batches(state, method, ranks, speed.micro_batch) as (student, memory),
+        ):
+            output = method.forward(student, memory, batch, step)
+        if gradients_too := vitals.reads_gradients(step):
+            alarms += vitals.read_gradients(step, batch, output, trained, ranks)
+        state.optimizer.zero_grad(set_to_none=True)
+        output.total.backward()
+    ranks.average_([p.grad for p in trained if p.grad is not None], f"averaging the gradients of step {step}")
     state.optimizer.step()
     method.after_step(state.student, state.memory, batch, output, step)
     state.step += 1

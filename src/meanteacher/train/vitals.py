@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.devices import in_double
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.formats import percent
 
 _PATIENCE = 3
@@ -62,11 +63,16 @@ class Vitals:
     def reads_gradients(self, step: int) -> bool:
         return step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
 
-    def read_gradients(self, step: int, batch: Batch, output: StepOutput, trained: list[nn.Parameter]) -> list[Alarm]:
-        """Read the gradient of each cost on the trained parameters. Call it before `backward` frees the graph."""
+    def read_gradients(
+        self, step: int, batch: Batch, output: StepOutput, trained: list[nn.Parameter], ranks: Ranks = ALONE
+    ) -> list[Alarm]:
+        """Read the gradient of each cost on the trained parameters. Call it before `backward` frees the graph.
+
+        With several processes it is that of the whole batch: one of them may have no labelled row.
+        """
         if not bool((batch.labels != UNLABELLED).any()):
             return []  # the classification cost has no row to act on
-        gradients = {name: _gradient_norm(cost.value, trained) for name, cost in output.costs.items()}
+        gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in output.costs.items()}
         self._gradients = gradients
         raised = []
         for name, norm in gradients.items():
@@ -234,11 +240,15 @@ class Vitals:
         return self.alarms[-1:]
 
 
-def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter]) -> float:
+def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter], ranks: Ranks) -> float:
     if not cost.requires_grad:
         return 0.0
     gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
-    return float(torch.stack([in_double(g).norm() for g in gradients if g is not None] or [torch.zeros(1)]).norm())
+    found = [gradient for gradient in gradients if gradient is not None]
+    if ranks.size > 1:
+        found = [gradient.clone(memory_format=torch.contiguous_format) for gradient in found]
+        ranks.average_(found, "reading the gradients of a cost")
+    return float(torch.stack([in_double(g).norm() for g in found] or [torch.zeros(1)]).norm())
 
 
 def _largest_class_share(logits: Tensor) -> float:

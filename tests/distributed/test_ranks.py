@@ -1,0 +1,160 @@
+"""Several processes train what one process trains; what goes wrong in one of them is known to all."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import cases
+import pytest
+import torch
+from cases import EQUAL
+from processes import in_processes
+from torch import Tensor
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the processes are forked")
+
+Found = dict[str, dict[str, Any]]
+
+
+def files(folder: Path, name: str) -> dict[str, Tensor]:
+    read: dict[str, Tensor] = torch.load(folder / "weights" / f"{name}.pt")
+    return read
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
+    folder = tmp_path_factory.mktemp("alone")
+    calls = [["weights", [[*EQUAL, "batch norm", "dropout"]]], ["in_parts", []]]
+    (found,) = in_processes("several", 1, str(folder), calls)
+    return folder, {**found["weights"], "in parts": found["in_parts"]}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
+    """Two processes that do all that two have to show, to be started only once."""
+    folder = tmp_path_factory.mktemp("pair")
+    calls = [
+        ["weights", [[*EQUAL, "batch norm", "dropout"]]],
+        ["synchronised", []],
+        ["stopped", []],
+        ["plain", []],
+        ["helped", []],
+    ]
+    found = in_processes("several", 2, str(folder), calls)
+    return folder, found
+
+
+def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one if name != "of ranks")
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_processes_train_what_one_does(name: str, alone: tuple[Path, Found], pair: tuple[Path, list[Found]]):
+    one, two = files(alone[0], name), files(pair[0], name)
+    assert largest_difference(one, two) < 1e-6
+    assert alone[1][name]["curve"] == [
+        [*errors, pytest.approx(cost)] for *errors, cost in pair[1][0]["weights"][name]["curve"]
+    ]
+    assert alone[1][name]["gradients"] == pytest.approx(pair[1][0]["weights"][name]["gradients"])
+
+
+@pytest.mark.parametrize("name", [*EQUAL, "batch norm", "dropout"])
+def test_all_ranks_end_with_the_same_bytes(name: str, pair: tuple[Path, list[Found]]):
+    first, second = (found["weights"][name] for found in pair[1])
+    assert first["digest"] == second["digest"]
+    assert first["curve"] == second["curve"]
+    assert first["alarms"] == second["alarms"]
+
+
+def test_a_rank_without_labels_trains_and_raises_no_alarm(pair: tuple[Path, list[Found]]):
+    first, second = (found["weights"]["few labels"] for found in pair[1])
+    assert (first["labelled"], second["labelled"]) == (1, 0)
+    assert (first["alarms"], second["alarms"]) == ([], [])
+
+
+def test_statistics_are_those_of_each_rank_and_their_mean_is_saved(
+    alone: tuple[Path, Found], pair: tuple[Path, list[Found]]
+):
+    saved: Any = files(pair[0], "batch norm")
+    first, second = saved["of ranks"]
+    assert {name.rpartition(".")[2] for name in first} == {"running_mean", "running_var"}
+    for name in first:
+        assert not torch.equal(first[name], second[name])
+        torch.testing.assert_close(saved[name], (first[name] + second[name]) / 2)
+    assert largest_difference(files(alone[0], "batch norm"), saved) > 1e-6
+
+
+def test_synchronised_statistics_are_those_of_one_process(alone: tuple[Path, Found], pair: tuple[Path, list[Found]]):
+    synchronised: Any = torch.load(pair[0] / "synchronised" / "batch norm.pt")
+    assert largest_difference(files(alone[0], "batch norm"), synchronised) < 1e-6
+    assert synchronised["of ranks"] == [{}, {}]
+
+
+def test_every_rank_drops_units_of_its_own(alone: tuple[Path, Found], pair: tuple[Path, list[Found]]):
+    """The result is another one, and as good."""
+    one, two = files(alone[0], "dropout"), files(pair[0], "dropout")
+    assert largest_difference(one, two) > 1e-6
+    assert pair[1][0]["weights"]["dropout"]["digest"] == pair[1][1]["weights"]["dropout"]["digest"]
+
+
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(alone: tuple[Path, Found]):
+    apart = alone[1]["in parts"]["apart"]
+    assert apart.keys() == set(EQUAL)
+    assert max(apart.values()) < 1e-6
+
+
+def test_statistics_count_a_part_once_though_it_is_computed_twice(alone: tuple[Path, Found]):
+    """Eleven rows are two parts of at most six, in each of twelve steps."""
+    assert set(alone[1]["in parts"]["counted"].values()) == {24}
+
+
+def test_four_processes_divide_a_batch_that_four_does_not(alone: tuple[Path, Found], tmp_path: Path):
+    found = in_processes("several", 4, str(tmp_path), [["weights", [["few labels"]]]])
+    assert largest_difference(files(alone[0], "few labels"), files(tmp_path, "few labels")) < 1e-6
+    assert [rank["weights"]["few labels"]["labelled"] for rank in found] == [1, 0, 0, 0]
+    assert len({rank["weights"]["few labels"]["digest"] for rank in found}) == 1
+
+
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_the_run_resumes_exactly(pair: tuple[Path, list[Found]]):
+    for found in pair[1]:
+        assert found["stopped"]["stopped"] == {"step": 6, "record": None}
+    stopped, straight = (pair[1][0]["stopped"][name]["record"] for name in ("resumed", "straight"))
+    for field in ("curve", "errors", "vitals", "alarms", "processes"):
+        assert stopped[field] == straight[field], field
+    assert straight["processes"] == [{"from_step": 0, "n": 2}]
+    folder = pair[0] / "stopped"
+    assert cases.files_of(folder / "resumed") == cases.files_of(folder / "straight")
+
+
+def test_another_number_of_processes_resumes_the_run_and_is_recorded(pair: tuple[Path, list[Found]]):
+    """The network has no batch norm, so it ends where it would have ended."""
+    folder = pair[0] / "plain"
+    (resumed,) = in_processes("whole_run", 1, str(folder / "run"), "plain", None, True)
+    (straight,) = in_processes("whole_run", 1, str(folder / "straight"), "plain")
+    assert resumed["record"]["processes"] == [{"from_step": 0, "n": 2}, {"from_step": 6, "n": 1}]
+    assert resumed["record"]["errors"] == straight["record"]["errors"]
+    one, two = (cases.tensors_of(folder / name) for name in ("straight", "run"))
+    assert largest_difference(one, two) < 1e-6
+
+
+def test_other_ranks_take_part_in_the_runs_of_rank_0(pair: tuple[Path, list[Found]]):
+    assert pair[1][1]["helped"] == {}
+    every, skipping = (pair[1][0]["helped"][name] for name in ("all", "skipping"))
+    assert (every["steps"], every["skipped_steps"]) == (14, 0)
+    assert (skipping["steps"], skipping["skipped_steps"]) == (14, 7)
+    assert every["processes"] == skipping["processes"] == [{"from_step": 0, "n": 2}]
+
+
+def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):
+    message, _ = in_processes("stuck", 2, str(tmp_path), timeout=30)
+    assert "Rank 0 of 2" in message
+    assert "for rank 1 while" in message
+    assert "--resume" in message
+    assert "MEANTEACHER_TIMEOUT" in message
+
+
+def test_more_processes_than_rows_are_refused(tmp_path: Path):
+    errors = in_processes("refused", 2, str(tmp_path))
+    assert all("A batch of 1 rows cannot be divided over 2 processes" in error for error in errors)
+    assert not list(tmp_path.iterdir())

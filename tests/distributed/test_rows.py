@@ -1,0 +1,93 @@
+"""A batch is divided: every row belongs to one process, and is what one process would have made of it."""
+
+import io
+from dataclasses import dataclass
+
+import pytest
+import torch
+from PIL import Image
+
+from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
+from meanteacher.distributed import Ranks
+from meanteacher.views import Chain, Flip, Noise, PerImage, Rotate
+from support import BATCHES, N_CLASSES, made_up
+
+
+@dataclass
+class Pictures:
+    """A few PNG files in memory."""
+
+    n: int
+    read_positions: list[int]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{number}.png" for number in range(self.n)]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(self.read(number)) for number in range(self.n)]
+
+    def read(self, position: int) -> bytes:
+        self.read_positions.append(position)
+        pixels = torch.randint(
+            0, 256, (12, 14, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(position)
+        )
+        file = io.BytesIO()
+        Image.fromarray(pixels.numpy()).save(file, "PNG")
+        return file.getvalue()
+
+    def where(self, position: int) -> str:
+        return self.names[position]
+
+
+def encoded() -> EncodedDataset:
+    labels = torch.arange(30) % N_CLASSES
+    return EncodedDataset(Pictures(30, []), labels, ("a", "b", "c"), resize=10, size=8, threads=1)
+
+
+def stream_of(data, batch, ranks: Ranks, *, labelled_view=None) -> ImageStream:
+    split = make_split(data.labels, n_classes=N_CLASSES, n_labelled=9, seed=0)
+    view = Chain((Flip(), Rotate(), Noise(0.3)))
+    return ImageStream(
+        data,
+        batch.sampler(split, 0),
+        views={"student": view, "teacher": view},
+        labelled_view=labelled_view,
+        normalise=PerImage().fit(data.images[:4]),
+        seed=0,
+        rows=slice(None) if ranks.size == 1 else ranks.rows,
+    )
+
+
+@pytest.mark.parametrize("batch", [*BATCHES.values(), Fixed(size=7, labelled=2, unlabelled_pool="all")])
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("labelled_view", [None, Noise(0.1)])
+def test_the_rows_of_the_ranks_are_those_of_one_process(batch, n: int, labelled_view):
+    data = made_up(60, seed=0)
+    whole = stream_of(data, batch, Ranks(), labelled_view=labelled_view)[5]
+    positions = torch.arange(len(whole.index))
+    seen: list[int] = []
+    for rank in range(n):
+        ranks = Ranks(rank, n)
+        part = stream_of(data, batch, ranks, labelled_view=labelled_view)[5]
+        assert torch.equal(part.labels, whole.labels)
+        assert torch.equal(part.index, whole.index)
+        for role, view in whole.views.items():
+            assert torch.equal(part.views[role], view[ranks.rows])
+        seen += positions[ranks.rows].tolist()
+    assert sorted(seen) == positions.tolist()  # disjoint, and all
+
+
+def test_a_rank_decodes_its_own_images_only():
+    batch = Fixed(size=7, labelled=2, unlabelled_pool="unlabelled")
+    whole = stream_of(encoded(), batch, Ranks())[0]
+    for rank in range(2):
+        data, ranks = encoded(), Ranks(rank, 2)
+        stream = stream_of(data, batch, ranks)
+        data.files.read_positions.clear()
+        crops = stream._begin(data, 0)()
+        assert sorted(data.files.read_positions) == sorted(set(whole.index[ranks.rows].tolist()))
+        assert all(len(rows) == len(whole.index[ranks.rows]) for rows in crops.values())
+        for role, view in whole.views.items():
+            assert torch.equal(stream[0].views[role], view[ranks.rows])
