@@ -59,9 +59,11 @@ def classification_costs(
     normalise: Callable[[Tensor], Tensor],
 ) -> dict[str, float]:
     """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
-    images, labels = dataset.images[index], dataset.labels[index]
+    images = dataset.images[index]
+    readable = _readable(dataset, index)
+    labels = dataset.labels[index][readable]
     return {
-        name: float(F.cross_entropy(predict_logits(network, images, normalise=normalise).float(), labels))
+        name: float(F.cross_entropy(predict_logits(network, images, normalise=normalise)[readable].float(), labels))
         for name, network in networks.items()
     }
 
@@ -115,8 +117,15 @@ def error_rates(
             x = _input(chunk, first, normalise)
             for name, network in networks.items():
                 guesses[name].append(_most_probable(class_output(network(x)), top))
+        readable = _readable(dataset, index)
         # Copied back all at once, to wait for a GPU only once.
-        return {name: _missed(torch.cat(found).cpu(), labels) for name, found in guesses.items()}
+        return {name: _missed(torch.cat(found).cpu()[readable], labels[readable]) for name, found in guesses.items()}
+
+
+def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None) -> Tensor:
+    """[B], once they have been decoded: all but the broken images, which were shown as others."""
+    positions = torch.arange(len(dataset)) if index is None else index
+    return torch.isin(positions, torch.tensor(sorted(dataset.broken.positions), dtype=torch.int64), invert=True)
 
 
 def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tensor]) -> Tensor:
