@@ -278,10 +278,8 @@ class _Whole:
     def __init__(self, files: Files, position: int, reduction: Callable[[int, int], float]) -> None:
         try:
             content = files.read(position)
-        except OSError as error:  # which may pass, so that another time the same image can be read
-            raise InputError(
-                f"{files.where(position)} cannot be read ({error}). Make it readable, then resume the run."
-            ) from error
+        except OSError as error:  # which may pass: another time the same image can be read
+            raise InputError(_fault(files, position, error)) from error
         try:
             image = Image.open(BytesIO(content), formats=_FORMATS)
             self.size = width, height = image.size
@@ -293,15 +291,19 @@ class _Whole:
             self._image = image.convert("RGB")  # decodes
         # A damaged file makes decoders fail in every way there is.
         except Exception as error:
-            raise BrokenImageError(
-                f"{files.where(position)} cannot be decoded as a JPEG or PNG image ({error}). Replace it by an intact "
-                "copy, then resume the run."
-            ) from error
+            raise BrokenImageError(_fault(files, position, error)) from error
 
     def shown(self, size: tuple[int, int], box: Box) -> Image.Image:
         """The box at another width and height, each pixel an average of what it covers."""
         left, top, right, bottom = (edge * self._scale for edge in box)
         return self._image.resize(size, _FILTER, (left, top, right, bottom))
+
+
+def _fault(files: Files, position: int, error: Exception) -> str:
+    return (
+        f"{files.where(position)} cannot be decoded as a JPEG or PNG image ({error}). Replace it by an intact copy, "
+        "then resume the run."
+    )
 
 
 def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
