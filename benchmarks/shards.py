@@ -23,9 +23,9 @@ from torch import Tensor
 from benchmarks.images import write_photos
 from benchmarks.timing import Compare, ratio
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
-from meanteacher.data.shards import Shards
-from meanteacher.packing import pack
 from meanteacher.seeding import generator
+from meanteacher.shards import Shards
+from meanteacher.shards.packing import pack
 from meanteacher.views import Chain
 
 _ROLES = ("student", "teacher")
@@ -139,16 +139,16 @@ def _stream(folder: Path, name: str) -> ImageStream:
 def _write_shards(folder: Path, n_images: int, n_shards: int) -> None:
     """Every image has a member of its own, every tenth a label."""
     folder.mkdir()
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(file, "JPEG")
+    image = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(image, "JPEG")
     for shard in range(n_shards):
-        with tarfile.open(folder / f"{shard:06}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        with (folder / f"{shard:06}.tar").open("wb") as tar:
             for k in range(shard, n_images, n_shards):
-                members = {"jpg": file.getvalue()}
+                members = {"jpg": image.getvalue()}
                 if k % 10 == 0:
                     members["cls"] = str(k // 10 % 10).encode()
                 for extension, content in members.items():
                     member = tarfile.TarInfo(f"{k % 100}/image-{k:08}.{extension}")
                     member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
-                tar.members.clear()
+                    tar.write(member.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE))
+            tar.write(bytes(2 * tarfile.BLOCKSIZE))

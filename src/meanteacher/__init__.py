@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from meanteacher.fitting.config import FitCallback as FitCallback
     from meanteacher.fitting.fit import fit as fit
     from meanteacher.methods import MeanTeacher as MeanTeacher
-    from meanteacher.packing import pack as pack
     from meanteacher.reproduce import figure as figure
     from meanteacher.reproduce import table as table
+    from meanteacher.shards.packing import pack as pack
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
 
@@ -65,7 +65,7 @@ _HOME = {
     "figure": "reproduce",
     "fit": "fitting.fit",
     "load": "classifier.bundle",
-    "pack": "packing",
+    "pack": "shards.packing",
     "run": "api",
     "table": "reproduce",
 }

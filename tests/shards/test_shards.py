@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, Split, TrainTest, make_split
-from meanteacher.data.shard_index import ShardIndex, index_path, load_index, make_index
-from meanteacher.data.shards import Shards
 from meanteacher.evaluate import error_rate
 from meanteacher.experiment import DataSpec, Outcome, run
 from meanteacher.models import MlpSpec
-from meanteacher.packing import pack
+from meanteacher.shards import Shards
+from meanteacher.shards.index import ShardIndex, index_path, load_index, make_index
+from meanteacher.shards.packing import pack
 from meanteacher.views import Chain
 from shard_support import CLASSES, Members, numbered, picture, write_shards, write_tar
 from support import PATIENCE, child_environment
@@ -167,12 +167,23 @@ def test_shards_are_named_by_path_wildcard_range_and_file_url(tmp_path: Path):
     for train in ("train-{0..1}.tar", "train-?.tar", f"{folder}/train-*.tar", f"file://{folder}/train-*.tar"):
         assert train_part(folder, train=train).fingerprint() == expected
     assert len(train_part(folder, train="train-1.tar")) == 20
-    for missing in ("train-2.tar", "train-{0..2}.tar", "nowhere/*.tar"):
+    (folder / "both").mkdir()
+    for name in ("train-0.tar", "train-1.tar"):
+        (folder / name).rename(folder / "both" / name)
+    assert train_part(folder, train="both").fingerprint() == expected
+    for missing in ("train-2.tar", "both/train-{0..2}.tar", "nowhere/*.tar", "shards"):
         with pytest.raises(InputError, match="meanteacher pack"):
             source(train=missing).load(folder)
     for backwards in ("train-{1..0}.tar", "train-{0..999999999}.tar"):
         with pytest.raises(InputError, match="range"):
             source(train=backwards).load(folder)
+
+
+def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path):
+    write_shards(tmp_path)
+    (tmp_path / "train-2.tar").mkdir()
+    with pytest.raises(InputError, match=r"train-2\.tar"):
+        source().load(tmp_path)
 
 
 def test_an_index_is_made_once_and_again_when_the_shard_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -181,7 +192,7 @@ def test_an_index_is_made_once_and_again_when_the_shard_changes(tmp_path: Path, 
     before = train_part(data, **where)
     assert sorted(path.name for path in shards.iterdir()) == ["test-0.tar", "train-0.tar", "train-1.tar"]
     made = []
-    monkeypatch.setattr("meanteacher.data.shards.make_index", lambda path: made.append(path.name) or make_index(path))
+    monkeypatch.setattr("meanteacher.shards.source.make_index", lambda path: made.append(path.name) or make_index(path))
     assert train_part(data, **where).fingerprint() == before.fingerprint()
     assert made == []
     write_tar(shards / "train-1.tar", numbered(500, 20))
@@ -425,7 +436,7 @@ def test_a_broken_example_is_named_and_left_out_up_to_a_limit(tmp_path: Path, re
 
 
 def test_a_shard_of_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("meanteacher.data.shard_index.MAX_BROKEN", 3)
+    monkeypatch.setattr("meanteacher.shards.index.MAX_BROKEN", 3)
     with pytest.raises(InputError, match="not a shard of images"):
         shard_of(tmp_path, *[(f"{k}.txt", b"text") for k in range(5)])
 
@@ -592,7 +603,7 @@ _MEMORY = """
 import sys, torch
 from pathlib import Path
 from meanteacher.data import Fixed, ImageStream, make_split
-from meanteacher.data.shards import Shards
+from meanteacher.shards import Shards
 from meanteacher.views import Chain
 
 def resident():

@@ -14,14 +14,14 @@ from PIL import Image
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.data.dataset import BrokenImages
-from meanteacher.data.shard_index import ShardIndex, index_path, load_index, make_index
-from meanteacher.data.tar import MAX_IMAGE_BYTES
 from meanteacher.files import HeldError, atomic_file, locked
 from meanteacher.photos.decode import UnreadableError, as_jpeg_or_png
 from meanteacher.photos.find import Photos, find_photos
 from meanteacher.seeding import generator
+from meanteacher.shards.index import ShardIndex, index_path, load_index, make_index
+from meanteacher.shards.tar import MAX_IMAGE_BYTES
 
-_BLOCK = 512
+_BLOCK = tarfile.BLOCKSIZE
 _LOCK = ".lock"
 _EXTENSIONS = {"jpg": ("jpg", "jpeg"), "png": ("png",)}
 
@@ -200,22 +200,22 @@ class _Packer:
         index_path(path).unlink(missing_ok=True)
         with atomic_file(path) as file:
             hashed = _Hashed(file)
-            with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-                for position in group:
-                    if self.should_stop():
-                        raise Interrupted("Packing was interrupted; the complete shards are kept.")
-                    try:
-                        content, extension = self._encoded(position)
-                    except UnreadableError as error:
-                        not_packed.append((self.photos.names[position], str(error)))
-                        self.broken.note(*not_packed[-1])
-                    else:
-                        _add(tar, f"{self.keys[position]}.{extension}", content)
-                        label = int(self.photos.labels[position])
-                        if label != UNLABELLED:
-                            _add(tar, f"{self.keys[position]}.cls", str(label).encode())
-                    self.done += 1
-                    self.progress(self.done, len(self.photos))
+            for position in group:
+                if self.should_stop():
+                    raise Interrupted("Packing was interrupted; the complete shards are kept.")
+                try:
+                    content, extension = self._encoded(position)
+                except UnreadableError as error:
+                    not_packed.append((self.photos.names[position], str(error)))
+                    self.broken.note(*not_packed[-1])
+                else:
+                    _add(hashed, f"{self.keys[position]}.{extension}", content)
+                    label = int(self.photos.labels[position])
+                    if label != UNLABELLED:
+                        _add(hashed, f"{self.keys[position]}.cls", str(label).encode())
+                self.done += 1
+                self.progress(self.done, len(self.photos))
+            hashed.write(bytes(2 * _BLOCK))  # the end of a tar file
         index = make_index(path)
         index.class_names, index.sha256, index.modified = self.photos.class_names, hashed.digest.hexdigest(), 0
         index.not_packed = not_packed
@@ -235,21 +235,22 @@ class _Packer:
 
 
 class _Hashed:
-    """A file that knows the sha256 of what was written to it."""
+    """A file, and the sha256 of what was written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.digest = file, hashlib.sha256()
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes) -> None:
         self.digest.update(data)
-        return self.file.write(data)
+        self.file.write(data)
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(file: _Hashed, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)  # with neither time nor owner, so that the same photos become the same bytes
     member.size = len(content)
-    tar.addfile(member, BytesIO(content))
-    tar.members.clear()
+    file.write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+    file.write(content)
+    file.write(bytes(-len(content) % _BLOCK))
 
 
 def _keys(names: Sequence[str]) -> list[str]:

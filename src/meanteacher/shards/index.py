@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, overload
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.data.tar import MAX_CLASSES, MAX_IMAGE_BYTES, examples
 from meanteacher.files import atomic_file
+from meanteacher.shards.tar import MAX_CLASSES, MAX_IMAGE_BYTES, examples
 
 MAX_INDEX_BYTES = 1 << 30
 MAX_BROKEN = 10_000

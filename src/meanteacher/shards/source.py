@@ -15,7 +15,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import BrokenImages, TrainTest
 from meanteacher.data.download import Progress, fetch
 from meanteacher.data.encoded import EncodedDataset
-from meanteacher.data.shard_index import (
+from meanteacher.shards.index import (
     MAX_BROKEN,
     MAX_INDEX_BYTES,
     Names,
@@ -36,9 +36,9 @@ _SHARD_NAME = re.compile(r"[\w.+=@~-]+\.tar", re.ASCII)
 class Shards:
     """Images in tar shards, as `meanteacher pack` or WebDataset's ShardWriter writes them.
 
-    The fields name shards: by a local path, absolute or below the data folder, with the wildcards `*` and `?` in the
-    file name; or by a URL (http, https) of shards that `pack` wrote, which are downloaded once and verified. Either
-    may have a range: "https://host/train-{000000..000127}.tar".
+    The fields name shards: by the path of a folder or of files, absolute or below the data folder, with the wildcards
+    `*` and `?` in the file name; or by a URL (http, https) of shards that `pack` wrote, which are downloaded once and
+    verified. Either may have a range: "https://host/train-{000000..000127}.tar".
 
     An image can be read at any time, so the order of training is that of any other source: a function of the seed.
     Memory holds 40 bytes per image and its name.
@@ -69,12 +69,15 @@ class Shards:
             InputError: there are no such shards, they are damaged, or too many images in them are broken.
         """
         train, test = _Part(self.max_broken), _Part(self.max_broken)
-        for path in _local(self.train, folder, progress):
-            train.add(path, _index(path, folder))
-        for path in _local(self.unlabelled, folder, progress) if self.unlabelled else []:
-            train.add(path, _index(path, folder), hide_labels=True)
-        for path in _local(self.test, folder, progress):
-            test.add(path, _index(path, folder), need_labels=True)
+        try:
+            for path in _local(self.train, folder, progress):
+                train.add(path, _index(path, folder))
+            for path in _local(self.unlabelled, folder, progress) if self.unlabelled else []:
+                train.add(path, _index(path, folder), hide_labels=True)
+            for path in _local(self.test, folder, progress):
+                test.add(path, _index(path, folder), need_labels=True)
+        except OSError as error:
+            raise InputError(f"A shard or its index cannot be read ({error}). Make it readable.") from error
         class_names = train.class_names()
         if not class_names:
             raise InputError(f"No image in {self.train} has a label: there is nothing to learn the classes from.")
@@ -209,6 +212,8 @@ def _local(pattern: str, folder: Path, progress: Progress | None) -> list[Path]:
     found = []
     for path in _expanded(pattern):
         whole = folder / Path(path).expanduser()
+        if whole.is_dir():
+            whole /= "*.tar"
         matches = sorted(whole.parent.glob(whole.name.replace("[", "[[]")))
         if not matches:
             raise InputError(
