@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks import images, training
+from benchmarks import images, shards, training
 from benchmarks.timing import Compare, interleaved
 from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.core import InputError
@@ -86,6 +86,7 @@ def _measurements(*, quick: bool) -> dict[str, Callable[[Compare], dict[str, Any
         "start": start,
         "views": images.views,
         "data": images.file_rates,
+        "shards/rates": shards.rates,
         "ema/conv13": lambda compare: training.average(compare, FULL),
         "predict/conv13-quarter": lambda compare: training.predict(compare, QUARTER),
         "step/conv13-quarter": lambda compare: training.against_limit(compare, QUARTER, n_steps=n),
@@ -97,6 +98,7 @@ def _measurements(*, quick: bool) -> dict[str, Callable[[Compare], dict[str, Any
         "vitals/conv13-quarter": lambda compare: training.vitals_share(compare, QUARTER, n_steps=n),
         "growth": lambda compare: training.growth(compare, Conv13Spec(width=0.05), n_steps=10),
         "memory/peak-mb": lambda compare: training.peak_memory(MODELS),
+        "shards/memory": lambda compare: shards.memory(),
         "memory/temporal-ensembling-table": lambda compare: training.table_memory(n_images=1_000_000, n_classes=10),
     }
 

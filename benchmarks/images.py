@@ -141,7 +141,7 @@ def file_rates(compare: Compare, *, n_photos: int = 1000) -> dict[str, Any]:
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
-        _write_photos(folder / "photos", n_photos)
+        write_photos(folder / "photos", n_photos)
         photos = find_photos(folder / "photos")
         some = [photos.path(k) for k in range(min(_N_DECODED, n_photos))]
         cached = decode_all(photos, _SIZE, folder / "cache")
@@ -161,7 +161,7 @@ def file_rates(compare: Compare, *, n_photos: int = 1000) -> dict[str, Any]:
     return {f"{name}_per_second": n / timings[name].median for name, (n, _) in counted.items()}
 
 
-def _write_photos(folder: Path, n: int) -> None:
+def write_photos(folder: Path, n: int) -> None:
     """Smooth, as photos are: a decoder takes several times as long for noise."""
     for k, pixels in enumerate(random_images(n).images.permute(0, 2, 3, 1).numpy()):
         file = folder / str(k % 10) / f"{k}.jpg"

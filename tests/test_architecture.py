@@ -33,13 +33,14 @@ MAY_IMPORT = {
     "reproduce": _TRAINING | {"experiment", "recipes", "api", "report"},
     "__main__": {"cli"},
     "photos": _FOUNDATION,
+    "shards": _FOUNDATION | {"data", "photos"},
     "report": {"core", "files", "formats"},
     "pretrained": _TRAINING | {"inference", "experiment"},
     "classifier": _TRAINING | {"inference", "photos"},
     "fitting": _TRAINING | {"inference", "experiment", "recipes", "photos", "classifier", "pretrained", "report"},
     "label": _FOUNDATION | {"photos", "classifier", "fitting"},
     "cli": _TRAINING
-    | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "reproduce"},
+    | {"api", "experiment", "recipes", "photos", "classifier", "fitting", "report", "label", "reproduce", "shards"},
 }
 
 

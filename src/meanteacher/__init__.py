@@ -7,6 +7,7 @@
     model.predict("more_photos/")
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
     mt.table("1", cell="svhn-500", scale=6)                  # a table of the paper, here scaled to 6 minutes per run
+    mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student)                            # in your own loop, for any nn.Module
     teacher.update(student, decay=0.999)
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from meanteacher.methods import MeanTeacher as MeanTeacher
     from meanteacher.reproduce import figure as figure
     from meanteacher.reproduce import table as table
+    from meanteacher.shards.packing import pack as pack
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
 
@@ -63,6 +65,7 @@ _HOME = {
     "figure": "reproduce",
     "fit": "fitting.fit",
     "load": "classifier.bundle",
+    "pack": "shards.packing",
     "run": "api",
     "table": "reproduce",
 }

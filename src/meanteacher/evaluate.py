@@ -74,12 +74,13 @@ def classification_costs(
     ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
-    images, labels = dataset.images, dataset.labels[index]
     outputs = {
-        name: predict_logits(network, images, index, normalise=normalise, ranks=ranks)
+        name: predict_logits(network, dataset.images, index, normalise=normalise, ranks=ranks)
         for name, network in networks.items()
     }
-    return {name: float(F.cross_entropy(logits.float(), labels)) for name, logits in outputs.items()}
+    readable = _readable(dataset, index, _enough(len(index), ranks))
+    labels = dataset.labels[index][readable]
+    return {name: float(F.cross_entropy(logits[readable].float(), labels)) for name, logits in outputs.items()}
 
 
 def error_rate(
@@ -134,10 +135,24 @@ def error_rates(
             x = _input(chunk, first, normalise)
             for name, network in networks.items():
                 guesses[name].append(_most_probable(class_output(network(x)), top))
+        readable = _readable(dataset, index, ranks)
         # Copied back all at once, to wait for a GPU only once.
-        own = {name: _missed(torch.cat(found).cpu(), labels[ranks.rows]) for name, found in guesses.items()}
+        found = {name: torch.cat(of_chunks).cpu() for name, of_chunks in guesses.items()}
+    kept, own_labels = readable[ranks.rows], labels[ranks.rows]
+    own = {name: _missed(guessed[kept], own_labels[kept]) for name, guessed in found.items()}
     missed = ranks.summed(torch.tensor(list(own.values()), dtype=torch.float64), "adding up errors")
-    return dict(zip(own, (missed / len(labels)).tolist(), strict=True))
+    return dict(zip(own, (missed / int(readable.sum())).tolist(), strict=True))
+
+
+def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None, ranks: Ranks) -> Tensor:
+    """[B], once they have been decoded: all but the broken images, which were shown as others.
+
+    A rank finds those among the images that it has decoded, and tells the others.
+    """
+    positions = torch.arange(len(dataset)) if index is None else index
+    broken = torch.tensor(sorted(dataset.broken.positions), dtype=torch.int64)
+    own = torch.isin(positions[ranks.rows], broken, invert=True)
+    return ranks.gather_rows(own.to(torch.uint8), len(positions), "naming broken images").bool()
 
 
 def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tensor]) -> Tensor:

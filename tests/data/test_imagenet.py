@@ -102,7 +102,7 @@ class Counting:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InMemory:
-    """Images as files: what tar shards may do one day."""
+    """Images as files, in memory."""
 
     contents: tuple[bytes, ...]
 
@@ -132,7 +132,7 @@ def dataset_of(*images: Image.Image, resize: int, size: int, kind: str = "PNG", 
 
 
 def crops(dataset: EncodedDataset, index: Tensor, *roles: str, seed: int = 0, step: int = 0) -> dict[str, Tensor]:
-    return dataset.begin_crops(index, {role: generator(seed, f"crop/{role}", step) for role in roles})()
+    return dataset.begin_crops(index, {role: generator(seed, f"crop/{role}", step) for role in roles})()[1]
 
 
 def stream_of(dataset: EncodedDataset, *, seed: int = 0, device: str = "cpu") -> ImageStream:

@@ -11,6 +11,7 @@ from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.cli.demo import demo, gallery
 from meanteacher.cli.fit import check, fit, report
 from meanteacher.cli.label import label
+from meanteacher.cli.pack import pack
 from meanteacher.cli.predict import evaluate, export, predict
 from meanteacher.cli.reproduce import reproduce
 from meanteacher.cli.run import list_recipes, run
@@ -74,6 +75,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "report": report,
     "label": label,
+    "pack": pack,
     "demo": demo,
     "gallery": gallery,
     "list": list_recipes,

@@ -123,7 +123,7 @@ def run(
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
     from meanteacher.experiment.scaled import scaled
-    from meanteacher.formats import percent
+    from meanteacher.formats import count, percent
 
     console = Console(quiet=not is_first_rank())
     chosen = api.load_recipe(recipe)
@@ -158,6 +158,8 @@ def run(
     if "test_top5" in last["teacher"]:
         student, teacher = (percent(last[model]["test_top5"], n_images) for model in ("student", "teacher"))
         say(console, f"Top-5 error: student {student}, teacher {teacher}.")
+    for part, broken in record["data"].get("broken", {}).items():
+        say(console, f"{count(broken['n'], f'{part} image')} cannot be used, such as {broken['first'][0]}.")
     for alarm in record["alarms"]:
         say(console, *alarm_parts(alarm["step"], alarm["sentence"]))
     say(console, f"Record: {out / 'record.json'}")

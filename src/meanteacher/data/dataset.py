@@ -19,6 +19,39 @@ if TYPE_CHECKING:
     from meanteacher.data.encoded import EncodedDataset  # which imports this module
 
 _PART_BYTES = 1 << 26
+_NAMED = 10
+
+
+class BrokenImages:
+    """Images that cannot be used: counted, named, and left out up to a limit.
+
+    Args:
+        most: how many may be left out
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        self.most = most
+        self.reasons: dict[str, str] = {}
+        """Which image -> why."""
+        self.positions: set[int] = set()
+        """Of those in the data set, found when they were to be decoded."""
+
+    def note(self, image: str, reason: str) -> None:
+        """Leave one more image out.
+
+        Raises:
+            InputError: these are too many. Names the first ones.
+        """
+        self.reasons[image] = reason
+        if len(self.reasons) > self.most:
+            raise InputError(
+                f"{len(self.reasons):,} images are broken, and at most {self.most:,} may be (max_broken): "
+                f"{'; '.join(self.described())}. Replace them by intact copies, or allow more."
+            )
+
+    def described(self) -> list[str]:
+        """The first ones and their reasons."""
+        return [f"{image}: {reason}" for image, reason in list(self.reasons.items())[:_NAMED]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +87,11 @@ class Dataset:
     @property
     def n_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def broken(self) -> BrokenImages:
+        """None: images in memory are decoded already."""
+        return BrokenImages()
 
     def on(self, device: torch.device) -> "Dataset":
         """The same with its images on the device, still as bytes, where they take at most half of its free memory.

@@ -47,7 +47,8 @@ def fetch(
     url: str,
     path: Path,
     *,
-    sha256: str,
+    sha256: str | None,
+    max_bytes: int | None = None,
     progress: Progress | None = None,
     tries: int = 3,
     pause: float = 1.0,
@@ -58,6 +59,16 @@ def fetch(
     Temporary faults (no connection, a broken one, a server's 5xx) are retried after `pause` seconds, then after twice
     that. A wrong checksum is not: the server would send the same bytes again. Several processes may download the same
     file at once.
+
+    Args:
+        url: of the file
+        path: where to put it
+        sha256: of the file; None for one that is checked when it is read
+        max_bytes: a larger file is refused
+        progress: told how it goes
+        tries: how often to try
+        pause: seconds before the second try
+        timeout: seconds without an answer
 
     Raises:
         InputError: it could not be downloaded or written, or it is another file.
@@ -72,9 +83,11 @@ def fetch(
                     file.write(piece)
                     digest.update(piece)
                     received += len(piece)
+                    if max_bytes is not None and received > max_bytes:
+                        raise InputError(f"{url} has more than the {max_bytes:,} bytes that were expected.")
                     if progress is not None:
                         progress(received, total)
-                if digest.hexdigest() != sha256:
+                if sha256 is not None and digest.hexdigest() != sha256:
                     raise InputError(
                         f"{url} is not the file that was expected: its sha256 is {digest.hexdigest()} instead of "
                         f"{sha256}, so nothing was kept. It may have been replaced on the way. Get the official file "

@@ -3,11 +3,12 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from meanteacher.core import Images, InputError
-from meanteacher.data.dataset import check_labels
+from meanteacher.data.dataset import BrokenImages, check_labels
 from meanteacher.seeding import generator
 
 AREA = (0.08, 1.0)
@@ -29,6 +30,11 @@ TRIES = 10
 
 Box = tuple[int, int, int, int]
 """left, top, right, bottom in pixels of the whole image"""
+
+MAX_PIXELS = 100_000_000
+"""An image with more is refused by its header: a file of some kilobytes can hold more pixels than fit in memory."""
+MAX_INSTEAD = 1000
+"""Images that are tried in the place of a broken one."""
 
 _FORMATS = ("JPEG", "PNG")
 # Pillow widens the filter where an image becomes smaller: each pixel is an average of what it covers.
@@ -59,6 +65,10 @@ class Files(Protocol):
         ...
 
 
+class BrokenImageError(InputError):
+    """An image was read but cannot be decoded."""
+
+
 @dataclass(frozen=True, eq=False)
 class EncodedDataset:
     """N encoded images and their labels, `UNLABELLED` where a label is unknown.
@@ -78,6 +88,8 @@ class EncodedDataset:
     """Height and width of what training and evaluation see."""
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     """They decode. Their number changes no pixel."""
+    broken: BrokenImages = field(default_factory=BrokenImages)
+    """What is done about an image that cannot be decoded: by default it is an error."""
 
     def __post_init__(self) -> None:
         check_labels(self.labels, n_images=len(self.files.names), n_classes=len(self.class_names))
@@ -129,8 +141,12 @@ class EncodedDataset:
         return ThreadPoolExecutor(self.threads, thread_name_prefix="decode")
 
     def begin_crops(
-        self, index: Tensor, draws: Mapping[str, torch.Generator], rows: slice = slice(None)
-    ) -> Callable[[], dict[str, Tensor]]:
+        self,
+        index: Tensor,
+        draws: Mapping[str, torch.Generator],
+        rows: slice = slice(None),
+        instead: Callable[[int], Iterator[int]] = lambda row: iter(()),
+    ) -> Callable[[], tuple[Tensor, dict[str, Tensor]]]:
         """Start decoding random crops of the images at `index`, each image once for all roles.
 
         The crops of a role depend on its own generator alone.
@@ -139,40 +155,66 @@ class EncodedDataset:
             index: [B], positions
             draws: role -> where its crops are drawn from
             rows: which of them to decode. Crops are drawn for all, so they are the same whatever else is decoded.
+            instead: row of the batch -> positions, of which the first readable one takes the place of a broken image
 
         Returns:
-            A function that waits for the crops: role -> [rows, 3, size, size] as uint8.
+            A function that waits for the crops. It returns `index` with the positions that took the place of others,
+            and role -> [rows, 3, size, size] as uint8.
 
-            It raises InputError, which names the file, if an image cannot be read or decoded.
+            It raises InputError, which names the file, if an image cannot be read, or if too many are broken.
         """
-        uniform = {role: _uniform(len(index), draw)[rows] for role, draw in draws.items()}
-        index = index[rows]
-        out = {role: self._empty(len(index)) for role in draws}
+        uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
+        place = {row: i for i, row in enumerate(range(len(index))[rows])}  # of a row among those that are decoded
+        out = {role: self._empty(len(place)) for role in draws}
         rows_of: dict[int, list[int]] = {}
-        for row, position in enumerate(index.tolist()):
-            rows_of.setdefault(position, []).append(row)
+        for row in place:
+            rows_of.setdefault(int(index[row]), []).append(row)
 
         def decode(position: int, shown_in: list[int]) -> None:
             whole = _Whole(self.files, position, self._training_reduction)
             for role, pixels in out.items():
                 for row in shown_in:
                     box = random_box(*whole.size, uniform[role][row])
-                    pixels[row] = _channels_first(whole.shown((self.size, self.size), box))
+                    pixels[place[row]] = _channels_first(whole.shown((self.size, self.size), box))
 
-        jobs = [self._pool.submit(decode, *image) for image in rows_of.items()]
+        jobs = [(self._pool.submit(decode, *image), *image) for image in rows_of.items()]
 
-        def wait() -> dict[str, Tensor]:
-            for job in jobs:
-                job.result()
-            return {role: torch.from_numpy(pixels) for role, pixels in out.items()}
+        def wait() -> tuple[Tensor, dict[str, Tensor]]:
+            decoded = index.clone()
+            for job, position, shown_in in jobs:
+                try:
+                    job.result()
+                except BrokenImageError as error:
+                    self._note(position, error)
+                    for row in shown_in:
+                        decoded[row] = self._first_readable(instead(row), partial(decode, shown_in=[row]))
+            return decoded, {role: torch.from_numpy(pixels) for role, pixels in out.items()}
 
         return wait
+
+    def _note(self, position: int, error: BrokenImageError) -> None:
+        if not self.broken.most:
+            raise error
+        self.broken.positions.add(position)
+        self.broken.note(self.files.where(position), str(error.__cause__))
+
+    def _first_readable(self, positions: Iterator[int], decode: Callable[[int], object]) -> int:
+        for position in islice(positions, MAX_INSTEAD):
+            try:
+                decode(position)
+            except BrokenImageError as error:
+                self._note(position, error)
+            else:
+                return position
+        raise InputError(f"No image can take the place of a broken one: {'; '.join(self.broken.described())}.")
 
     def centres(self, index: Tensor) -> Tensor:
         """[B, 3, size, size] as uint8: what evaluation sees of the images at `index`.
 
+        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`.
+
         Raises:
-            InputError: an image cannot be read or decoded; names the file.
+            InputError: an image cannot be read, or too many are broken; names the file.
         """
         out = self._empty(len(index))
 
@@ -183,8 +225,14 @@ class EncodedDataset:
             resized = whole.shown((width, height), (0, 0, *whole.size))
             out[row] = _channels_first(resized.crop((left, top, left + self.size, top + self.size)))
 
-        for job in [self._pool.submit(decode, *image) for image in enumerate(index.tolist())]:
-            job.result()
+        jobs = [(self._pool.submit(decode, *image), *image) for image in enumerate(index.tolist())]
+        for job, row, position in jobs:
+            try:
+                job.result()
+            except BrokenImageError as error:
+                self._note(position, error)
+                others = (other % len(self) for other in range(position + 1, position + len(self)))
+                self._first_readable(others, partial(decode, row))
         return torch.from_numpy(out)
 
     def _empty(self, n: int) -> NDArray[np.uint8]:
@@ -226,28 +274,39 @@ class _Whole:
             half, a quarter or an eighth in a fraction of the time
 
     Raises:
-        InputError: it cannot be read or decoded; names the file.
+        InputError: it cannot be read; names the file.
+        BrokenImageError: it cannot be decoded; names the file.
     """
 
     def __init__(self, files: Files, position: int, reduction: Callable[[int, int], float]) -> None:
         try:
-            image = Image.open(BytesIO(files.read(position)), formats=_FORMATS)
+            content = files.read(position)
+        except OSError as error:  # which may pass: another time the same image can be read
+            raise InputError(_fault(files, position, error)) from error
+        try:
+            image = Image.open(BytesIO(content), formats=_FORMATS)
             self.size = width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise ValueError(f"too large: {width}x{height} pixels")
             factor = max(1.0, reduction(width, height))
             drafted = image.draft(image.mode, (math.ceil(width / factor), math.ceil(height / factor)))
             self._scale = drafted[1][2] / width if drafted else 1.0
             self._image = image.convert("RGB")  # decodes
         # A damaged file makes decoders fail in every way there is.
         except Exception as error:
-            raise InputError(
-                f"{files.where(position)} cannot be decoded as a JPEG or PNG image ({error}). Replace it by an intact "
-                "copy, then resume the run."
-            ) from error
+            raise BrokenImageError(_fault(files, position, error)) from error
 
     def shown(self, size: tuple[int, int], box: Box) -> Image.Image:
         """The box at another width and height, each pixel an average of what it covers."""
         left, top, right, bottom = (edge * self._scale for edge in box)
         return self._image.resize(size, _FILTER, (left, top, right, bottom))
+
+
+def _fault(files: Files, position: int, error: Exception) -> str:
+    return (
+        f"{files.where(position)} cannot be decoded as a JPEG or PNG image ({error}). Replace it by an intact copy, "
+        "then resume the run."
+    )
 
 
 def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:

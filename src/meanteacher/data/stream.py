@@ -2,8 +2,9 @@
 
 import ctypes
 import mmap
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -53,12 +54,12 @@ class ImageStream:
         self.seed = seed
         self.device = torch.device(device)
         self.rows = rows
-        self._begun: dict[int, Callable[[], dict[str, Tensor]]] = {}
+        self._begun: dict[int, Callable[[], tuple[Tensor, dict[str, Tensor]]]] = {}
         """step -> the crops that are being decoded for it."""
 
     def __getitem__(self, step: int) -> Batch:
         index, shows_label = self.sampler.draw(step)
-        images = self._images(index, step)
+        index, images = self._images(index, step)
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         return Batch(
             views={role: self._own(self._seen(role, images[role], shows_label, step)) for role in self.views},
@@ -66,24 +67,25 @@ class ImageStream:
             index=index.to(self.device),
         )
 
-    def _images(self, index: Tensor, step: int) -> dict[str, Tensor]:
-        """role -> the normalised images that its view is drawn of."""
+    def _images(self, index: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The positions that are shown, and role -> the normalised images that its view is drawn of."""
         if isinstance(self.dataset, EncodedDataset):
-            crops = self._crops(self.dataset, step)
-            return {role: self._in_place(self.normalise(self._moved(own)), len(index)) for role, own in crops.items()}
+            index, crops = self._crops(self.dataset, step)
+            normalised = {role: self.normalise(self._moved(own)) for role, own in crops.items()}
+            return index, {role: self._in_place(own, len(index)) for role, own in normalised.items()}
         if self.dataset.on_disk:
             read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
-        return dict.fromkeys(self.views, self.normalise(self._rows(self.dataset.images, index)))
+        return index, dict.fromkeys(self.views, self.normalise(self._rows(self.dataset.images, index)))
 
-    def _crops(self, dataset: EncodedDataset, step: int) -> dict[str, Tensor]:
-        """role -> its crops of this step's images. Those of the next step are decoded while this one computes."""
+    def _crops(self, dataset: EncodedDataset, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Positions, and role -> its crops of them. Those of the next step are decoded while this one computes."""
         # A batch depends on its step alone, so one that was begun earlier, or in vain, changes nothing.
         self._begun = {due: self._begun.get(due) or self._begin(dataset, due) for due in (step, step + 1)}
         return self._begun.pop(step)()
 
-    def _begin(self, dataset: EncodedDataset, step: int) -> Callable[[], dict[str, Tensor]]:
+    def _begin(self, dataset: EncodedDataset, step: int) -> Callable[[], tuple[Tensor, dict[str, Tensor]]]:
         draws = {role: generator(self.seed, f"crop/{role}", step) for role in self.views}
-        return dataset.begin_crops(self.sampler.draw(step)[0], draws, self.rows)
+        return dataset.begin_crops(self.sampler.draw(step)[0], draws, self.rows, partial(self._later_rows, step))
 
     def _in_place(self, own: Tensor, n: int) -> Tensor:
         """The rows of this process among those of the batch, for the views to draw for all of them."""
@@ -95,6 +97,18 @@ class ImageStream:
 
     def _own(self, seen: Tensor) -> Tensor:
         return to_channels_last(seen if self.rows == ALL else seen[self.rows].contiguous())
+
+    def _later_rows(self, step: int, row: int) -> Iterator[int]:
+        """Positions of the rows after this one that show their label like it, or hide it, in the order of training.
+
+        One of them takes the place of a broken image: a position with a label of its own, which may be shown, or one
+        without, and never an image that is kept apart for validation.
+        """
+        shows = self.sampler.draw(step)[1][row]
+        for later in count(step):
+            index, shows_label = self.sampler.draw(later)
+            first = row + 1 if later == step else 0
+            yield from index[first:][shows_label[first:] == shows].tolist()
 
     def _rows(self, images: Tensor, index: Tensor) -> Tensor:
         if images.device.type != "cpu":

@@ -238,6 +238,7 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
             "n_validation": len(split.validation),
             "n_test": len(data.test),
             "class_names": list(data.train.class_names),
+            **_broken_images(data),
         },
         "split": {"fingerprint": prepared.identity["split"]},
         "environment": {**environment(prepared.device), **speed.described()},
@@ -254,3 +255,13 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
         "vitals": vitals.readings,
         "alarms": [asdict(alarm) for alarm in vitals.alarms],
     }
+
+
+def _broken_images(data: TrainTest) -> dict[str, Any]:
+    """How many images of each part were left out, and the first ones; nothing where there is none.
+
+    Those that only decoding finds are those that this process has met.
+    """
+    found = {part: getattr(data, part).broken for part in ("train", "test")}
+    counts = {part: {"n": len(b.reasons), "first": b.described()} for part, b in found.items() if b.reasons}
+    return {"broken": counts} if counts else {}

@@ -103,7 +103,7 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     if isinstance(recipe.normalise, Zca):
         images = max(images, _WHITENED_IMAGES / _FEWEST_IMAGES)
     images = min(1.0, images)
-    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(recipe.optim.learning_rate)))
+    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(getattr(recipe.optim, "learning_rate", None))))
     supervised = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == recipe.batch.size
     rows = _LABELLED_ROWS if supervised else _BATCH
     scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=of_steps, images=round(images, 4), test=_TEST)

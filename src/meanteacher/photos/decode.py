@@ -77,20 +77,43 @@ def decode(source: Path | Image.Image, size: int) -> NDArray[np.uint8]:
         else:
             opened = _open(BytesIO(data), data) if isinstance(source, Path) else source
             image, orientation = _decode_other(opened, size)
-        if image.mode == "RGBA":
-            image = Image.alpha_composite(Image.new("RGBA", image.size, BACKGROUND), image)
-        if image.mode != "RGB":
-            image = image.convert("RGB")
         # Transposed after resizing, when there are fewer pixels.
-        if orientation != 1:
-            image = image.transpose(_TRANSPOSES[orientation])
-        pixels = image.tobytes()
+        pixels = _upright_rgb(image, orientation).tobytes()
     except UnreadableError:
         raise
     # A damaged file makes decoders fail in every way there is.
     except Exception as error:
         raise UnreadableError(_reason(error, data)) from error
     return np.frombuffer(pixels, np.uint8).reshape(size, size, 3)
+
+
+def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
+    """The image as encoded bytes, and "jpg" or "png": its own bytes if it is one of them, else a PNG of its pixels.
+
+    The pixels of a PNG made here are upright, and over white where they were transparent. Of other files only the
+    header is checked.
+
+    Raises:
+        UnreadableError: says why in a few words.
+    """
+    data = _read(path)
+    try:
+        if data.startswith(START):
+            head = read_head(data)
+            _check_pixels(head.width, head.height)
+            return data, "jpg"
+        opened = _open(BytesIO(data), data)
+        _check_pixels(*opened.size)
+        if isinstance(opened, PngImageFile):
+            return data, "png"
+        file = BytesIO()
+        opened.load()
+        _upright_rgb(_plain(opened), _orientation(opened)).save(file, "PNG")
+    except UnreadableError:
+        raise
+    except Exception as error:
+        raise UnreadableError(_reason(error, data)) from error
+    return file.getvalue(), "png"
 
 
 def header(path: Path) -> tuple[int, int, str]:
@@ -126,6 +149,15 @@ def resize_to_square(image: Image.Image, size: int, box: Box | None = None) -> I
     if image.size == (size, size):
         return image
     return image.resize((size, size), FILTER, box, reducing_gap=REDUCING_GAP)
+
+
+def _upright_rgb(image: Image.Image, orientation: int) -> Image.Image:
+    """From L, RGB or RGBA."""
+    if image.mode == "RGBA":
+        image = Image.alpha_composite(Image.new("RGBA", image.size, BACKGROUND), image)
+    if image.mode != "RGB":
+        image = image.convert("RGB")
+    return image if orientation == 1 else image.transpose(_TRANSPOSES[orientation])
 
 
 def _read(path: Path, *, most: int = -1) -> bytes:

@@ -106,7 +106,7 @@ class Photos:
         return self.root / self.names[index]
 
 
-def find_photos(photos: Path, labels: Path | None = None) -> Photos:
+def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 2) -> Photos:
     """Find the images of a folder, or of an .npz file, and their labels.
 
     Without `labels`, the top-level folders are the classes: an image at any depth has the class of its folder. It is
@@ -117,13 +117,13 @@ def find_photos(photos: Path, labels: Path | None = None) -> Photos:
     the CSV adds labels to theirs but may not contradict them.
 
     Raises:
-        InputError: there is nothing to learn from, or a row of the CSV is wrong.
+        InputError: there are fewer than `min_classes` classes to learn from, or a row of the CSV is wrong.
     """
     if photos.suffix.lower() == ".npz" and not photos.is_dir():
         if labels is not None:
             raise InputError(f"{photos} contains its labels: leave out {labels}, or give a folder of images.")
         npz = read_npz(photos)
-        return _photos(photos, npz.names, npz.labels, npz.class_names, arrays=npz.images)
+        return _photos(photos, npz.names, npz.labels, npz.class_names, arrays=npz.images, min_classes=min_classes)
     names, n_ignored = images_below(photos)
     if not names:
         content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
@@ -134,7 +134,7 @@ def find_photos(photos: Path, labels: Path | None = None) -> Photos:
             known = [""] * len(names)
         added = _labels_of(labels, photos, dict(zip(names, known, strict=True)))
         known = [added.get(name, label) for name, label in zip(names, known, strict=True)]
-    return _photos(photos, names, known, n_ignored=n_ignored)
+    return _photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes)
 
 
 def escape_name(name: str) -> str:
@@ -222,16 +222,17 @@ def _photos(
     *,
     arrays: NDArray[np.uint8] | None = None,
     n_ignored: int = 0,
+    min_classes: int,
 ) -> Photos:
     used = {label for label in known if label}
-    if not used:
+    if not used and min_classes > 0:
         how = (
             "folders named after the classes, or a CSV file given with --labels"
             if arrays is None
             else "the array labels"
         )
         raise InputError(f"No image of {root} has a label: label a few of each class with {how}.")
-    if len(used) == 1:
+    if len(used) == 1 and min_classes > 1:
         raise InputError(f"All labels of {root} are {used.pop()!r}: label images of at least one more class.")
     every = tuple(sorted(used.union(class_names)))
     if len(every) > MAX_CLASSES:

@@ -17,7 +17,7 @@ from meanteacher.train.callbacks import Callback, Callbacks, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState, trained_parameters
 from meanteacher.train.compile import Speed, autocast
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.parallel import keep_own_buffers, merge_buffers, put_back, whole_batches
+from meanteacher.train.parallel import agreed_batch, keep_own_buffers, merge_buffers, put_back, whole_batches
 from meanteacher.train.vitals import Alarm, Vitals
 
 _DEFAULT = Speed()
@@ -167,7 +167,7 @@ def _step(
     reads: bool,
 ) -> tuple[StepOutput, list[Alarm]]:
     step = state.step
-    batch = stream[step]
+    batch = agreed_batch(stream[step], ranks)
     seed_global(seed, "network noise", step)
     optim.set_step(state.optimizer, step)
     trained = trained_parameters(state.student, state.memory)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,15 @@ from meanteacher.distributed import Ranks
 from meanteacher.passes import Logits, at_least_float32, noise_state, set_noise_state, untracked
 from meanteacher.rows import all_rows
 from meanteacher.train.checkpoint import TrainState
+
+
+def agreed_batch(batch: Batch, ranks: Ranks) -> Batch:
+    """The batch with each row's label and position from the rank that has it: a broken image may have been replaced."""
+    if ranks.size == 1:
+        return batch
+    own = torch.stack([batch.labels, batch.index], 1)[ranks.rows]
+    labels, index = ranks.gather_rows(own, len(batch.labels), "agreeing on the rows of a batch").unbind(1)
+    return replace(batch, labels=labels, index=index)
 
 
 class WholeBatch(nn.Module):
