@@ -175,9 +175,7 @@ def the_baseline_is_the_best_that_the_labels_alone_give() -> None:
         good.weight.copy_(torch.eye(2))
         bad.weight.copy_(-torch.eye(2))
     truth = np.array([0, 1, 0, 1])
-    stand = SimpleNamespace(
-        name="pretrained", data=SimpleNamespace(labels=truth), inputs=lambda part: torch.eye(2)[truth[part]]
-    )
+    stand = SimpleNamespace(data=SimpleNamespace(labels=truth), inputs=lambda part: torch.eye(2)[truth[part]])
 
     class Trained(CrossValidation):
         def train(self, method: str, held_out: np.ndarray, name: str, *, continued: bool) -> TrainedModel:
@@ -193,6 +191,7 @@ def the_baseline_is_the_best_that_the_labels_alone_give() -> None:
             callback=FitCallback(),
             timing=Timing(0.0),
             device="cpu",
+            runs=["supervised"],
         )
         result, both = validation.evaluate("supervised", continued=False)
         assert result.wrong.sum() == expected, "the baseline is not the best that the labels alone give"
