@@ -114,5 +114,5 @@ def test_the_walks_in_the_documentation_pass_real_files_once_each(heading: str, 
 
 def test_packages_are_small_enough_to_find_a_module_in():
     modules = list(SRC.rglob("*.py"))
-    assert len(modules) <= 150
+    assert len(modules) <= 165
     assert max(Counter(path.parent for path in modules).values()) <= 14

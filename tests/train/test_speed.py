@@ -174,8 +174,8 @@ def test_resumed_run_trains_in_the_precision_it_was_started_in(tmp_path: Path, m
     _store(tmp_path / "a", {"precision": "bfloat16"})
     used: list[str] = []
 
-    def train(*arguments: object, precision: str, **options: object) -> bool:
-        used.append(precision)
+    def train(*arguments: object, speed: Speed, **options: object) -> bool:
+        used.append(speed.precision)
         return False
 
     monkeypatch.setattr(RUNNING, "train", train)
