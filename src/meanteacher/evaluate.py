@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Images, InputError, parts
 from meanteacher.data import Dataset, EncodedDataset
-from meanteacher.distributed import ALONE, Ranks
+from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.passes import class_output, to_channels_last
 
 _BATCH = 100

@@ -10,18 +10,21 @@ from typing import Any
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from test_rows import encoded, stream_of
 from torch import Tensor, nn
 
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import InputError, LostRankError, Problem
 from meanteacher.data import Fixed
-from meanteacher.distributed import join
+from meanteacher.distributed.ranks import join
+from meanteacher.evaluate import error_rates
 from meanteacher.experiment import Recipe, dismissing_helpers, help_first, run, run_with_helpers
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.schedules import Constant
 from meanteacher.train import Intervals, SgdSpec, TrainState, Vitals, train
 from meanteacher.train.compile import Speed
+from meanteacher.train.parallel import agreed_batch
 from support import METHODS, N_CLASSES, SHAPE, recipe
 
 
@@ -253,6 +256,24 @@ def refused(folder: str) -> str:
     except InputError as error:
         return str(error)
     return "no error"
+
+
+def broken(folder: str) -> dict[str, Any]:
+    """The labels and positions of a batch with images that cannot be read, and an error rate on all images."""
+    ranks, batch = join(), Fixed(size=7, labelled=2, unlabelled_pool="unlabelled")
+    positions = stream_of(encoded(), batch, ranks)[0].index
+    data = encoded(*positions[[0, 3, 4]].tolist())  # with a label and without, of both of two ranks
+    stream = stream_of(data, batch, ranks)
+    agreed = agreed_batch(stream[0], ranks)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES))
+    error = error_rates({"": network}, data, normalise=stream.normalise, ranks=ranks)[""]
+    return {
+        "labels": agreed.labels.tolist(),
+        "index": agreed.index.tolist(),
+        "error": error,
+        "replaced": int((agreed.index != positions).sum()),
+    }
 
 
 def last_checkpoint(out: Path) -> list[Path]:

@@ -24,9 +24,9 @@ def files(folder: Path, name: str) -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
     folder = tmp_path_factory.mktemp("alone")
-    calls = [["weights", [[*EQUAL, "batch norm", "dropout"]]], ["in_parts", []]]
+    calls = [["weights", [[*EQUAL, "batch norm", "dropout"]]], ["in_parts", []], ["broken", []]]
     (found,) = in_processes("several", 1, str(folder), calls)
-    return folder, {**found["weights"], "in parts": found["in_parts"]}
+    return folder, {**found["weights"], "in parts": found["in_parts"], "broken": found["broken"]}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
         ["stopped", []],
         ["plain", []],
         ["helped", []],
+        ["broken", []],
     ]
     found = in_processes("several", 2, str(folder), calls)
     return folder, found
@@ -144,6 +145,14 @@ def test_other_ranks_take_part_in_the_runs_of_rank_0(pair: tuple[Path, list[Foun
     assert (every["steps"], every["skipped_steps"]) == (14, 0)
     assert (skipping["steps"], skipping["skipped_steps"]) == (14, 7)
     assert every["processes"] == skipping["processes"] == [{"from_step": 0, "n": 2}]
+
+
+def test_what_takes_the_place_of_a_broken_image_is_known_to_all_ranks(
+    alone: tuple[Path, Found], pair: tuple[Path, list[Found]]
+):
+    one = alone[1]["broken"]
+    assert one["replaced"] == 3
+    assert [found["broken"] for found in pair[1]] == [one, one]
 
 
 def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
-from meanteacher.distributed import Ranks
+from meanteacher.data.dataset import BrokenImages
+from meanteacher.distributed.ranks import Ranks
 from meanteacher.views import Chain, Flip, Noise, PerImage, Rotate
 from support import BATCHES, N_CLASSES, made_up
 
@@ -19,6 +20,7 @@ class Pictures:
 
     n: int
     read_positions: list[int]
+    broken: tuple[int, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -30,6 +32,8 @@ class Pictures:
 
     def read(self, position: int) -> bytes:
         self.read_positions.append(position)
+        if position in self.broken:
+            return b"no image"
         pixels = torch.randint(
             0, 256, (12, 14, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(position)
         )
@@ -41,9 +45,10 @@ class Pictures:
         return self.names[position]
 
 
-def encoded() -> EncodedDataset:
-    labels = torch.arange(30) % N_CLASSES
-    return EncodedDataset(Pictures(30, []), labels, ("a", "b", "c"), resize=10, size=8, threads=1)
+def encoded(*broken: int) -> EncodedDataset:
+    files, labels = Pictures(30, [], broken), torch.arange(30) % N_CLASSES
+    some = BrokenImages(most=len(broken))
+    return EncodedDataset(files, labels, ("a", "b", "c"), resize=10, size=8, threads=1, broken=some)
 
 
 def stream_of(data, batch, ranks: Ranks, *, labelled_view=None) -> ImageStream:
@@ -86,7 +91,7 @@ def test_a_rank_decodes_its_own_images_only():
         data, ranks = encoded(), Ranks(rank, 2)
         stream = stream_of(data, batch, ranks)
         data.files.read_positions.clear()
-        crops = stream._begin(data, 0)()
+        _, crops = stream._begin(data, 0)()
         assert sorted(data.files.read_positions) == sorted(set(whole.index[ranks.rows].tolist()))
         assert all(len(rows) == len(whole.index[ranks.rows]) for rows in crops.values())
         for role, view in whole.views.items():

@@ -55,7 +55,7 @@ def say(console: Console, *parts: str | tuple[str, str]) -> None:
 
 def is_first_rank() -> bool:
     """Whether this process is the one of those that were started together which prints and writes."""
-    from meanteacher.distributed import found_in
+    from meanteacher.distributed.ranks import found_in
 
     return found_in(os.environ).is_first
 

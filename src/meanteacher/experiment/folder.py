@@ -15,7 +15,7 @@ import torch
 
 from meanteacher.core import InputError
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
-from meanteacher.distributed import ALONE, Ranks
+from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
 from meanteacher.files import HeldError, locked, write_json
 from meanteacher.train.compile import Speed

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from meanteacher.core import InputError, Problem
 from meanteacher.data import ImageStream, Split, TrainTest, make_split
 from meanteacher.devices import CPU
-from meanteacher.distributed import ALONE, Ranks
+from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.evaluate import classification_costs, error_rates
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.recipe import Recipe

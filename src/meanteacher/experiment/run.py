@@ -9,7 +9,7 @@ from typing import Any
 
 from meanteacher.data import Split, TrainTest
 from meanteacher.devices import choose_device, wait_for
-from meanteacher.distributed import check_devices, join
+from meanteacher.distributed.ranks import check_devices, join
 from meanteacher.experiment.describe import describe
 from meanteacher.experiment.folder import RunFolder, environment
 from meanteacher.experiment.prepared import Prepared

@@ -7,7 +7,7 @@ from typing import Any
 
 from meanteacher.core import DivergedError, FirstRankError, LostRankError
 from meanteacher.data import Split, TrainTest
-from meanteacher.distributed import join
+from meanteacher.distributed.ranks import join
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.experiment.run import Outcome, run
 

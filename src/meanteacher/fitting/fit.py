@@ -12,7 +12,7 @@ import torch
 from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
-from meanteacher.distributed import join
+from meanteacher.distributed.ranks import join
 from meanteacher.experiment import dismissing_helpers, help_first
 from meanteacher.fitting.budget import (
     ReadingBudget,

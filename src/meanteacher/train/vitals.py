@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.devices import in_double
-from meanteacher.distributed import ALONE, Ranks
+from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.formats import percent
 
 _PATIENCE = 3
