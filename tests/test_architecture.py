@@ -13,7 +13,7 @@ import meanteacher
 
 SRC = Path(meanteacher.__file__).parent
 
-_FOUNDATION = {"core", "seeding", "passes", "devices", "distributed", "rows", "files", "formats", "stats"}
+_FOUNDATION = {"core", "seeding", "passes", "devices", "distributed", "files", "formats", "stats"}
 _PARTS = {"data", "views", "models", "schedules", "costs", "teacher"}
 _TRAINING = _FOUNDATION | _PARTS | {"methods", "evaluate", "train"}
 # part -> the parts it may import besides itself
@@ -21,7 +21,6 @@ MAY_IMPORT = {
     **{part: set() for part in _FOUNDATION},
     "devices": {"core"},
     "distributed": {"core"},
-    "rows": {"distributed"},
     "inference": _FOUNDATION,
     **dict.fromkeys(_PARTS, _FOUNDATION),
     "methods": _FOUNDATION | {"schedules", "costs", "teacher"},

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, Cost, InputError, Problem, Schedule, StepOutput
+from meanteacher.distributed import all_rows, normal_rows
 from meanteacher.methods.supervised import TeacherMethod
 from meanteacher.passes import at_least_float32, class_output, untracked
-from meanteacher.rows import all_rows, normal_rows
 from meanteacher.teacher import Memory, Teacher
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from meanteacher.core import Batch, Cost, Schedule, StepOutput
 from meanteacher.costs import entropy, kl_divergence
+from meanteacher.distributed import normal_rows
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
-from meanteacher.rows import normal_rows
 from meanteacher.teacher import Teacher
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from meanteacher.core import InputError, Problem
+from meanteacher.distributed import is_synchronised, over_ranks
 from meanteacher.passes import at_least_float32
-from meanteacher.rows import is_synchronised, over_ranks
 
 
 class ModelSpec(Protocol):

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
-from meanteacher.distributed import ALONE, Ranks
+from meanteacher.distributed import ALONE, Ranks, step_of
 from meanteacher.passes import to_channels_last
-from meanteacher.rows import step_of
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, Callbacks, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState, trained_parameters

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from meanteacher.core import Batch, Method, Stream
-from meanteacher.distributed import Ranks
+from meanteacher.distributed import Ranks, all_rows
 from meanteacher.passes import Logits, at_least_float32, noise_state, set_noise_state, untracked
-from meanteacher.rows import all_rows
 from meanteacher.train.checkpoint import TrainState
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meanteacher.distributed import Ranks
+from meanteacher.distributed.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
