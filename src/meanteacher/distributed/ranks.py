@@ -221,6 +221,7 @@ def join() -> Ranks:
         elif found.size > 1:
             _joined.store = _connect(found, os.environ)
             atexit.register(leave)
+            found.meet("connecting")  # one that ends at once must not take the connection from the others
         if found.size > 1 and torch.cuda.is_available():
             torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
         _joined.ranks = found
