@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import images, training
+from benchmarks import images, shards, training
 from benchmarks.__main__ import bench
 from benchmarks.timing import interleaved
 from meanteacher.core import InputError
@@ -56,6 +56,14 @@ def test_files_are_decoded_cached_found_and_streamed():
     found = images.file_rates(compare, n_photos=120)
     rates = ("decoded", "decoded_by_pil", "cached", "found_in_cache", "streamed_from_memory", "streamed_from_disk")
     assert all(found[f"{rate}_per_second"] > 0 for rate in rates)
+
+
+def test_shards_are_read_decoded_and_streamed():
+    rates = shards.rates(compare, n_photos=20)
+    assert all(value > 0 for value in rates.values())
+    assert {"threads_per_second", "processes_per_second", "processes_by_threads"} < set(rates)
+    streamed = shards.memory(n_images=400, n_shards=2)
+    assert streamed is None or streamed["images_seen"] == 400
 
 
 def test_peak_memory_is_that_of_the_child_however_much_its_parent_holds():

@@ -319,13 +319,23 @@ def special(kind: bytes, name: str = "0.png", target: str = "/etc/passwd") -> by
     return member.tobuf(tarfile.PAX_FORMAT)
 
 
-@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-def test_only_plain_files_are_read(tmp_path: Path, kind: bytes):
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (tarfile.LNKTYPE, "a link"),
+        (tarfile.SYMTYPE, "a link"),
+        (tarfile.CHRTYPE, "a device"),
+        (tarfile.BLKTYPE, "a device"),
+        (tarfile.FIFOTYPE, "a pipe"),
+        (b"A", "not a plain file"),
+    ],
+)
+def test_only_plain_files_are_read(tmp_path: Path, kind: bytes, why: str):
     shard = write_tar(tmp_path / "s.tar", numbered(1, 2))
     shard.write_bytes(special(kind) + special(tarfile.DIRTYPE, "folder") + shard.read_bytes())
     index = make_index(shard)
     assert list(index.names) == ["0001.png", "0002.png"]
-    assert [name for name, _ in index.broken] == ["0.png"]
+    assert index.broken == [("0.png", f"'0.png' is {why}")]
 
 
 def test_a_name_is_no_path(tmp_path: Path):
