@@ -54,6 +54,12 @@ def test_teacher_with_the_students_weights_is_an_alarm(tmp_path: Path):
     assert set(_alarms(faulty, tmp_path / "r")) == {"teacher-is-student"}
 
 
+@pytest.mark.parametrize("name", ["vat", "temporal-ensembling", "supervised"])
+def test_methods_that_evaluate_the_student_itself_raise_no_alarm(name: str, tmp_path: Path):
+    student_only = dataclasses.replace(METHODS[name], decay=Constant(0.0), buffers="copy")
+    assert _alarms(dataclasses.replace(recipe(name, steps=80), method=student_only), tmp_path / "r") == {}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainsTheTeacher(MeanTeacher):
     """The teacher runs with gradient and its parameters take part."""

@@ -110,11 +110,17 @@ class Prepared:
     @property
     def declared(self) -> Declared:
         """What the live vitals hold the run to."""
+        method, steps = self.recipe.method, self.recipe.steps
+        decay = getattr(method, "decay", None)
+        learns_from_it = getattr(method, "teacher_runs", True)
         return Declared(
             n_labelled=len(self.split.labelled),
             labelled_share=self.sampler.labelled_share,
             exact=self.sampler.exact,
-            steps=self.recipe.steps,
+            steps=steps,
+            evaluates_student=decay is not None
+            and not learns_from_it
+            and not any(map(decay, (0, steps // 2, steps - 1))),
         )
 
     def start(self) -> TrainState:

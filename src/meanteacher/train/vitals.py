@@ -43,6 +43,8 @@ class Declared:
     exact: bool
     """Whether every batch has that share, or only the average batch."""
     steps: int
+    evaluates_student: bool = False
+    """Whether the evaluated network is the student itself: nothing learns from the average, and its decay is 0."""
 
 
 class Vitals:
@@ -219,7 +221,8 @@ class Vitals:
                 "the step, or its decay is 1.",
             )
         # After step 0 the average is that of one student, so the two are equal.
-        if self._streak("equal teacher", distance == 0 and step > 0) >= _PATIENCE:
+        equal = distance == 0 and step > 0 and not self.declared.evaluates_student
+        if self._streak("equal teacher", equal) >= _PATIENCE:
             raised += self._raise(
                 step,
                 "teacher-is-student",
