@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "recipes": _TRAINING | {"experiment"},
     "api": _TRAINING | {"experiment", "recipes"},
     "reproduce": _TRAINING | {"experiment", "recipes", "api", "report"},
+    "online": _TRAINING | {"experiment", "photos"},
     "__main__": {"cli"},
     "photos": _FOUNDATION,
     "report": {"core", "files", "formats"},
@@ -111,5 +112,5 @@ def test_the_walks_in_the_documentation_pass_real_files_once_each(heading: str, 
 
 def test_packages_are_small_enough_to_find_a_module_in():
     modules = list(SRC.rglob("*.py"))
-    assert len(modules) <= 145
+    assert len(modules) <= 150
     assert max(Counter(path.parent for path in modules).values()) <= 14

@@ -11,6 +11,7 @@ from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.cli.demo import demo, gallery
 from meanteacher.cli.fit import check, fit, report
 from meanteacher.cli.label import label
+from meanteacher.cli.plan import plan
 from meanteacher.cli.predict import evaluate, export, predict
 from meanteacher.cli.reproduce import reproduce
 from meanteacher.cli.run import list_recipes, run
@@ -78,6 +79,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "gallery": gallery,
     "list": list_recipes,
     "run": run,
+    "plan": plan,
     "table": reproduce,
     "figure": reproduce,
 }

@@ -59,6 +59,9 @@ class TrainState:
     curve: list[Evaluation] = field(default_factory=list)
     vitals: dict[str, Any] = field(default_factory=dict)
     """What the vitals remember, in plain values."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """Where an on-line run is in its stream, and what it keeps of it, in plain values and tensors. Empty in a run on
+    a data set, whose batches are functions of the step."""
 
     def modules(self) -> dict[str, nn.Module]:
         """What is saved as weights."""
@@ -136,6 +139,7 @@ class Checkpoints:
             state.cpu_seconds = saved["cpu_seconds"]
             state.curve = [Evaluation(**point) for point in saved["curve"]]
             state.vitals = saved["vitals"]
+            state.stream = saved.get("stream", {})
         except (RuntimeError, UnpicklingError, SafetensorError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"{folder} is not a state that meanteacher wrote: {reason}") from error
@@ -172,6 +176,7 @@ class Checkpoints:
                 "cpu_seconds": state.cpu_seconds,
                 "curve": [asdict(point) for point in state.curve],
                 "vitals": state.vitals,
+                **({"stream": state.stream} if state.stream else {}),
             },
             folder / "state.pt",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
+from meanteacher.core import Batch, DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
 from meanteacher.passes import to_channels_last
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, LogEntry
@@ -96,8 +96,8 @@ def train(
             state.step = max(due, min(skip_to(due), steps - 1))
             state.skipped += state.step - due
             logs = _passes(due, state.step + 1, every.log)
-            output, alarms = _step(
-                state, method, optim, stream, seed=seed, precision=precision, vitals=vitals, reads=logs
+            output, alarms = take_step(
+                state, method, optim, stream[state.step], seed=seed, precision=precision, vitals=vitals, reads=logs
             )
             window.add(output)
             for alarm in alarms:
@@ -119,7 +119,7 @@ def train(
                 state.seconds = saved - began
                 state.cpu_seconds = time.process_time() - cpu_began
                 state.vitals = vitals.state()
-                _check_weights(state)
+                check_weights(state)
                 if checkpoints is not None:
                     checkpoints.save(state)
                 window.began = time.perf_counter()  # evaluations do not count
@@ -133,19 +133,33 @@ def _passes(due: int, step: int, every: int) -> bool:
     return step // every > due // every
 
 
-def _step(
+def take_step(
     state: TrainState,
     method: Method,
     optim: OptimSpec,
-    stream: Stream,
+    batch: Batch,
     *,
     seed: int,
     precision: Precision,
     vitals: Vitals,
     reads: bool,
 ) -> tuple[StepOutput, list[Alarm]]:
+    """Step `state.step` on this batch: costs, gradient, optimiser, average. Draws from the global generator.
+
+    Args:
+        state: of the run, changed in place
+        method: that is trained
+        optim: that `state.optimizer` was built by
+        batch: of this step
+        seed: of the networks' noise
+        precision: what the networks compute in
+        vitals: told about the step
+        reads: whether they also read what is cheap; they do so by themselves where they read the gradients
+
+    Returns:
+        What the method computed, and the alarms of this step.
+    """
     step = state.step
-    batch = stream[step]
     seed_global(seed, "network noise", step)
     optim.set_step(state.optimizer, step)
     with autocast(precision, batch.labels.device):
@@ -203,7 +217,7 @@ class _Window:
         return entry
 
 
-def _check_weights(state: TrainState) -> None:
+def check_weights(state: TrainState) -> None:
     """Refuse to save weights that are not finite: the checkpoint would replace a usable one."""
     for name, parameter in state.student.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
