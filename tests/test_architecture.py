@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "recipes": _TRAINING | {"experiment"},
     "api": _TRAINING | {"experiment", "recipes"},
     "reproduce": _TRAINING | {"experiment", "recipes", "api", "report"},
+    "online": _TRAINING | {"experiment", "photos"},
     "__main__": {"cli"},
     "photos": _FOUNDATION,
     "shards": _FOUNDATION | {"data", "photos"},

@@ -10,6 +10,8 @@
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student)                            # in your own loop, for any nn.Module
     teacher.update(student, decay=0.999)
+    trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
+    mt.plan("table4/imagenet-10/mean-teacher-resnet", gpus=10)               # what a run needs, without running it
 
 `mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is
 imported on first use, so that the command line's help does not wait for torch.
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from meanteacher import models as models
     from meanteacher import schedules as schedules
     from meanteacher import views as views
+    from meanteacher.api import plan as plan
     from meanteacher.api import run as run
     from meanteacher.classifier.bundle import Classifier as Classifier
     from meanteacher.classifier.bundle import load as load
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     from meanteacher.fitting.config import FitCallback as FitCallback
     from meanteacher.fitting.fit import fit as fit
     from meanteacher.methods import MeanTeacher as MeanTeacher
+    from meanteacher.online import Examples as Examples
+    from meanteacher.online import OnlineTrainer as OnlineTrainer
+    from meanteacher.online import Replay as Replay
+    from meanteacher.online import SpoolFolder as SpoolFolder
     from meanteacher.reproduce import figure as figure
     from meanteacher.reproduce import table as table
     from meanteacher.shards.packing import pack as pack
@@ -53,19 +60,24 @@ _HOME = {
     "Classifier": "classifier.bundle",
     "Cost": "core",
     "DivergedError": "core",
+    "Examples": "online",
     "FitCallback": "fitting.config",
     "InputError": "core",
     "Interrupted": "core",
     "MeanTeacher": "methods",
     "Method": "core",
+    "OnlineTrainer": "online",
     "Problem": "core",
     "Recipe": "experiment",
+    "Replay": "online",
+    "SpoolFolder": "online",
     "StepOutput": "core",
     "Teacher": "teacher",
     "figure": "reproduce",
     "fit": "fitting.fit",
     "load": "classifier.bundle",
     "pack": "shards.packing",
+    "plan": "api",
     "run": "api",
     "table": "reproduce",
 }

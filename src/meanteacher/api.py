@@ -1,4 +1,4 @@
-"""Running recipes from Python: by name, from a file of your own, or as a value."""
+"""Running and planning recipes from Python: by name, from a file of your own, or as a value."""
 
 import sys
 import traceback
@@ -14,7 +14,9 @@ from meanteacher import experiment
 from meanteacher.core import InputError, Interrupted
 from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
-from meanteacher.experiment import Recipe
+from meanteacher.devices import Gpu
+from meanteacher.experiment import Recipe, sizing
+from meanteacher.experiment.sizing import Plan
 from meanteacher.recipes import find
 from meanteacher.train import Callback
 from meanteacher.train.compile import WantedCompile, WantedPrecision
@@ -93,6 +95,34 @@ def run(
     if outcome.record is None:
         raise Interrupted(f"Interrupted after step {outcome.step}; nothing is lost.")
     return outcome.record
+
+
+def plan(
+    recipe: Recipe | str,
+    *,
+    gpus: int = 1,
+    gpu: Gpu | str = "a100-40gb",
+    data_factor: float = 1.0,
+    decode_rate: float = 100.0,
+) -> Plan:
+    """What a run of the recipe needs, as `meanteacher plan` prints it. Allocates no network and reads no data.
+
+    Args:
+        recipe: a recipe, its name, or where it is defined ("my_file.py:recipe")
+        gpus: over which every batch is divided
+        gpu: the name of a device in `meanteacher.devices.GPUS`, or figures of your own
+        data_factor: so many times the images, and so many times the steps
+        decode_rate: images per second that one processor core decodes
+
+    Raises:
+        InputError: there is no such recipe or device, or a batch has fewer rows than there are GPUs.
+
+    Example::
+
+        plan("table4/imagenet-10/mean-teacher-resnet", gpus=10).needs["float32"].total
+    """
+    recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
+    return sizing.plan(recipe, gpus=gpus, gpu=gpu, data_factor=data_factor, decode_rate=decode_rate)
 
 
 def default_folder(recipe: Recipe, seed: int) -> Path:

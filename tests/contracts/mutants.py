@@ -433,7 +433,7 @@ def curve_before_an_interruption_is_lost(patch: Patch) -> None:
 
 @of_runs
 def learning_rate_schedule_is_read_only_at_step_0(patch: Patch) -> None:
-    rewrite(patch, loop._step, "set_step(state.optimizer, step)", "set_step(state.optimizer, 0)")
+    rewrite(patch, loop.take_step, "set_step(state.optimizer, step)", "set_step(state.optimizer, 0)")
 
 
 @of_runs

@@ -12,6 +12,7 @@ from meanteacher.cli.demo import demo, gallery
 from meanteacher.cli.fit import check, fit, report
 from meanteacher.cli.label import label
 from meanteacher.cli.pack import pack
+from meanteacher.cli.plan import plan
 from meanteacher.cli.predict import evaluate, export, predict
 from meanteacher.cli.reproduce import reproduce
 from meanteacher.cli.run import list_recipes, run
@@ -80,6 +81,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "gallery": gallery,
     "list": list_recipes,
     "run": run,
+    "plan": plan,
     "table": reproduce,
     "figure": reproduce,
 }

@@ -1,5 +1,6 @@
 """Street View House Numbers (Netzer et al., 2011), the cropped digits, from the official MATLAB files."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import UNLABELLED, InputError
-from meanteacher.data.dataset import Dataset, TrainTest
+from meanteacher.core import UNLABELLED, InputError, Problem
+from meanteacher.data.dataset import Dataset, Outline, TrainTest
 from meanteacher.data.download import Progress, fetch
 from meanteacher.seeding import generator
 
@@ -45,6 +46,10 @@ class Svhn:
             path = _file(folder, part)
             if not path.exists():
                 fetch(self.url + path.name, path, sha256=self.sha256[part], progress=progress)
+
+    def outline(self) -> Outline:
+        problem = Problem(_N_CLASSES, n_examples=73_257 + self.extra, input_shape=_SHAPE)
+        return Outline(problem, stored_bytes=math.prod(_SHAPE))
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         self.download(folder, progress)

@@ -62,20 +62,21 @@ class UnreadableError(Exception):
         """Whether the reason is the content: if not, the same file may be readable later."""
 
 
-def decode(source: Path | Image.Image, size: int) -> NDArray[np.uint8]:
+def decode(source: Path | bytes | Image.Image, size: int) -> NDArray[np.uint8]:
     """The whole image squeezed into [size, size, 3]: RGB, upright, over white where it is transparent.
 
-    A PIL image gives the same as its file, but for rounding where a JPEG is decoded at a reduced size.
+    The source is a file, or the content of one. A PIL image gives the same as its file, but for rounding where a JPEG
+    is decoded at a reduced size.
 
     Raises:
         UnreadableError: says why in a few words.
     """
-    data = _read(source) if isinstance(source, Path) else b""
+    data = _read(source) if isinstance(source, Path) else source if isinstance(source, bytes) else b""
     try:
         if data.startswith(START):
             image, orientation = _decode_jpeg(data, size)
         else:
-            opened = _open(BytesIO(data), data) if isinstance(source, Path) else source
+            opened = source if isinstance(source, Image.Image) else _open(BytesIO(data), data)
             image, orientation = _decode_other(opened, size)
         # Transposed after resizing, when there are fewer pixels.
         pixels = _upright_rgb(image, orientation).tobytes()

@@ -2,7 +2,7 @@
 
 from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState
-from meanteacher.train.loop import Intervals, start, train
+from meanteacher.train.loop import Intervals, start, take_step, train
 from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
 from meanteacher.train.vitals import Alarm, Declared, Vitals
 
@@ -22,5 +22,6 @@ __all__ = [
     "TrainState",
     "Vitals",
     "start",
+    "take_step",
     "train",
 ]

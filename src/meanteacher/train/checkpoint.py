@@ -64,6 +64,9 @@ class TrainState:
     rank_buffers: list[dict[str, Tensor]] = field(default_factory=list)
     """For each process the buffers that differ between them, such as batch statistics; the networks in a checkpoint
     have their means."""
+    stream: dict[str, Any] = field(default_factory=dict)
+    """Where an on-line run is in its stream, and what it keeps of it, in plain values and tensors. Empty in a run on
+    a data set, whose batches are functions of the step."""
 
     def modules(self) -> dict[str, nn.Module]:
         """What is saved as weights."""
@@ -143,6 +146,7 @@ class Checkpoints:
             state.vitals = saved["vitals"]
             state.processes = [(step, n) for step, n in saved.get("processes", [(0, 1)])]
             state.rank_buffers = saved.get("rank_buffers", [])
+            state.stream = saved.get("stream", {})
         except (RuntimeError, UnpicklingError, SafetensorError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"{folder} is not a state that meanteacher wrote: {reason}") from error
@@ -181,6 +185,7 @@ class Checkpoints:
                 "vitals": state.vitals,
                 "processes": state.processes,
                 "rank_buffers": state.rank_buffers,
+                **({"stream": state.stream} if state.stream else {}),
             },
             folder / "state.pt",
         )

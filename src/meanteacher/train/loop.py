@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
+from meanteacher.core import Batch, DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.distributed.rows import step_of
 from meanteacher.passes import to_channels_last
@@ -110,8 +110,9 @@ def train(
                 state.step = max(due, min(wanted, steps - 1))
                 state.skipped += state.step - due
             logs = _passes(due, state.step + 1, every.log)
-            output, alarms = _step(
-                state, method, optim, stream, seed=seed, speed=speed, ranks=ranks, vitals=vitals, reads=logs
+            batch = agreed_batch(stream[state.step], ranks)
+            output, alarms = take_step(
+                state, method, optim, batch, seed=seed, vitals=vitals, reads=logs, speed=speed, ranks=ranks
             )
             window.add(output)
             for alarm in alarms:
@@ -137,7 +138,7 @@ def train(
                     ranks.gather(time.process_time() - cpu_began, f"saving step {state.step}")
                 )
                 state.vitals = vitals.state()
-                _check_weights(state)
+                check_weights(state)
                 keep_own_buffers(state, own, ranks)
                 if checkpoints is not None and ranks.is_first:
                     checkpoints.save(state)
@@ -154,20 +155,35 @@ def _passes(due: int, step: int, every: int) -> bool:
     return step // every > due // every
 
 
-def _step(
+def take_step(
     state: TrainState,
     method: Method,
     optim: OptimSpec,
-    stream: Stream,
+    batch: Batch,
     *,
     seed: int,
-    speed: Speed,
-    ranks: Ranks,
     vitals: Vitals,
     reads: bool,
+    speed: Speed = _DEFAULT,
+    ranks: Ranks = ALONE,
 ) -> tuple[StepOutput, list[Alarm]]:
+    """Step `state.step` on this batch: costs, gradient, optimiser, average. Draws from the global generator.
+
+    Args:
+        state: of the run, changed in place
+        method: that is trained
+        optim: that `state.optimizer` was built by
+        batch: of this step
+        seed: of the networks' noise
+        vitals: told about the step
+        reads: whether they also read what is cheap; they do so by themselves where they read the gradients
+        speed: how the networks compute
+        ranks: the processes that share the batch
+
+    Returns:
+        What the method computed, and the alarms of this step.
+    """
     step = state.step
-    batch = agreed_batch(stream[step], ranks)
     seed_global(seed, "network noise", step)
     optim.set_step(state.optimizer, step)
     trained = trained_parameters(state.student, state.memory)
@@ -231,7 +247,7 @@ class _Window:
         return entry
 
 
-def _check_weights(state: TrainState) -> None:
+def check_weights(state: TrainState) -> None:
     """Refuse to save weights that are not finite: the checkpoint would replace a usable one."""
     for name, parameter in state.student.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

@@ -21,6 +21,10 @@ _PATIENCE = 3
 """Readings in a row before an alarm, for what may happen once by chance."""
 _ENOUGH_READINGS = 10
 """Readings before an alarm about a whole run."""
+_ENOUGH_ROWS = 20
+"""Rows of a stream that tell a collapse from a run of examples of one class."""
+_ENDLESS_STEPS = 2000
+"""An on-line run has no end: whether a cost rests or predictions collapse is judged as in a run of so many steps."""
 _COLLAPSED = 0.95
 """Share of one class among the predictions that counts as collapse."""
 
@@ -48,10 +52,15 @@ class Declared:
 
 
 class Vitals:
-    """Checks one run. Reading changes nothing: the weights are the same to the bit without it."""
+    """Checks one run. Reading changes nothing: the weights are the same to the bit without it.
 
-    def __init__(self, declared: Declared) -> None:
+    Args:
+        declared: None for an on-line run, in which neither the labels nor the end are known
+    """
+
+    def __init__(self, declared: Declared | None) -> None:
         self.declared = declared
+        self._steps = _ENDLESS_STEPS if declared is None else declared.steps
         self.readings: list[dict[str, Any]] = []
         self.alarms: list[Alarm] = []
         self._streaks: dict[str, int] = {}
@@ -63,7 +72,8 @@ class Vitals:
         self._gradients: dict[str, float] | None = None
 
     def reads_gradients(self, step: int) -> bool:
-        return step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
+        scheduled = step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
+        return scheduled or self._streaks.get("overdue", 0) > 0
 
     def read_gradients(
         self, step: int, batch: Batch, output: StepOutput, trained: list[nn.Parameter], ranks: Ranks = ALONE
@@ -72,7 +82,16 @@ class Vitals:
 
         With several processes it is that of the whole batch: one of them may have no labelled row.
         """
-        if not bool((batch.labels != UNLABELLED).any()):
+        unlabelled = not bool((batch.labels != UNLABELLED).any())
+        # Labels may be rare in a stream: the next step with one is read instead.
+        if self.declared is None and self._streak("overdue", unlabelled) >= _ENDLESS_STEPS // 2:
+            return self._raise(
+                step,
+                "no-labels",
+                f"No label has arrived in {_ENDLESS_STEPS // 2:,} steps: the classification cost trains nothing. "
+                "Likely cause: the labels are lost on their way, or all of them are -1.",
+            )
+        if unlabelled:
             return []  # the classification cost has no row to act on
         gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in output.costs.items()}
         self._gradients = gradients
@@ -104,7 +123,9 @@ class Vitals:
         """Read what is cheap: labels, predictions, and the distance of the teacher."""
         raised = self._check_labels(step) + self._check_rest(step, output)
         largest = _largest_class_share(output.logits)
-        late = step >= self.declared.steps // 5
+        # Few rows of a stream may well be of one class.
+        enough = self.declared is not None or len(output.logits) >= _ENOUGH_ROWS
+        late = enough and step >= self._steps // 5
         if self._streak("collapse", late and largest > _COLLAPSED) >= _PATIENCE:
             raised += self._raise(
                 step,
@@ -155,13 +176,15 @@ class Vitals:
             labelled = labels.cpu() != UNLABELLED
             self._rows += len(labelled)
             self._labelled_rows += int(labelled.sum())
-            if len(self._labelled) <= self.declared.n_labelled:
+            if self.declared is not None and len(self._labelled) <= self.declared.n_labelled:
                 self._labelled.update(index.cpu()[labelled].tolist())
         self._uncounted.clear()
 
     def _check_labels(self, step: int) -> list[Alarm]:
         self._count_labels()
         declared = self.declared
+        if declared is None:
+            return []
         raised = []
         if len(self._labelled) > declared.n_labelled:
             raised += self._raise(
@@ -192,11 +215,12 @@ class Vitals:
         for name, cost in output.costs.items():
             rests = cost.weight is not None and float(cost.weight) == 0
             never_acted = self._streak(f"resting {name}", rests) == n_read
-            if never_acted and n_read >= _ENOUGH_READINGS and step >= self.declared.steps // 2:
+            if never_acted and n_read >= _ENOUGH_READINGS and step >= self._steps // 2:
+                time = "half of the run" if self.declared is not None else f"the first {step:,} steps"
                 raised += self._raise(
                     step,
                     f"resting-cost/{name}",
-                    f"The cost '{name}' has trained nothing in half of the run. Likely cause: its weight is zero, or "
+                    f"The cost '{name}' has trained nothing in {time}. Likely cause: its weight is zero, or "
                     "the teacher was never certain enough; lower the threshold of the cost, or give more labels.",
                 )
         return raised
@@ -220,9 +244,10 @@ class Vitals:
                 "The student moves and the teacher does not. Likely cause: the average is not updated after "
                 "the step, or its decay is 1.",
             )
-        # After step 0 the average is that of one student, so the two are equal.
-        equal = distance == 0 and step > 0 and not self.declared.evaluates_student
-        if self._streak("equal teacher", equal) >= _PATIENCE:
+        # After step 0 the average is that of one student, so the two are equal; so they are before the first label.
+        trains = step > 0 and not self._streaks.get("overdue")
+        by_design = self.declared is not None and self.declared.evaluates_student
+        if self._streak("equal teacher", distance == 0 and trains and not by_design) >= _PATIENCE:
             raised += self._raise(
                 step,
                 "teacher-is-student",
