@@ -1,17 +1,14 @@
 """docs/results.md and the README say what the records say."""
 
 import json
-import shutil
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import meanteacher as mt
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.scaled import scaled
-from meanteacher.recipes import RECIPES, find
+from meanteacher.recipes import find
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = sorted((DOCS / "records" / "fast").rglob("record.json"))
@@ -151,58 +148,3 @@ def test_the_readme_says_what_fits_of_flowers_gave() -> None:
     theirs = [fit["baselines"]["standardised probe 224"] for fit in DRAWS]
     assert f"| logistic regression on the features of the same network | {percent(statistics.mean(theirs))} |" in readme
     assert f"| **`meanteacher fit --minutes 15`** | **{percent(statistics.mean(ours))}** |" in readme
-
-
-# --- scaled tables ----------------------------------------------------------------------------------------------------
-
-SCALED = DOCS / "records" / "scaled"
-MINUTES, SEEDS = 2.5, 2
-SYSTEMS = {
-    "Supervised-only": "supervised",
-    "Pi model": "pi-model",
-    "Temporal Ensembling": "temporal-ensembling",
-    "VAT + EntMin": "vat-entmin",
-    "Mean Teacher": "mean-teacher",
-}
-SCALED_TABLES = {"1": ("svhn-250", "svhn-500", "svhn-1000")}
-scaled_rows = pytest.mark.parametrize(
-    ("table", "system"), [(table, system) for table in SCALED_TABLES for system in SYSTEMS]
-)
-
-
-def scaled_records(table: str, cell: str, system: str) -> list[dict[str, Any]]:
-    """In the order of their seeds."""
-    folder = SCALED / f"scaled-{MINUTES:g}-minutes" / f"table{table}" / cell / SYSTEMS[system]
-    return [json.loads((folder / f"seed-{seed}" / "record.json").read_text(encoding="utf-8")) for seed in range(SEEDS)]
-
-
-def scaled_row(table: str, system: str) -> str:
-    cells = []
-    for cell in SCALED_TABLES[table]:
-        errors = [record["errors"]["last"]["teacher"]["test"] for record in scaled_records(table, cell, system)]
-        cells.append(f"{100 * statistics.mean(errors):.1f} ± {100 * statistics.stdev(errors):.1f} %")
-    return f"| {system} | {' | '.join(cells)} |"
-
-
-@scaled_rows
-def test_scaled_runs_of_every_system_have_their_row(table: str, system: str) -> None:
-    assert scaled_row(table, system) in (DOCS / "results.md").read_text(encoding="utf-8")
-
-
-@scaled_rows
-def test_scaled_records_are_of_the_recipes_as_they_are_and_of_a_commit(table: str, system: str) -> None:
-    for cell in SCALED_TABLES[table]:
-        twin = scaled(RECIPES[f"table{table}/{cell}/{SYSTEMS[system]}"], MINUTES)
-        for record in scaled_records(table, cell, system):
-            assert record["recipe"]["fingerprint"] == fingerprint(twin)
-            assert "dirty" not in record["environment"]["commit"]
-
-
-@pytest.mark.parametrize("table", SCALED_TABLES)
-def test_orderings_are_judged_as_the_command_judges_them(table: str, tmp_path: Path) -> None:
-    shutil.copytree(SCALED, tmp_path / "runs")
-    mt.table(table, scale=MINUTES, seeds=SEEDS, out=tmp_path / "runs", train=False)
-    (written,) = (tmp_path / "runs").glob("table-*.md")
-    judged = written.read_text(encoding="utf-8").partition("## Which orderings of the paper hold\n\n")[2]
-    assert judged.count("\n") > 5
-    assert judged in (DOCS / "results.md").read_text(encoding="utf-8")
