@@ -34,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
     """Two processes that do all that two have to show, to be started only once."""
     folder = tmp_path_factory.mktemp("pair")
     calls = [
-        ["weights", [[*EQUAL, "batch norm", "dropout"]]],
+        ["weights", [[*EQUAL, "batch norm", "batch norm, evaluated often", "dropout"]]],
         ["synchronised", []],
         ["stopped", []],
         ["plain", []],
@@ -84,6 +84,14 @@ def test_statistics_are_those_of_each_rank_and_their_mean_is_saved(
         assert not torch.equal(first[name], second[name])
         torch.testing.assert_close(saved[name], (first[name] + second[name]) / 2)
     assert largest_difference(files(alone[0], "batch norm"), saved) > 1e-6
+
+
+def test_an_evaluation_changes_no_statistics(pair: tuple[Path, list[Found]]):
+    """They are merged for it, and then each rank continues with its own."""
+    seldom, often = (files(pair[0], f"batch norm{how}") for how in ("", ", evaluated often"))
+    for rank, other in zip(seldom["of ranks"], often["of ranks"], strict=True):
+        assert rank.keys() == other.keys()
+        assert all(torch.equal(rank[name], other[name]) for name in rank)
 
 
 def test_synchronised_statistics_are_those_of_one_process(alone: tuple[Path, Found], pair: tuple[Path, list[Found]]):
