@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from meanteacher.fitting.answer import answer, estimate, trial_result
+from meanteacher.fitting.answer import answer, estimate, loses_to_guessing, trial_result
 from meanteacher.fitting.crossval import EvaluationResult, better_method
 from meanteacher.formats import points
 from meanteacher.stats import difference_on_images
@@ -127,3 +127,16 @@ def test_from_scratch_is_chosen_unless_it_makes_many_more_errors(pretrained: int
     for share in (f"{pretrained}.0 %", f"{scratch}.0 %"):
         assert share in trial["sentence"]
     assert ("improves" in trial["sentence"]) == (chosen == "scratch" and scratch >= pretrained)
+
+
+@pytest.mark.parametrize(
+    ("n_wrong", "n_classes", "loses"), [(75, 10, True), (74, 10, False), (42, 2, True), (41, 2, False)]
+)
+def test_a_network_that_guesses_is_chosen_only_where_it_would_be_chosen_after_a_trial(
+    n_wrong: int, n_classes: int, loses: bool
+) -> None:
+    wrong = np.arange(100) < n_wrong
+    assert loses_to_guessing(wrong, n_classes) == loses
+    guessing = np.arange(100) < round(100 * (1 - 1 / n_classes))
+    assert (trial_result({"pretrained": wrong, "scratch": guessing}, "BigNet")["chosen"] == "scratch") == loses
+    assert "BigNet was wrong on" in trial_result({"pretrained": wrong}, "BigNet")["sentence"]

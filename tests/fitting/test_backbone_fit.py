@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -448,8 +449,12 @@ def small(tmp_path: Path) -> Path:
 
 
 def choosing(patch: pytest.MonkeyPatch, network: str) -> None:
-    """From scratch everything is wrong in the trial, or the linear classifier takes each class for the next one."""
+    """From scratch everything is wrong in the trial, or the linear classifier takes classes for the next one.
+
+    In the first fold only, so that the network from scratch is tried, or in all of them: then it is chosen "at once".
+    """
     real_wrong, real_linear = crossval.CrossValidation._wrong, crossval.linear_classifier
+    folds = count()
 
     def wrong(self: crossval.CrossValidation, logits: np.ndarray) -> np.ndarray:
         in_trial = isinstance(self.stand, stands.FromScratch) and self.stand.fingerprint == "trial"
@@ -457,7 +462,7 @@ def choosing(patch: pytest.MonkeyPatch, network: str) -> None:
 
     def linear(*given: Any) -> LinearClassifier:
         found = real_linear(*given)
-        turn = int(network == "scratch")
+        turn = int(network == "at once" or (network == "scratch" and next(folds) % len(FOLDS) == 0))
         return LinearClassifier(np.roll(found.weight, turn, axis=0), np.roll(found.bias, turn))
 
     patch.setattr(crossval.CrossValidation, "_wrong", wrong)
@@ -489,6 +494,18 @@ def test_a_trial_on_the_labelled_images_chooses_the_only_network_that_small_imag
     assert names == (["label-spreading", "probe", "tuned"] if chosen == "pretrained" else [])
     saved = json.loads((out / "plan.json").read_text())
     assert (saved["trial"], saved["plan"]["backbone"]) == (trial, found["plan"]["backbone"])
+
+
+@pytest.mark.usefixtures("_from_scratch")
+def test_a_pretrained_network_that_loses_to_guessing_needs_no_trial_of_the_other(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing(monkeypatch, "at once")
+    recorder = Recorder()
+    trial = run_fit(config(small, tmp_path / "fit"), recorder)["trial"]
+    assert (trial["chosen"], trial["pretrained"]["wrong"], trial["scratch"]) == ("scratch", 9, None)
+    assert recorder.messages.count(trial["sentence"]) == 1
+    assert recorder.trained == list(METHODS)
 
 
 @pytest.mark.usefixtures("_from_scratch")
@@ -544,7 +561,7 @@ def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
 ) -> None:
     """A copy of an image has not taught the model either."""
     shutil.copy(small / "red" / "0.png", small / "red" / "copy.png")
-    real, real_run, n_tested = crossval.linear_classifier, crossval.run, []
+    real, real_run, n_tested = crossval.linear_classifier, crossval.run_with_helpers, []
 
     class Checked(LinearClassifier):
         def logits(self, features: np.ndarray) -> np.ndarray:
@@ -565,7 +582,7 @@ def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
 
     taught: set[bytes] = set()
     monkeypatch.setattr(crossval, "linear_classifier", linear)
-    monkeypatch.setattr(crossval, "run", run)
+    monkeypatch.setattr(crossval, "run_with_helpers", run)
     found = run_fit(config(small, tmp_path / "fit"), Recorder())
     assert sum(n_tested) == found["trial"]["n"] == 10
 

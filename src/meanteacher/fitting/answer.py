@@ -85,6 +85,16 @@ def answer(
     return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}
 
 
+def loses_to_guessing(wrong: np.ndarray, n_classes: int) -> bool:
+    """Whether even a network from scratch that guesses would be chosen instead of the pretrained one.
+
+    Args:
+        wrong: [n] of bool, where the pretrained network was wrong in the trial
+        n_classes: equally frequent ones
+    """
+    return _TRIAL_RATIO * wrong.sum() >= (1 - 1 / n_classes) * len(wrong)
+
+
 def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
     """The outcome of a trial: the stand "chosen", the errors of both on "n" photos, and a sentence.
 
@@ -92,9 +102,16 @@ def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
     improves much in the time that it gets. So it is chosen unless it makes `_TRIAL_RATIO` times as many errors.
 
     Args:
-        wrong: stand -> [n] of bool, where it was wrong
+        wrong: stand -> [n] of bool, where it was wrong; without "scratch" where the pretrained one loses to guessing
         title: of the pretrained network
     """
+    if "scratch" not in wrong:
+        error, n = error_of(wrong["pretrained"]), len(wrong["pretrained"])
+        sentence = (
+            f"A short trial on {count(n, 'labelled image')} chose a small network from scratch: the pretrained network "
+            f"{title} was wrong on {percent(error['error'])} of them, hardly better than a guess."
+        )
+        return {"chosen": "scratch", "n": n, "pretrained": error, "scratch": None, "sentence": sentence}
     n_wrong = {stand: int(its.sum()) for stand, its in wrong.items()}
     is_better = n_wrong["scratch"] > _TRIAL_RATIO * n_wrong["pretrained"]
     chosen, other = ("pretrained", "scratch") if is_better else ("scratch", "pretrained")

@@ -16,7 +16,7 @@ from torch import nn
 from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import run_with_helpers
-from meanteacher.fitting.answer import trial_result
+from meanteacher.fitting.answer import loses_to_guessing, trial_result
 from meanteacher.fitting.budget import Pace, Timing
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.plan import METHODS, WIDTHS, BackboneSpeed, Plan
@@ -291,6 +291,12 @@ def choose_network(
     )
     with TemporaryDirectory(dir=config.out / "cache") as folder:
         features = _plain_features(data, backbone, size, Path(folder), callback, device)
+        guesses = []
+        for part in split.parts:
+            trained, _ = data.training_rows(part)
+            linear = linear_classifier(features[trained], data.labels[trained], len(photos.class_names))
+            guesses.append(linear.logits(features[part]).argmax(1))
+        wrong = {"pretrained": np.concatenate(guesses) != data.labels[split.positions]}
         from_scratch = CrossValidation(
             stand=FromScratch(data=data, plan=plan, fingerprint="trial", earlier=None),
             split=split,
@@ -302,13 +308,8 @@ def choose_network(
             device=str(device),
             runs=["supervised"] * len(split.parts),
         )
-        result, _ = from_scratch.evaluate("supervised", continued=False, name="trial")
-    guesses = []
-    for part in split.parts:
-        trained, _ = data.training_rows(part)
-        linear = linear_classifier(features[trained], data.labels[trained], len(photos.class_names))
-        guesses.append(linear.logits(features[part]).argmax(1))
-    wrong = {"pretrained": np.concatenate(guesses) != data.labels[split.positions], "scratch": result.wrong}
+        if not loses_to_guessing(wrong["pretrained"], len(photos.class_names)):
+            wrong["scratch"] = from_scratch.evaluate("supervised", continued=False, name="trial")[0].wrong
     trial = trial_result(wrong, backbone.title)
     callback.on_message(trial["sentence"])
     return trial
