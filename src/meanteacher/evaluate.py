@@ -42,9 +42,9 @@ def _not_compiled() -> AbstractContextManager[object]:
 def predict_logits(
     network: nn.Module,
     images: Images,
-    index: Tensor | None = None,
     *,
     normalise: Callable[[Tensor], Tensor],
+    index: Tensor | None = None,
     ranks: Ranks = ALONE,
 ) -> Tensor:
     """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU.
@@ -52,8 +52,8 @@ def predict_logits(
     Args:
         network: returns logits
         images: to predict
-        index: which of them; None for all
         normalise: the normalisation that the network was trained with
+        index: which images; None for all
         ranks: each of these processes predicts its part, and returns all
     """
     n = len(images) if index is None else len(index)
