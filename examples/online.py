@@ -63,54 +63,62 @@ def trainer(name: str, seed: int, **changes: float) -> mt.OnlineTrainer:
     )
 
 
-def follow(name: str, seed: int, steps: int, **changes: float) -> list[int]:
-    """The number of wrong predictions in every step, each made before the step."""
+def follow(name: str, seed: int, steps: int, **changes: float) -> list[tuple[int, int, int]]:
+    """For every step the wrong predictions, those of points of class 0, and how many points of class 0 there were."""
     model = trainer(name, seed, **changes)
     draws = torch.Generator().manual_seed(seed)
-    wrong = []
+    found = []
     for step in range(steps):
         points, truth, shown = arriving(step / steps, draws)
-        wrong.append(int((model.predict(points) != truth).sum()))
+        wrong, rare = model.predict(points) != truth, truth == 0
+        found.append((int(wrong.sum()), int((wrong & rare).sum()), int(rare.sum())))
         if name != "frozen" or step < DRIFT[0] * steps:
             model.step(points, shown)
-    return wrong
+    return found
 
 
-def parts(wrong: list[int]) -> dict[str, float]:
-    """The error in the whole stream, and in each of its parts."""
-    begin, end = (round(share * len(wrong)) for share in DRIFT)
-    found = {"all": wrong, "before": wrong[:begin], "drift": wrong[begin:end], "after": wrong[end:]}
-    return {part: sum(counts) / (ROWS * len(counts)) for part, counts in found.items()}
+def parts(found: list[tuple[int, int, int]]) -> dict[str, float]:
+    """The error in the whole stream and in each of its parts, and at last that of the class that became rare."""
+    begin, end = (round(share * len(found)) for share in DRIFT)
+    errors = {}
+    for part, steps in {"all": found, "before": found[:begin], "drift": found[begin:end], "after": found[end:]}.items():
+        errors[part] = sum(wrong for wrong, _, _ in steps) / (ROWS * len(steps))
+    _, wrong_rare, n_rare = (sum(counts) for counts in zip(*found[end:], strict=True))
+    return {**errors, "rare class after": wrong_rare / n_rare}
 
 
-def draw(wrong: dict[str, list[list[int]]], path: Path) -> None:
+def draw(found: dict[str, list[list[tuple[int, int, int]]]], path: Path) -> None:
     """The cumulative error of every model over the stream: the mean over the seeds, and their range."""
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "online", "font.size": 9}):
         figure = Figure(figsize=(5.6, 3.4), layout="constrained")
         axes = figure.add_subplot()
-        for name, runs in wrong.items():
-            counts = torch.tensor(runs, dtype=torch.float64)
+        for name, runs in found.items():
+            counts = torch.tensor(runs, dtype=torch.float64)[:, :, 0]
             seen = ROWS * torch.arange(1, counts.shape[1] + 1)
             errors = 100 * counts.cumsum(1) / seen
+            seen, errors = seen[3::4], errors[:, 3::4]
             axes.fill_between(seen, errors.amin(0), errors.amax(0), color=COLOURS[name], alpha=0.15, linewidth=0)
             axes.plot(seen, errors.mean(0), color=COLOURS[name], label=name, linewidth=1.5)
-        length = float(seen[-1])
-        axes.axvspan(DRIFT[0] * length, DRIFT[1] * length, color="0.92", zorder=0)
-        axes.text(sum(DRIFT) / 2 * length, 0.5, "the moons turn", ha="center", color="0.4")
-        axes.set(xlabel="examples seen", ylabel="cumulative error, %", xlim=(0, length), ylim=(0, None))
+        begin, end = (share * float(seen[-1]) for share in DRIFT)
+        axes.axvspan(begin, end, color="0.92", zorder=0)
+        axes.text((begin + end) / 2, 3.3, "the moons turn", ha="center", color="0.4")
+        axes.set(xlabel="examples seen", ylabel="cumulative error, %", xlim=(0, float(seen[-1])))
+        axes.set_yscale("log")
+        axes.set(ylim=(3, 70), yticks=[5, 10, 20, 50], yticklabels=["5", "10", "20", "50"])
+        axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left")
+        axes.legend(frameon=False, loc="upper center")
         figure.savefig(path, metadata={"Date": None})
 
 
 def main(folder: Path, seeds: tuple[int, ...] = (0, 1, 2, 3, 4), steps: int = 800) -> dict[str, dict[str, list[float]]]:
     """Run all models, write online.svg and online.json, and return model -> part of the stream -> error per seed."""
-    wrong = {name: [follow(name, seed, steps) for seed in seeds] for name in COLOURS}
-    found = {name: [parts(run) for run in runs] for name, runs in wrong.items()}
-    errors = {name: {part: [run[part] for run in runs] for part in runs[0]} for name, runs in found.items()}
+    found = {name: [follow(name, seed, steps) for seed in seeds] for name in COLOURS}
+    by_run = {name: [parts(run) for run in runs] for name, runs in found.items()}
+    errors = {name: {part: [run[part] for run in runs] for part in runs[0]} for name, runs in by_run.items()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "online.json").write_text(json.dumps({"seeds": seeds, "steps": steps, "errors": errors}, indent=1) + "\n")
-    draw(wrong, folder / "online.svg")
+    draw(found, folder / "online.svg")
     return errors
 
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import html
 import importlib.util
+import inspect
 import json
 import re
 import shlex
@@ -214,6 +215,31 @@ def test_predict_with_onnx_sees_the_very_pixels(shipped: tuple[Path, Path], tmp_
     example.main(str(shipped[1]), *map(str, paths))
     for path, pixels in zip(paths, seen, strict=True):
         assert np.array_equal(pixels.transpose(1, 2, 0), decode(path, 16)), path.name
+
+
+def test_online_follows_the_drift_that_a_frozen_model_misses(tmp_path: Path):
+    """A quarter of the stream's length; the frozen model has both classes exchanged at the end."""
+    errors = _load("online").main(tmp_path, seeds=(0, 1), steps=200)
+    after = {model: statistics.mean(by_part["after"]) for model, by_part in errors.items()}
+    assert after["frozen"] > 0.6
+    assert after["Mean Teacher"] < 0.5 * after["frozen"]
+    assert after["supervised-only"] < 0.5 * after["frozen"]
+    assert errors["frozen"]["before"] == errors["Mean Teacher"]["before"]
+    assert json.loads((tmp_path / "online.json").read_text())["errors"] == errors
+    picture = (tmp_path / "online.svg").read_text(encoding="utf-8")
+    assert all(f">{model}</text>" in picture for model in errors)
+
+
+def test_the_numbers_of_online_learning_on_the_page_are_those_of_its_record():
+    docs = ROOT / "docs"
+    record = json.loads((docs / "online.json").read_text(encoding="utf-8"))
+    page = (docs / "scale.md").read_text(encoding="utf-8").partition("## On-line learning\n")[2].partition("\n## ")[0]
+    example = inspect.signature(_load("online").main).parameters
+    assert (tuple(record["seeds"]), record["steps"]) == (example["seeds"].default, example["steps"].default)
+    assert len(record["seeds"]) == 5
+    for model, by_part in record["errors"].items():
+        cells = [f"{100 * statistics.mean(e):.1f} ± {100 * statistics.stdev(e):.1f}" for e in by_part.values()]
+        assert f"| {model} | {' | '.join(cells)} |" in page
 
 
 def test_every_example_has_a_test():

@@ -20,7 +20,7 @@ of_labelling = MUTANTS.of("labelling page")
 
 @of_photos
 def turn_of_the_camera_is_ignored(patch: Patch) -> None:
-    rewrite(patch, decode.decode, "if orientation != 1:", "if False:")
+    rewrite(patch, decode._upright_rgb, "if orientation == 1", "if True")
 
 
 @of_photos
@@ -30,7 +30,7 @@ def colours_are_in_the_order_of_another_library(patch: Patch) -> None:
 
 @of_photos
 def transparent_pixels_keep_their_hidden_colour(patch: Patch) -> None:
-    rewrite(patch, decode.decode, 'if image.mode == "RGBA":', "if False:")
+    rewrite(patch, decode._upright_rgb, 'if image.mode == "RGBA":', "if False:")
 
 
 @of_photos

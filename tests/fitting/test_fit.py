@@ -523,6 +523,7 @@ def test_the_command_and_the_function_have_the_same_options_and_defaults() -> No
         for each in (commands.fit, fit)
     )
     assert {name: function.pop(name) for name in ("callback", "began")} == {"callback": None, "began": None}
+    assert command.pop("nproc") == 1  # of the command alone, which starts the processes
     assert command == function
     fields = {field.name: field.default for field in dataclasses.fields(FitConfig) if field.name != "photos"}
     assert {name: str(value) for name, value in fields.items()} == {

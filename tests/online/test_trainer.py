@@ -1,12 +1,14 @@
 """On-line learning: the step of a run on a data set, one batch at a time, that can stop and predict at any moment."""
 
 import dataclasses
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ import meanteacher as mt
 from meanteacher.core import Batch, Cost, DivergedError, InputError, StepOutput
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import MeanTeacher
+from meanteacher.models import MlpSpec
 from meanteacher.online import Arrived, Examples, OnlineStep, OnlineTrainer, Replay
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, Evaluation, Intervals, Vitals, train, vitals
@@ -352,3 +355,21 @@ def test_an_iterator_that_cannot_be_moved_is_refused_unless_it_goes_on_by_itself
     assert next(Examples(shown(16), batch_size=8, live=True).read(16)).position == 24
     with pytest.raises(InputError, match="batch_size=0"):
         Examples([], batch_size=0)
+
+
+def test_the_python_of_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    section = page.partition("## On-line learning\n")[2].partition("\n## ")[0]
+    first, second = re.findall(r"```python\n(.*?)```", section, flags=re.S)
+    monkeypatch.chdir(tmp_path)
+    images = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
+    names: dict[str, Any] = {"network": MlpSpec(hidden=(8,)), "method": METHODS["mean-teacher"], "optim": OPTIM}
+    names |= {"views": VIEWS, "images": images[:8], "more_images": images[:2], "labels": [0, 9, *[-1] * 6]}
+    exec(first, names)
+    assert set(names["done"].costs) == {"classification", "consistency"}
+    Path("spool").mkdir()
+    np.savez("spool/1.npz", images=images)
+    names["names"] = [str(k) for k in range(10)]
+    exec(second.replace("wait=60", "wait=0"), names)
+    assert names["trainer"].n_steps == 3
+    assert list(Path("spool").iterdir()) == []
