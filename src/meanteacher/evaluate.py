@@ -75,7 +75,7 @@ def classification_costs(
 ) -> dict[str, float]:
     """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
     outputs = {
-        name: predict_logits(network, dataset.images, index, normalise=normalise, ranks=ranks)
+        name: predict_logits(network, dataset.images, normalise=normalise, index=index, ranks=ranks)
         for name, network in networks.items()
     }
     readable = _readable(dataset, index, _enough(len(index), ranks))

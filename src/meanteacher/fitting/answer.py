@@ -92,7 +92,7 @@ def loses_to_guessing(wrong: np.ndarray, n_classes: int) -> bool:
         wrong: [n] of bool, where the pretrained network was wrong in the trial
         n_classes: equally frequent ones
     """
-    return _TRIAL_RATIO * wrong.sum() >= (1 - 1 / n_classes) * len(wrong)
+    return _TRIAL_RATIO * int(wrong.sum()) >= (1 - 1 / n_classes) * len(wrong)
 
 
 def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
