@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side, so each keeps to one thread; two busy thread pools on two cores crawl.
-test test-numerics portable mutants golden: export OMP_NUM_THREADS ?= 1
+test test-numerics portable mutants outputs golden fuzz faults: export OMP_NUM_THREADS ?= 1
 # Processors add in different orders, so the last digits of float32 differ. Torch's three libraries of kernels can be
 # told to leave out the newer instructions: then any x86 processor computes as another one would.
 OLD_ATEN := ATEN_CPU_CAPABILITY=default
@@ -17,7 +17,7 @@ NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models 
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 
-.PHONY: demo test test-numerics portable bench lint format check mutants golden clean
+.PHONY: demo test test-numerics portable bench lint format check docs mutants outputs golden fuzz audit faults clean
 
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
@@ -50,8 +50,27 @@ format: $(VENV)/dev
 
 check: lint test
 
+# The site, with warnings as errors: site/index.html. (With --quiet, mkdocs would count no warnings.)
+docs: $(VENV)/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 mutants: $(VENV)/dev
 	PYTHONPATH=tests:tests/contracts $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
+
+outputs: $(VENV)/dev
+	PYTHONPATH=tests:tests/contracts $(BIN)/python tests/contracts/outputs.py > docs/outputs.md
+
+# Mutated files for every reader: 10,000 cases, SEED=0; ARGS="--target images --first 17 --cases 1" for one of them.
+fuzz: $(VENV)/dev
+	PYTHONPATH=tests:tests/fuzz $(BIN)/python tests/fuzz/fuzzing.py --seed $(or $(SEED),0) $(ARGS)
+
+# Whether the index has withdrawn a version of constraints.txt, or knows a vulnerability of it.
+audit: $(VENV)/dev
+	$(BIN)/python tests/audit.py
+
+# Kills, full disks and other faults, in about eight minutes; ARGS="--only disk". Root also mounts small file systems.
+faults: $(VENV)/dev
+	PYTHONPATH=tests $(BIN)/python tests/faults/injected.py docs/reliability.md $(ARGS)
 
 golden: $(VENV)/dev
 	PYTHONPATH=tests $(BIN)/python tests/golden/test_golden.py > tests/golden/curves.json

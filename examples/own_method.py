@@ -1,29 +1,30 @@
-"""A method of your own in one file: consistency between the points, too (Verma et al. 2019)."""
+"""A method of your own in one file: consistency between the points, too (Verma et al. 2019). For points and images."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from meanteacher import Batch, MeanTeacher, StepOutput, Teacher, run
+from meanteacher import Batch, MeanTeacher, StepOutput, Teacher, run, schedules
 from meanteacher.recipes import find
-from meanteacher.schedules import Constant, SigmoidRampUp
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interpolation(MeanTeacher):
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x, target = batch.views["student"], memory(batch.views["teacher"]).softmax(1)
-        other, share = torch.randperm(len(x)), torch.rand(len(x), 1)
-        mixed, mixed_target = (share * v + (1 - share) * v[other] for v in (x, target))
-        return self.step_output(student(x), student(mixed), mixed_target.log(), batch, step)
+        other, share = torch.randperm(len(x)), torch.rand(len(x), device=x.device)
+
+        def mixed(v: Tensor) -> Tensor:  # each row with one other, by a share of its own
+            return torch.lerp(v[other], v, share.view(-1, *[1] * (v.ndim - 1)))
+
+        return self.step_output(student(x), student(mixed(x)), mixed(target).log(), batch, step)
 
 
 if __name__ == "__main__":
-    method = Interpolation(decay=Constant(0.97), buffers="own", weight=SigmoidRampUp(value=50.0, steps=500))
+    method = Interpolation(decay=0.97, buffers="own", weight=schedules.SigmoidRampUp(value=50.0, steps=500))
     recipe = replace(find("moons/mean-teacher"), name="moons/interpolation", method=method)
     with TemporaryDirectory() as folder:
-        record = run(recipe, seed=0, out=Path(folder) / "run")
+        record = run(recipe, seed=0, out=f"{folder}/run")
         print(record["errors"]["last"], record["alarms"])

@@ -42,7 +42,13 @@ class Example:
         write_label_next(self.run, rows)
 
     def tell_of_the_fit(self, **data: object) -> None:
-        content = {"data": {"class_names": list(CLASSES), "source": "class folders"} | data}
+        counts = dict.fromkeys(("n_images", "n_labelled", "n_unlabelled", "n_unreadable", "size"), 5)
+        content = {
+            "schema": 1,
+            "title": "pets",
+            "answer": {"helped": "unclear", "sentence": "Too few to tell.", "shipped": "supervised"},
+            "data": {"class_names": list(CLASSES), "source": "class folders"} | counts | data,
+        }
         (self.run / "fit.json").write_text(json.dumps(content), encoding="utf-8")
 
 

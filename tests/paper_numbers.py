@@ -246,6 +246,7 @@ def _method(cell: Cell) -> Iterator[Number]:
         "own" if cell.method == "mean-teacher" else "average",
         "its own, from its own passes: code; averaged where the average makes no pass in training: ours",
     )
+    yield Number("the labels that count as hidden", lambda r: r.method.ignore_index, -1, "UNLABELLED alone")
     yield Number(
         "the labelled share that classification is divided by",
         lambda r: r.method.labelled_share,

@@ -165,6 +165,7 @@ def _numbers(cell: ResNetCell) -> Iterator[Number]:
     yield Number("the method", lambda r: type(r.method).__name__, "MeanTeacher", f"Table {cell.table}, rows")
     yield Number("the decay", lambda r: at(r.method.decay, 0, 1, 10**6), [cell.decay] * 3, "App. B.2, last sentences")
     yield Number("the statistics of the average", lambda r: r.method.buffers, "own", "code")
+    yield Number("the labels that count as hidden", lambda r: r.method.ignore_index, -1, "UNLABELLED alone")
     yield Number("the labelled share", lambda r: r.method.labelled_share, None, "the number of labelled rows is fixed")
     steps = [0, 1, epoch - 1, epoch, 2 * epoch + 1, 3 * epoch - 1, 5 * epoch - 1, 5 * epoch, 7 * epoch + 3]
     yield Number(

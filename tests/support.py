@@ -5,6 +5,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,18 @@ def held_by_another_process(lock: Path) -> Iterator[None]:
             yield
         finally:
             child.kill()
+
+
+@contextmanager
+def at_most(n_bytes: int) -> Iterator[None]:
+    """Fails where Python and numpy allocate more memory at a time within a `with` block."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= n_bytes, f"{peak:,} bytes were allocated"
 
 
 @dataclasses.dataclass(frozen=True)

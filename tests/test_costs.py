@@ -421,3 +421,115 @@ def test_a_cost_without_alignment_is_described_as_before_there_was_any() -> None
     before = {"is": "meanteacher.costs.Confident", "threshold": 0.8, "temperature": 0.1}
     assert describe(Confident(threshold=0.8, temperature=0.1)) == before
     assert describe(Confident(threshold=0.8, temperature=0.1, alignment=1.0)) == before | {"alignment": 1.0}
+
+
+# --- a prediction for every place -----------------------------------------------------------------------
+
+
+def dense(*shape: int) -> list[Tensor]:
+    source = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=source, dtype=torch.float64).requires_grad_() for _ in range(2)]
+
+
+def as_rows(logits: Tensor) -> Tensor:
+    return logits.movedim(1, -1).flatten(0, -2)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 4, 5, 6), (3, 4, 5, 6, 2)])
+@every_consistency_cost
+def test_every_place_of_a_dense_prediction_is_a_row(cost: Cost, shape: tuple[int, ...]) -> None:
+    student, target = dense(*shape)
+    assert cost(student, target).item() == pytest.approx(cost(as_rows(student), as_rows(target)).item(), rel=1e-9)
+    places = torch.rand(shape[0], *shape[2:], generator=torch.Generator().manual_seed(1)) < 0.5
+    of_places = cost(as_rows(student), as_rows(target), rows=places.flatten())
+    assert cost(student, target, rows=places).item() == pytest.approx(of_places.item(), rel=1e-9)
+
+
+@every_consistency_cost
+def test_a_mask_of_rows_means_the_rows_of_a_dense_prediction_whatever_their_width(cost: Cost) -> None:
+    """As many rows as columns: the mask would fit the columns as well."""
+    student, target = dense(4, 3, 4, 4)
+    rows = torch.tensor([True, False, False, True])
+    value = cost(student, target, rows=rows)
+    assert value.item() == pytest.approx(cost(student[rows], target[rows]).item(), rel=1e-9)
+    value.backward()
+    assert torch.equal(student.grad.flatten(1).abs().sum(1) > 0, rows)
+
+
+@every_consistency_cost
+def test_a_mask_that_fits_neither_rows_nor_places_is_refused(cost: Cost) -> None:
+    for mask in (torch.ones(2), torch.ones(5), torch.ones(4, 5), torch.ones(4, 1, 6)):
+        with pytest.raises(InputError, match="a value per row or per place"):
+            cost(*dense(4, 3, 5, 6), rows=mask.bool())
+
+
+@every_cost_of_two
+def test_two_logits_of_different_shapes_are_refused(cost: Cost) -> None:
+    (student, _), (target, _) = dense(4, 3, 5), dense(4, 3, 1)
+    with pytest.raises(InputError, match=r"one shape are compared; got \[4, 3, 5\] and \[4, 3, 1\]"):
+        cost(student, target)
+
+
+@pytest.mark.parametrize(
+    "cost", [*TWO_ARGUMENTS.values(), lambda one, _: entropy(one)], ids=[*TWO_ARGUMENTS, "entropy"]
+)
+@pytest.mark.parametrize("shape", [(4, 1), (4,), (4, 1, 5)])
+def test_a_single_logit_is_refused_because_its_softmax_never_changes(cost: Cost, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="at least two classes"):
+        cost(torch.zeros(shape), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("share", [None, 0.25])
+def test_classification_of_places_is_that_of_as_many_rows(share: float | None) -> None:
+    logits, _ = dense(3, 4, 5, 6)
+    labels = torch.randint(-1, 4, (3, 5, 6), generator=torch.Generator().manual_seed(1))
+    expected = classification_cost(as_rows(logits), labels.flatten(), share)
+    assert classification_cost(logits, labels, share).item() == pytest.approx(expected.item(), rel=1e-12)
+    last = classification_cost(logits.movedim(1, -1), labels, share, class_axis=-1)
+    assert last.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_labels_that_do_not_fit_the_logits_are_refused() -> None:
+    for logits, labels in [((4, 3), (3,)), ((4, 3), (4, 1)), ((4, 7, 3), (4, 7)), ((4, 3, 5, 6), (4, 6, 5))]:
+        with pytest.raises(InputError, match=r"do not fit labels .*class_axis=-1"):
+            classification_cost(torch.zeros(logits), torch.zeros(labels, dtype=torch.int64))
+    with pytest.raises(InputError, match="at least two classes"):
+        classification_cost(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64))
+
+
+def test_as_many_classes_as_places_need_the_axis_of_the_classes() -> None:
+    logits, labels = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 1, 2, 3]] * 2)
+    with pytest.raises(InputError, match=r"two ways.*class_axis=1 or class_axis=-1"):
+        classification_cost(logits, labels)
+    with pytest.raises(InputError, match="two ways"):
+        classification_cost(torch.zeros(2, 4, 4, 4), torch.zeros(2, 4, 4, dtype=torch.int64))
+    first, last = (classification_cost(logits, labels, class_axis=axis).item() for axis in (1, -1))
+    assert first == pytest.approx(classification_cost(as_rows(logits), labels.flatten()).item())
+    assert last == pytest.approx(classification_cost(logits.flatten(0, 1), labels.flatten()).item())
+    assert abs(first - last) > 0.01
+    classification_cost(torch.zeros(2, 4, 4, 5), torch.zeros(2, 4, 5, dtype=torch.int64))  # only one way
+
+
+def test_whole_numbers_of_any_type_are_labels_and_255_can_mean_none() -> None:
+    logits, _ = pair()
+    labels = torch.tensor([2, UNLABELLED, 0, UNLABELLED, UNLABELLED, 3])
+    expected = classification_cost(logits, labels).item()
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        assert classification_cost(logits, labels.to(dtype)).item() == expected
+    void = labels.masked_fill(labels == UNLABELLED, 255)
+    assert classification_cost(logits, void.to(torch.uint8), ignore_index=255).item() == expected
+    void[1] = UNLABELLED  # both mean none
+    assert classification_cost(logits, void, ignore_index=255).item() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
+def test_labels_that_cannot_say_which_class_or_none_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(InputError, match=r"whole numbers|cannot say -1"):
+        classification_cost(torch.zeros(3, 2), torch.ones(3, dtype=dtype))
+    with pytest.raises(InputError, match="one-hot"):
+        classification_cost(torch.zeros(3, 2), torch.eye(3)[:, :2])
+
+
+def test_dense_targets_are_aligned_over_all_places() -> None:
+    logits, _ = dense(3, 4, 5, 6)
+    torch.testing.assert_close(as_rows(aligned(logits, 0.7)), aligned(as_rows(logits), 0.7))

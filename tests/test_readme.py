@@ -3,10 +3,13 @@
 import re
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_iris
 from torch import nn
 
 from backbone_support import short_plan, supposed_speed
@@ -30,13 +33,20 @@ def test_python_of_the_readme_runs_as_it_stands(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fitting, "measure_backbone", supposed_speed)
     monkeypatch.setattr(training, "make_backbone_plan", short_plan)
-    photos, recipe, loop = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    photos, table, recipe, loop = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     names: dict[str, Any] = {}
 
     exec(photos, names)
     assert re.search(r"(cat|dog).* 3 in all", capsys.readouterr().out)
     assert set(names["model"].predict("more_photos/")) <= {"cat", "dog"}
     assert (tmp_path / "fit" / "report.html").exists()
+    _use_model_as_documented(names["mt"], tmp_path)
+
+    X, y = load_iris(return_X_y=True)
+    names |= {"X": X, "y": np.where(np.arange(150) % 10, -1, y), "X_test": X}
+    exec(table, names)
+    capsys.readouterr()
+    assert names["model"].score(X, y) > 0.8  # a guess is right on a third of the flowers
 
     exec(recipe, names)
     assert float(capsys.readouterr().out) < 0.3  # a guess is wrong on 0.9 of the digits
@@ -57,6 +67,21 @@ def test_python_of_the_readme_runs_as_it_stands(
     assert not torch.equal(student.weight, first)
     # Three updates with decay 0.99 move the teacher a little towards the student.
     assert 0 < (teacher - first).norm() < (student.weight - first).norm()
+
+
+def _use_model_as_documented(mt: ModuleType, folder: Path) -> None:
+    """The Python of docs/photos.md, and the examples of docstrings that need a fit: in the folder of one."""
+    for seed, name in enumerate(("cat", "dog")):
+        save(folder / "labelled_photos" / name / "1.png", seed=100 + seed, width=64, height=64)
+    fit, use = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "photos.md").read_text(encoding="utf-8"), flags=re.S)
+    assert fit in README  # it is run with it
+    names: dict[str, Any] = {"mt": mt}
+    exec(use, names)
+    assert (folder / "model.onnx").stat().st_size > 0
+    examples = {kind: re.findall("Example: `(.+)`", kind.__doc__) for kind in (mt.fit, mt.load, mt.Classifier)}
+    assert README.count(*examples.pop(mt.fit)) == 1  # which this test runs
+    for kind, (example,) in examples.items():
+        assert len(eval(example, names)), kind
 
 
 def test_recipes_named_in_the_readme_exist():

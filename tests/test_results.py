@@ -1,14 +1,18 @@
 """docs/results.md and the README say what the records say."""
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import meanteacher as mt
+from benchmarks import tables
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.recipes import find
+from meanteacher.experiment.scaled import scaled
+from meanteacher.recipes import RECIPES, find
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = sorted((DOCS / "records" / "fast").rglob("record.json"))
@@ -142,9 +146,124 @@ def test_strangers_and_unequal_labels_cost_what_the_page_says() -> None:
     assert mean_over_classes(unequal) <= mean_over_classes(equal) + 0.03
 
 
+@pytest.mark.parametrize(
+    ("what", "scenario"),
+    [("the trial chooses the network", "svhn"), ("from scratch (`--backbone none`)", "svhn-scratch")],
+)
+def test_digits_with_and_without_a_trial(what: str, scenario: str) -> None:
+    values = [FITS[f"{scenario}-{number}"]["test"]["error"] for number in (1, 2, 3)]
+    row = f"| {what} | {' | '.join(map(percent, values))} | {over_draws(values)} |"
+    assert row in (DOCS / "results.md").read_text(encoding="utf-8")
+
+
 def test_the_readme_says_what_fits_of_flowers_gave() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     ours = [fit["test"]["error"] for fit in DRAWS]
     theirs = [fit["baselines"]["standardised probe 224"] for fit in DRAWS]
     assert f"| logistic regression on the features of the same network | {percent(statistics.mean(theirs))} |" in readme
     assert f"| **`meanteacher fit --minutes 15`** | **{percent(statistics.mean(ours))}** |" in readme
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+TABLES = json.loads((DOCS / "records/tables.json").read_text(encoding="utf-8"))
+OURS = "`MeanTeacherClassifier()`"
+
+
+def mean_and_deviation(data: str, contender: str) -> tuple[float, float]:
+    found = [split["test"] for split in TABLES["errors"][data][contender]]
+    return statistics.mean(found), statistics.stdev(found)
+
+
+@pytest.mark.parametrize("part", ["test", "unlabelled"])
+def test_errors_on_tables_are_those_of_the_record(part: str) -> None:
+    assert tables.table(TABLES, part) in (DOCS / "results.md").read_text(encoding="utf-8")
+    assert TABLES["splits"] == list(tables.SPLITS)
+    assert "dirty" not in TABLES["environment"]["commit"]
+
+
+def test_on_digits_no_other_contender_is_better_by_more_than_its_spread() -> None:
+    ours, _ = mean_and_deviation("digits", OURS)
+    mean, deviation = min(mean_and_deviation("digits", contender) for contender in tables.CONTENDERS)
+    assert ours <= mean + deviation
+
+
+def test_the_readme_has_the_errors_on_digits() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    ours, supervised = (
+        tables.said([split["test"] for split in TABLES["errors"]["digits"][contender]])
+        for contender in (OURS, '`SemiSupervisedClassifier("supervised")`, the same network and steps')
+    )
+    assert f"it has {ours} test error, the same network without the unlabelled rows {supervised}." in readme
+
+
+# --- scaled tables ----------------------------------------------------------------------------------------------------
+
+SCALED = DOCS / "records" / "scaled"
+MINUTES, SEEDS = 2.5, 2
+SYSTEMS = {
+    "Supervised-only": "supervised",
+    "Pi model": "pi-model",
+    "Temporal Ensembling": "temporal-ensembling",
+    "Mean Teacher": "mean-teacher",
+}
+SCALED_TABLES = {"1": ("svhn-250", "svhn-500", "svhn-1000")}
+scaled_rows = pytest.mark.parametrize(
+    ("table", "system"), [(table, system) for table in SCALED_TABLES for system in SYSTEMS]
+)
+
+
+def scaled_records(table: str, cell: str, system: str) -> list[dict[str, Any]]:
+    """In the order of their seeds."""
+    folder = SCALED / f"scaled-{MINUTES:g}-minutes" / f"table{table}" / cell / SYSTEMS[system]
+    return [json.loads((folder / f"seed-{seed}" / "record.json").read_text(encoding="utf-8")) for seed in range(SEEDS)]
+
+
+def scaled_row(table: str, system: str) -> str:
+    cells = []
+    for cell in SCALED_TABLES[table]:
+        errors = [record["errors"]["last"]["teacher"]["test"] for record in scaled_records(table, cell, system)]
+        cells.append(f"{100 * statistics.mean(errors):.1f} ± {100 * statistics.stdev(errors):.1f} %")
+    return f"| {system} | {' | '.join(cells)} |"
+
+
+@scaled_rows
+def test_scaled_runs_of_every_system_have_their_row(table: str, system: str) -> None:
+    assert scaled_row(table, system) in (DOCS / "results.md").read_text(encoding="utf-8")
+
+
+@scaled_rows
+def test_scaled_records_are_of_the_recipes_as_they_are_and_of_a_commit(table: str, system: str) -> None:
+    for cell in SCALED_TABLES[table]:
+        twin = scaled(RECIPES[f"table{table}/{cell}/{SYSTEMS[system]}"], MINUTES)
+        for record in scaled_records(table, cell, system):
+            assert record["recipe"]["fingerprint"] == fingerprint(twin)
+            assert "dirty" not in record["environment"]["commit"]
+
+
+@pytest.mark.parametrize("table", SCALED_TABLES)
+def test_orderings_are_judged_as_the_command_judges_them(table: str, tmp_path: Path) -> None:
+    shutil.copytree(SCALED, tmp_path / "runs")
+    mt.table(table, scale=MINUTES, seeds=SEEDS, out=tmp_path / "runs", train=False)
+    (written,) = (tmp_path / "runs").glob("table-*.md")
+    judged = written.read_text(encoding="utf-8").partition("## Which orderings of the paper hold\n\n")[2]
+    assert judged.count("\n") > 5
+    assert judged in (DOCS / "results.md").read_text(encoding="utf-8")
+
+
+def test_figure_4c_is_that_of_its_records() -> None:
+    folder = SCALED / f"scaled-{MINUTES:g}-minutes"
+    weights = {"1": folder / "figure4" / "evaluation"}  # the paper's own setting
+    weights |= {path.name.removeprefix("weight-"): path for path in (folder / "figure4c").iterdir()}
+    errors = {}
+    for weight, path in weights.items():
+        record = json.loads((path / "seed-0" / "record.json").read_text(encoding="utf-8"))
+        assert "dirty" not in record["environment"]["commit"]
+        name = record["recipe"]["name"].removeprefix(f"scaled-{MINUTES:g}-minutes/")
+        assert record["recipe"]["fingerprint"] == fingerprint(scaled(RECIPES[name], MINUTES))
+        errors[float(weight)] = record["errors"]["last"]["teacher"]["validation"]
+    assert len(errors) == 7
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert f"| weight | {' | '.join(f'{weight:g}' for weight in sorted(errors))} |" in page
+    assert f"| Mean Teacher, scaled | {' | '.join(percent(errors[weight]) for weight in sorted(errors))} |" in page
+    assert min(errors, key=lambda weight: errors[weight]) == 1

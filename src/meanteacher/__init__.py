@@ -5,11 +5,13 @@
     model = mt.fit("photos/", minutes=10)                    # a folder of photos to a classifier
     model = mt.load("fit/")                                  # the classifier that a fit left
     model.predict("more_photos/")
+    mt.MeanTeacherClassifier().fit(X, y).predict(X)          # scikit-learn's contract; y == -1 is unlabelled
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
     mt.table("1", cell="svhn-500", scale=6)                  # a table of the paper, here scaled to 6 minutes per run
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student)                            # in your own loop, for any nn.Module
     teacher.update(student, decay=0.999)
+    student = mt.LogitsOf(model, lambda out: out.logits)     # a module that returns more than its logits
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
     mt.plan("table4/imagenet-10/mean-teacher-resnet", gpus=10)               # what a run needs, without running it
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from meanteacher.core import Method as Method
     from meanteacher.core import Problem as Problem
     from meanteacher.core import StepOutput as StepOutput
+    from meanteacher.estimator import MeanTeacherClassifier as MeanTeacherClassifier
+    from meanteacher.estimator import SemiSupervisedClassifier as SemiSupervisedClassifier
     from meanteacher.experiment import Recipe as Recipe
     from meanteacher.fitting.config import FitCallback as FitCallback
     from meanteacher.fitting.fit import fit as fit
@@ -47,11 +51,15 @@ if TYPE_CHECKING:
     from meanteacher.online import OnlineTrainer as OnlineTrainer
     from meanteacher.online import Replay as Replay
     from meanteacher.online import SpoolFolder as SpoolFolder
+    from meanteacher.passes import LogitsOf as LogitsOf
     from meanteacher.reproduce import figure as figure
     from meanteacher.reproduce import table as table
     from meanteacher.shards.packing import pack as pack
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
+    from meanteacher.train import ScalarLogger as ScalarLogger
+    from meanteacher.train import TensorBoardLogger as TensorBoardLogger
+    from meanteacher.train import WandbLogger as WandbLogger
 
 _HOME = {
     "UNLABELLED": "core",
@@ -64,15 +72,21 @@ _HOME = {
     "FitCallback": "fitting.config",
     "InputError": "core",
     "Interrupted": "core",
+    "LogitsOf": "passes",
     "MeanTeacher": "methods",
+    "MeanTeacherClassifier": "estimator",
     "Method": "core",
     "OnlineTrainer": "online",
     "Problem": "core",
     "Recipe": "experiment",
     "Replay": "online",
+    "ScalarLogger": "train",
+    "SemiSupervisedClassifier": "estimator",
     "SpoolFolder": "online",
     "StepOutput": "core",
     "Teacher": "teacher",
+    "TensorBoardLogger": "train",
+    "WandbLogger": "train",
     "figure": "reproduce",
     "fit": "fitting.fit",
     "load": "classifier.bundle",

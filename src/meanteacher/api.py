@@ -69,10 +69,12 @@ def run(
         DivergedError: the costs are no longer finite; the last good checkpoint is kept.
         Interrupted: `should_stop` ended the run.
 
-    Example::
-
-        record = run("fast/svhn-500", seed=0)
-        record["errors"]["last"]["teacher"]["test"]
+    >>> from dataclasses import replace
+    >>> from tempfile import mkdtemp
+    >>> recipe = replace(find("moons/mean-teacher"), name="mine", steps=20, evaluate_every=10)
+    >>> record = run(recipe, seed=0, out=f"{mkdtemp()}/run")
+    >>> [point["step"] for point in record["curve"]], record["data"]["n_labelled"]
+    ([10, 20], 6)
     """
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     if data is None or isinstance(data, str | Path):
@@ -117,9 +119,9 @@ def plan(
     Raises:
         InputError: there is no such recipe or device, or a batch has fewer rows than there are GPUs.
 
-    Example::
-
-        plan("table4/imagenet-10/mean-teacher-resnet", gpus=10).needs["float32"].total
+    >>> planned = plan("small/svhn-500/mean-teacher", gpus=4)
+    >>> planned.batch, planned.rows, sorted(planned.needs)
+    (100, 25, ['bfloat16', 'float32'])
     """
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
     return sizing.plan(recipe, gpus=gpus, gpu=gpu, data_factor=data_factor, decode_rate=decode_rate)

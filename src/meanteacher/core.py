@@ -16,6 +16,9 @@ UNLABELLED = -1
 Schedule = Callable[[int], float]
 """step -> value"""
 
+Scheduled = Schedule | float
+"""A schedule, or a number for a constant one."""
+
 ADDED_LATER: Mapping[str, bool] = {"added later": True}
 """Metadata of a dataclass field that was added after the first records: at its default it is left out of a
 recipe's description, so that older records and runs keep their fingerprint."""
@@ -29,7 +32,15 @@ Augment = Callable[["Tensor", "torch.Generator"], "Tensor"]
 
 
 class InputError(ValueError):
-    """An argument, option or file is wrong. The message says what was expected and what to do."""
+    """An argument, option or file is wrong. The message says what was expected and what to do.
+
+    >>> import meanteacher as mt
+    >>> try:
+    ...     mt.run("digits/mean-techer")
+    ... except mt.InputError as error:
+    ...     print(error)
+    There is no recipe 'digits/mean-techer'. Did you mean digits/mean-teacher...
+    """
 
 
 class MissingBackboneError(InputError):
@@ -37,7 +48,14 @@ class MissingBackboneError(InputError):
 
 
 class DivergedError(RuntimeError):
-    """Training produced a value that is not finite; the last good checkpoint is untouched."""
+    """Training produced a value that is not finite; the last good checkpoint is untouched.
+
+    >>> try:
+    ...     raise DivergedError("The cost 'consistency' is nan.")
+    ... except RuntimeError as error:
+    ...     print(error)
+    The cost 'consistency' is nan.
+    """
 
 
 class LostRankError(RuntimeError):
@@ -49,7 +67,16 @@ class FirstRankError(InputError):
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error
-    """`should_stop` ended the work. Everything is saved, and the folder can be resumed."""
+    """`should_stop` ended the work. Everything is saved, and the folder can be resumed.
+
+    >>> import meanteacher as mt
+    >>> from tempfile import mkdtemp
+    >>> try:
+    ...     mt.run("moons/supervised", out=f"{mkdtemp()}/run", should_stop=lambda: True)
+    ... except mt.Interrupted as stopped:
+    ...     print(stopped)
+    Interrupted after step 1; nothing is lost.
+    """
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -87,28 +114,45 @@ def parts(images: Images, index: Tensor | None, size: int) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a network and a method may know about the data they are built for."""
+    """What a network and a method may know about the data they are built for.
+
+    >>> Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32)).n_classes
+    10
+    """
 
     n_classes: int
     n_examples: int
     input_shape: tuple[int, ...]
+    label_shape: tuple[int, ...] = ()
+    """Of one example's label: () for one class per example, (H, W) for one per pixel, (T,) for one per token. The
+    network returns logits [B, n_classes, *label_shape]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step trains on. Hidden labels are not part of it."""
+    """What one step trains on. Hidden labels are not part of it.
+
+    >>> images = torch.zeros(3, 1, 8, 8)
+    >>> batch = Batch({"student": images, "teacher": images}, torch.tensor([1, UNLABELLED, 0]), torch.arange(3))
+    >>> int((batch.labels != UNLABELLED).sum())
+    2
+    """
 
     views: Mapping[str, Tensor]
     """role -> [B, ...]: the same images as each role sees them."""
     labels: Tensor
-    """[B], `UNLABELLED` where hidden."""
+    """[B] or [B, ...], `UNLABELLED` where hidden."""
     index: Tensor
     """[B], positions in the training set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost and the weight inside it."""
+    """A cost and the weight inside it.
+
+    >>> Cost(10.0 * torch.tensor(0.5), weight=10.0).value
+    tensor(5.)
+    """
 
     value: Tensor
     """A scalar, already multiplied by the weight."""
@@ -120,11 +164,16 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a method computes from a batch."""
+    """What a method computes from a batch.
+
+    >>> costs = {"classification": Cost(torch.tensor(1.0)), "consistency": Cost(torch.tensor(0.5), weight=10.0)}
+    >>> StepOutput(costs, logits=torch.zeros(4, 2)).total
+    tensor(1.5000)
+    """
 
     costs: Mapping[str, Cost]
     logits: Tensor
-    """[B, n_classes], the student's."""
+    """[B, n_classes] or [B, n_classes, ...], the student's."""
 
     @property
     def total(self) -> Tensor:
@@ -139,6 +188,10 @@ class Method(Protocol):
 
     A method is a frozen value. Everything that changes during training is in the student and in the memory, which
     `init` returns and the other functions take; both are saved and restored. Each method types its own memory.
+
+    >>> from meanteacher.methods import METHODS
+    >>> METHODS["fixmatch"].roles
+    ('student', 'strong')
     """
 
     roles: ClassVar[tuple[str, ...]]
@@ -156,7 +209,7 @@ class Method(Protocol):
         ...
 
     def predictor(self, student: nn.Module, memory: Any) -> nn.Module:
-        """The network that is evaluated and shipped."""
+        """The network that is evaluated and shipped, in evaluation mode."""
         ...
 
 

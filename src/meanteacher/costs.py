@@ -2,11 +2,15 @@
 
 Classification is averaged over the labelled rows (counted or expected), consistency over the rows it applies to. No
 cost contains a weight: the methods multiply by it.
+
+Logits are [B, C], or [B, C, ...] with a prediction for each place of an example, such as a pixel or a token. Each place
+is then a row. Shapes that do not fit are refused, which reads no value from the device.
 """
 
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,10 +19,17 @@ from meanteacher.devices import in_double
 
 
 class ConsistencyCost(Protocol):
-    """How far the student's logits are from the target's. Subclass it for a cost of your own."""
+    """How far the student's logits are from the target's. Subclass it for a cost of your own.
+
+    >>> class Absolute(ConsistencyCost):
+    ...     def __call__(self, student_logits, target_logits, rows=None):
+    ...         return (student_logits.softmax(1) - target_logits.softmax(1)).abs().mean()
+    >>> Absolute()(torch.zeros(4, 2), torch.zeros(4, 2))
+    tensor(0.)
+    """
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """A scalar, the mean over `rows` ([B] of bool, None for all)."""
+        """A scalar, the mean over `rows` ([B] of bool, for dense logits also [B, ...]; None for all)."""
         ...
 
     def is_active(self, target_logits: Tensor) -> Tensor | bool:
@@ -26,7 +37,14 @@ class ConsistencyCost(Protocol):
         return True
 
 
-def classification_cost(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
+def classification_cost(
+    logits: Tensor,
+    labels: Tensor,
+    labelled_share: float | None = None,
+    *,
+    ignore_index: int = UNLABELLED,
+    class_axis: int | None = None,
+) -> Tensor:
     """Cross-entropy, averaged over the labelled rows (App. B.1).
 
     The authors divide by the size of the whole batch instead, which hides a factor of 100 on SVHN; their
@@ -38,9 +56,15 @@ def classification_cost(logits: Tensor, labels: Tensor, labelled_share: float | 
     of the costs of its parts, which can be computed independently.
 
     Args:
-        logits: [B, C]
-        labels: [B], `UNLABELLED` where hidden
+        logits: [B, C], or [B, C, ...] for a class per place
+        labels: [B], or [B, ...]; whole numbers, `UNLABELLED` where hidden
         labelled_share: expected share of labelled rows; None counts those of this batch
+        ignore_index: a further label that counts as hidden, for instance 255
+        class_axis: where the classes are in the logits. Without it they are second, and logits [B, N, N] for labels
+            [B, N] are refused: they could be [B, N, C] as well.
+
+    Raises:
+        InputError: the shapes do not fit, the labels are not whole numbers, or there is one class only.
 
     >>> classification_cost(torch.zeros(3, 2), torch.tensor([0, -1, 1]))
     tensor(0.6931)
@@ -49,10 +73,61 @@ def classification_cost(logits: Tensor, labels: Tensor, labelled_share: float | 
     >>> classification_cost(torch.zeros(4, 2), torch.tensor([0, -1, -1, 1]), labelled_share=0.25)
     tensor(1.3863)
     """
+    if class_axis not in (None, 1):
+        logits = logits.movedim(class_axis, 1)
+    labels = hidden_as_unlabelled(labels, ignore_index)
+    _check_labels(logits, labels, either_axis=class_axis is None)
     total = F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum")
     if labelled_share is not None:
-        return total / (labelled_share * len(labels))
+        return total / (labelled_share * labels.numel())
     return total / (labels != UNLABELLED).sum().clamp_min(1)
+
+
+def hidden_as_unlabelled(labels: Tensor, ignore_index: int = UNLABELLED) -> Tensor:
+    """The labels as int64, with `UNLABELLED` in place of `ignore_index`.
+
+    Raises:
+        InputError: they are not whole numbers, or bytes, which cannot say `UNLABELLED`.
+
+    >>> hidden_as_unlabelled(torch.tensor([3, 255], dtype=torch.uint8), 255)
+    tensor([ 3, -1])
+    """
+    kind = str(labels.dtype).removeprefix("torch.")
+    if labels.is_floating_point() or labels.is_complex() or kind == "bool":
+        raise InputError(f"Labels are whole numbers, one per row; got {kind}. For one-hot rows take their argmax(1).")
+    if ignore_index == UNLABELLED:
+        if kind == "uint8":
+            raise InputError(
+                f"Labels of type uint8 cannot say {UNLABELLED}, unlabelled. Convert them with .long(), or give the "
+                "number that means no label, for instance ignore_index=255."
+            )
+        return labels.long()
+    labels = labels.long()
+    return labels.masked_fill(labels == ignore_index, UNLABELLED)
+
+
+def _check_labels(logits: Tensor, labels: Tensor, *, either_axis: bool) -> None:
+    _check_logits(logits)
+    if labels.shape != logits.shape[:1] + logits.shape[2:]:
+        raise InputError(
+            f"Logits {list(logits.shape)} do not fit labels {list(labels.shape)}. Logits are [B, C] for labels [B], "
+            "and [B, C, ...] for labels [B, ...]. If the classes come last, give class_axis=-1."
+        )
+    if either_axis and labels.ndim > 1 and {*logits.shape[1:]} == {logits.shape[1]}:
+        raise InputError(
+            f"Logits {list(logits.shape)} for labels {list(labels.shape)} can be read in two ways: there are as many "
+            "classes as places. Say where the classes are, with class_axis=1 or class_axis=-1."
+        )
+
+
+def _check_logits(logits: Tensor, other: Tensor | None = None) -> None:
+    if logits.ndim < 2 or logits.shape[1] < 2:
+        raise InputError(
+            f"Logits {list(logits.shape)}: expected [B, C] or [B, C, ...] with at least two classes. The softmax of a "
+            "single logit is always 1, so no cost trains it; for a yes-or-no network give torch.cat([0 * x, x], 1)."
+        )
+    if other is not None and other.shape != logits.shape:
+        raise InputError(f"Two logits of one shape are compared; got {list(logits.shape)} and {list(other.shape)}.")
 
 
 def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -62,13 +137,14 @@ def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | No
     classes. Gradient flows to both arguments (the Pi model trains both sides).
 
     Args:
-        student_logits: [B, C]
-        target_logits: [B, C]
-        rows: [B] of bool, the rows it applies to; None for all
+        student_logits: [B, C], or [B, C, ...] for a prediction per place
+        target_logits: of the same shape
+        rows: [B] of bool, the rows it applies to, or [B, ...] the places; None for all
 
     >>> softmax_mse(torch.zeros(4, 10), torch.zeros(4, 10))
     tensor(0.)
     """
+    _check_logits(student_logits, target_logits)
     difference = student_logits.softmax(1) - target_logits.softmax(1)
     return _mean(difference.square().mean(1), rows)
 
@@ -79,6 +155,7 @@ def kl_divergence(student_logits: Tensor, target_logits: Tensor, rows: Tensor | 
     >>> kl_divergence(torch.zeros(1, 2), torch.tensor([[100.0, 0.0]]))
     tensor(0.6931)
     """
+    _check_logits(student_logits, target_logits)
     log_student, log_target = student_logits.log_softmax(1), target_logits.log_softmax(1)
     return _mean((log_target.exp() * (log_target - log_student)).sum(1), rows)
 
@@ -89,9 +166,13 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
     C_tau(p, q) = 2 / (N² tau²) · D_KL(p_tau ‖ q_tau), where p_tau = tau p + (1 - tau) / N, with p the
     target's and q the student's softmax. The authors' code has a further factor 1 - 1/N that the paper
     does not; this is the paper's. At tau = 0 it is the limit, `softmax_mse`.
+
+    >>> c_tau(torch.zeros(4, 10), torch.zeros(4, 10), tau=0.5)
+    tensor(0.)
     """
     if not 0 <= tau <= 1:
         raise ValueError(f"tau lies from 0 (squared error) to 1 (KL divergence), got {tau}.")
+    _check_logits(student_logits, target_logits)
     n_classes = student_logits.shape[1]
     if tau == 0:
         return softmax_mse(student_logits, target_logits, rows)
@@ -109,7 +190,11 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
 
 @dataclass(frozen=True)
 class Mse(ConsistencyCost):
-    """`softmax_mse` as a value that can stand in a recipe."""
+    """`softmax_mse` as a value that can stand in a recipe.
+
+    >>> Mse()(torch.zeros(4, 10), torch.zeros(4, 10))
+    tensor(0.)
+    """
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
         return softmax_mse(student_logits, target_logits, rows)
@@ -117,7 +202,11 @@ class Mse(ConsistencyCost):
 
 @dataclass(frozen=True)
 class Kl(ConsistencyCost):
-    """`kl_divergence` as a value that can stand in a recipe."""
+    """`kl_divergence` as a value that can stand in a recipe.
+
+    >>> Kl()(torch.zeros(1, 2), torch.tensor([[100.0, 0.0]]))
+    tensor(0.6931)
+    """
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
         return kl_divergence(student_logits, target_logits, rows)
@@ -125,7 +214,11 @@ class Kl(ConsistencyCost):
 
 @dataclass(frozen=True, kw_only=True)
 class Confident(ConsistencyCost):
-    """`confident_cross_entropy` with its threshold and temperature, as a value that can stand in a recipe."""
+    """`confident_cross_entropy` with its threshold and temperature, as a value that can stand in a recipe.
+
+    >>> Confident(threshold=0.9)(torch.zeros(1, 2), torch.tensor([[9.0, 0.0]]))
+    tensor(0.6931)
+    """
 
     threshold: float
     temperature: float = 1.0
@@ -166,12 +259,18 @@ def aligned(logits: Tensor, strength: float) -> Tensor:
     """
     if strength == 0:
         return logits
-    return logits - strength * logits.softmax(1).mean(0).clamp_min(1e-6).log()
+    probabilities = logits.softmax(1)
+    per_class = probabilities.mean([axis for axis in range(logits.ndim) if axis != 1], keepdim=True)
+    return logits - strength * per_class.clamp_min(1e-6).log()
 
 
 @dataclass(frozen=True)
 class CTau(ConsistencyCost):
-    """`c_tau` with its tau, as a value that can stand in a recipe."""
+    """`c_tau` with its tau, as a value that can stand in a recipe.
+
+    >>> CTau(0.5)(torch.zeros(4, 10), torch.zeros(4, 10))
+    tensor(0.)
+    """
 
     tau: float
 
@@ -199,6 +298,7 @@ def confident_cross_entropy(
     >>> confident_cross_entropy(torch.zeros(1, 2), unsure, threshold=0.9)
     tensor(0.)
     """
+    _check_logits(student_logits, target_logits)
     certain = target_logits.softmax(1).amax(1) >= threshold
     sharpened = (target_logits / temperature).softmax(1)
     return _mean(-(sharpened * student_logits.log_softmax(1)).sum(1) * certain, rows)
@@ -210,6 +310,7 @@ def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
     >>> entropy(torch.zeros(3, 2))
     tensor(0.6931)
     """
+    _check_logits(logits)
     log_p = logits.log_softmax(1)
     return _mean(-(log_p.exp() * log_p).sum(1), rows)
 
@@ -222,10 +323,28 @@ def logit_distance(first: Tensor, second: Tensor) -> Tensor:
     >>> logit_distance(torch.zeros(2, 2), torch.ones(2, 2))
     tensor(1.)
     """
+    _check_logits(first, second)
     return (first - second).square().mean()
+
+
+def per_place(rows: Tensor, shape: torch.Size) -> Tensor:
+    """A mask of rows [B] for all places of these rows, [B, ...]; a mask of places as it is.
+
+    Raises:
+        InputError: it is neither.
+
+    >>> per_place(torch.tensor([True, False]), torch.Size([2, 3])).tolist()
+    [[True, True, True], [False, False, False]]
+    """
+    if rows.shape == shape:
+        return rows
+    if rows.shape != shape[:1]:
+        raise InputError(f"A mask {list(rows.shape)} fits no rows {list(shape)}: give a value per row or per place.")
+    return rows.view(-1, *[1] * (len(shape) - 1)).expand(shape)
 
 
 def _mean(per_row: Tensor, rows: Tensor | None) -> Tensor:
     if rows is None:
         return per_row.mean()
+    rows = per_place(rows, per_row.shape)
     return (per_row * rows).sum() / rows.sum().clamp_min(1)

@@ -92,6 +92,23 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
+def escape_name(name: str) -> str:
+    r"""The name with a backslash escape for what cannot be printed: control characters, bytes that are not UTF-8.
+
+    >>> escape_name("caf\udce9\n.jpg")
+    'caf\\xe9\\x0a.jpg'
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", _escape, name)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    # os.fsdecode maps a byte that is not UTF-8 to this range.
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
+
+
 BASELINE = "supervised"
 """The method the others are compared with."""
 

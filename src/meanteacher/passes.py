@@ -1,15 +1,61 @@
-"""Passes through a network without its writes, without its dropout, or with the same noise again."""
+"""What a network returns; passes without its writes, without its dropout, or with the same noise again."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
+from meanteacher.core import InputError
+
 Logits = Tensor | tuple[Tensor, Tensor]
-"""What a network returns: logits [B, C], or a pair of them, for classification and for consistency."""
+"""What a network returns: logits [B, C] or [B, C, ...], or a pair of them, for classification and for consistency."""
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class LogitsOf(nn.Module):
+    """A network that returns the logits among all that another returns.
+
+    Any `nn.Module` becomes a student this way, whether it returns a dict, a list, a tuple or an object. Arguments are
+    passed through.
+
+    Args:
+        network: whose parameters, buffers and mode it has
+        output: what it returned -> its logits; for a network with two outputs a pair of logits. A function with a
+            name, rather than a lambda, if the whole module is to be pickled.
+        class_axis: where the classes are in the logits. They are moved to the second axis, where every cost and method
+            expects them; None if they are there.
+
+    Example::
+
+        student = LogitsOf(BertForTokenClassification(config), lambda out: out.logits, class_axis=-1)
+
+    >>> LogitsOf(nn.Identity(), lambda out: out["logits"])({"logits": torch.zeros(4, 3), "features": None}).shape
+    torch.Size([4, 3])
+    """
+
+    def __init__(
+        self, network: nn.Module, output: Callable[[Any], Logits] = lambda out: out, *, class_axis: int | None = None
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.output, self.class_axis = output, class_axis
+        self.training = network.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Logits:
+        output = self.output(self.network(*args, **kwargs))
+        if self.class_axis is None:
+            return output
+        if isinstance(output, tuple):
+            first, second = (logits.movedim(self.class_axis, 1) for logits in output)
+            return first, second
+        return output.movedim(self.class_axis, 1)
 
 
 def to_channels_last(x: Tensor) -> Tensor:
@@ -21,9 +67,25 @@ def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     """The logits for classification and for consistency; the same tensor where there is one output.
 
     In float32 where the network computed in bfloat16: a cost compares differences that bfloat16 would round away.
+
+    Raises:
+        InputError: it is neither; for instance logits and features.
     """
-    first, second = output if isinstance(output, tuple) else (output, output)
+    first, second = output if isinstance(output, tuple) and len(output) == 2 else (output, output)
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor) or first.shape != second.shape:
+        raise InputError(
+            f"The network returns {_in_words(output)}. Expected are logits, or two of one shape, for classification "
+            "and for consistency. Select them, for instance with LogitsOf(network, lambda out: out.logits), or out[0]."
+        )
     return at_least_float32(first), at_least_float32(second)
+
+
+def _in_words(output: object) -> str:
+    if isinstance(output, Tensor):
+        return str(list(output.shape))
+    if isinstance(output, tuple | list) and type(output) in (tuple, list):
+        return f"a {type(output).__name__} of {', '.join(map(_in_words, output))}"
+    return f"a {type(output).__name__}"
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -40,7 +102,7 @@ def class_output(output: Logits) -> Tensor:
     return both_outputs(output)[0]
 
 
-def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Logits:
+def untracked(network: nn.Module, *args: Any, parameters: Mapping[str, Tensor] | None = None, **kwargs: Any) -> Any:
     """A pass whose writes to running statistics go to copies and are dropped.
 
     In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count
@@ -48,12 +110,41 @@ def untracked(network: nn.Module, x: Tensor, parameters: Mapping[str, Tensor] | 
 
     Args:
         network: in any mode
-        x: its input
+        *args: its input
         parameters: to use instead of the network's own, by name
+        **kwargs: more of its input
+
+    Returns:
+        What the network returns.
     """
     spare = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    output: Logits = functional_call(network, {**spare, **(parameters or {})}, (x,))
-    return output
+    return functional_call(network, {**spare, **(parameters or {})}, args, kwargs)
+
+
+def copied(network: Network) -> Network:
+    """A deep copy, also of a network that holds computed tensors, such as the weights of torch's older `weight_norm`.
+
+    Only what a user created can be copied by itself. Computed tensors are copied as they are now; the network computes
+    them again in its next pass.
+    """
+    held = (value for module in network.modules() for value in vars(module).values())
+    computed = {id(x): x.detach().clone() for x in held if isinstance(x, Tensor) and x.grad_fn is not None}
+    return copy.deepcopy(network, computed)
+
+
+def tried_out(network: nn.Module, input_shape: tuple[int, ...]) -> Any:
+    """What a copy of the network returns for two examples of zeros, numbers or else indices; None if it takes neither.
+
+    The network itself and the generators are left as they were.
+    """
+    trial = copied(network)
+    own = [x for x in chain(trial.parameters(), trial.buffers()) if x.is_floating_point()]
+    like = own[0] if own else torch.empty(0)
+    for dtype in (like.dtype, torch.int64):
+        # What it does not take is reported by its first pass, on the caller's data.
+        with suppress(Exception), torch.no_grad(), SameNoise(like.device).again():
+            return trial(torch.zeros(2, *input_shape, dtype=dtype, device=like.device))
+    return None
 
 
 @contextmanager

@@ -6,12 +6,16 @@ All count optimiser steps from zero. A schedule is a frozen value, so it can be 
 import math
 from dataclasses import dataclass
 
-from meanteacher.core import Schedule
+from meanteacher.core import Schedule, Scheduled
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same value."""
+    """Always the same value.
+
+    >>> Constant(0.999)(40_000)
+    0.999
+    """
 
     value: float
 
@@ -19,9 +23,38 @@ class Constant:
         return self.value
 
 
+def as_schedule(given: Scheduled) -> Schedule:
+    """The schedule itself, or the constant one of a number.
+
+    >>> as_schedule(0.99), as_schedule(Constant(0.99))
+    (Constant(value=0.99), Constant(value=0.99))
+    """
+    return given if callable(given) else Constant(float(given))
+
+
+def fix_schedules(owner: object, *names: str) -> None:
+    """Replace numbers in these fields of a frozen dataclass by constant schedules, in its `__post_init__`.
+
+    So a recipe is the same, and has the same fingerprint, whichever way it was written.
+
+    >>> from types import SimpleNamespace
+    >>> owner = SimpleNamespace(decay=0.99)
+    >>> fix_schedules(owner, "decay")
+    >>> owner.decay
+    Constant(value=0.99)
+    """
+    for name in names:
+        object.__setattr__(owner, name, as_schedule(getattr(owner, name)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepChange:
-    """One value before step `at`, another from there on (EMA decay and beta2 on SVHN, App. B.1.2)."""
+    """One value before step `at`, another from there on (EMA decay and beta2 on SVHN, App. B.1.2).
+
+    >>> decay = StepChange(first=0.99, then=0.999, at=40_000)
+    >>> decay(39_999), decay(40_000)
+    (0.99, 0.999)
+    """
 
     first: float
     then: float
@@ -78,7 +111,12 @@ class SigmoidRampDown:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWarmUp:
-    """Linear from `first` to `value` over the first `steps` (ImageNet, App. B.2.2)."""
+    """Linear from `first` to `value` over the first `steps` (ImageNet, App. B.2.2).
+
+    >>> rate = LinearWarmUp(first=0.0, value=0.5, steps=100)
+    >>> rate(0), rate(50), rate(100)
+    (0.0, 0.25, 0.5)
+    """
 
     first: float
     value: float
@@ -115,6 +153,10 @@ class Cosine:
     """Half a cosine from `value` to zero at step `steps`, zero afterwards (App. B.2).
 
     The paper's runs stop before it reaches zero: 180 of 210 epochs, 300 of 350, 60 of 75.
+
+    >>> rate = Cosine(value=0.5, steps=100)
+    >>> rate(0), round(rate(50), 4), rate(100)
+    (0.5, 0.25, 0.0)
     """
 
     value: float

@@ -1,16 +1,17 @@
 """The weight-averaged copy of the student, and the memory of methods that keep more than that."""
 
-import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
 
 from meanteacher.core import InputError, check_choice
-from meanteacher.passes import Logits, at_least_float32, untracked
+from meanteacher.passes import at_least_float32, copied, untracked
 
 Buffers = Literal["own", "average", "copy"]
 """Where the teacher's buffers, such as batch-normalisation statistics, come from.
@@ -69,18 +70,50 @@ class Teacher(nn.Module):
     At least float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is lost to
     rounding. The teacher of a float64 student is float64. No gradient reaches it.
 
+    It takes the student's arguments, whatever they are, and returns what the student does.
+
     Args:
-        student: the network to average
+        student: the network to average, of any class; not yet wrapped for several processes
         buffers: where the teacher's buffers come from
         dropout: rate in the teacher's own passes in training (Figure 4b); None for the student's
+        in_host_memory: keep the average on the CPU, and copy it to the device of the inputs for each pass only. That
+            leaves the device's memory to the student, and takes a copy of all weights per pass and per update
+
+    Raises:
+        InputError: the student has lazy layers whose shapes are not known yet, or no dropout layer for the rate.
+
+    >>> student = nn.Linear(1, 1)
+    >>> teacher = Teacher(student)
+    >>> first = student.weight.item()
+    >>> with torch.no_grad():
+    ...     _ = student.weight.add_(1.0)
+    >>> teacher.update(student, decay=0.75)
+    >>> round(teacher.network.weight.item() - first, 4)
+    0.25
     """
 
-    def __init__(self, student: nn.Module, *, buffers: Buffers = "own", dropout: float | None = None) -> None:
+    def __init__(
+        self,
+        student: nn.Module,
+        *,
+        buffers: Buffers = "own",
+        dropout: float | None = None,
+        in_host_memory: bool = False,
+    ) -> None:
         super().__init__()
         check_choice("buffers", buffers, get_args(Buffers))
         check_dropout("dropout", dropout)
+        if any(is_lazy(parameter) for parameter in student.parameters()):
+            raise InputError(
+                f"{type(student).__name__} has lazy layers, whose weights do not exist before the first pass. Pass one "
+                "batch through the student, then make its teacher."
+            )
         self.buffer_policy: Buffers = buffers
-        self.network: nn.Module = copy.deepcopy(student)._apply(at_least_float32).requires_grad_(requires_grad=False)
+        self.in_host_memory = in_host_memory
+        self.network: nn.Module = copied(student)._apply(at_least_float32).requires_grad_(requires_grad=False)
+        if in_host_memory:
+            self.network.cpu()
+        self._modes: list[tuple[nn.Module, bool]] = []
         if dropout is not None:
             set_dropout(self.network, dropout)
 
@@ -89,12 +122,45 @@ class Teacher(nn.Module):
         """Itself: a teacher can be the whole memory of a method, as well as a part of one."""
         return self
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Teacher":
+        """What `to` and the like do: a teacher in host memory stays there."""
+        super()._apply((lambda x: fn(x).cpu()) if self.in_host_memory else fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def train(self, mode: bool = True) -> "Teacher":
+        self._modes = []
+        return super().train(mode)
+
+    def predictor(self) -> nn.Module:
+        """The network in evaluation mode. The next pass in training gives every layer its own mode again."""
+        if not self._modes:
+            self._modes = [(module, module.training) for module in self.network.modules()]
+        return self.network.eval()
+
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Logits:
-        if self.buffer_policy == "own" or not self.training:
-            output: Logits = self.network(x)
-            return output
-        return untracked(self.network, x)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            for module, mode in self._modes:
+                module.training = mode
+            self._modes = []
+        # A student in half precision is given numbers in half precision.
+        args = tuple(map(_wide, args))
+        kwargs = {name: _wide(value) for name, value in kwargs.items()}
+        tracks = self.buffer_policy == "own" or not self.training
+        inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if self.in_host_memory and inputs and inputs[0].device.type != "cpu":
+            return self._pass_on(inputs[0].device, args, kwargs, tracks=tracks)
+        return self.network(*args, **kwargs) if tracks else untracked(self.network, *args, **kwargs)
+
+    def _pass_on(self, device: torch.device, args: Any, kwargs: Any, *, tracks: bool) -> Any:
+        """A pass with a copy of the weights on another device. Running statistics come back, if it tracks them."""
+        buffers = dict(self.network.named_buffers())
+        there = {name: x.to(device) for name, x in (*self.network.named_parameters(), *buffers.items())}
+        output = functional_call(self.network, there, args, kwargs)
+        if tracks:
+            for name, buffer in buffers.items():
+                buffer.copy_(there[name])
+        return output
 
     @torch.no_grad()
     def update(self, student: nn.Module, *, decay: float) -> None:
@@ -134,8 +200,12 @@ def _name(old: str) -> str:
     return f"teacher.{old}" if old.startswith("network.") else "own." + re.sub(r"^(denoise|generator)\.", "", old)
 
 
+def _wide(value: Any) -> Any:
+    return at_least_float32(value) if isinstance(value, Tensor) else value
+
+
 def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:
     """One fused update of all tensors; a Python loop costs more than the arithmetic."""
     if averages:
-        values = [value.to(average.dtype) for average, value in zip(averages, values, strict=True)]
+        values = [value.to(average.device, average.dtype) for average, value in zip(averages, values, strict=True)]
         torch._foreach_lerp_(averages, values, 1 - decay)

@@ -120,6 +120,6 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(training, "peak_memory", lambda *_, **__: {"import": 1.0})
     monkeypatch.setattr(training, "table_memory", stopped)
     with pytest.raises(KeyboardInterrupt):
-        bench(tmp_path / "bench.json", quick=True, only="memory")
+        bench(tmp_path / "bench.json", quick=True, only="memory/")
     written = json.loads((tmp_path / "bench.json").read_text())
     assert written["memory/peak-mb"] == {"import": 1.0}

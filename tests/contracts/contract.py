@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from meanteacher.core import Method
+from meanteacher.core import Method, StepOutput
 from meanteacher.methods import PiModel
 from meanteacher.teacher import Memory, Teacher
 from meanteacher.train.checkpoint import trained_parameters
@@ -31,8 +31,10 @@ def teacher_in(memory: nn.Module) -> nn.Module:
 def every_cost_moves_the_student(method: Method) -> None:
     """Or what the method trains beside it; and each cost on its own, not only their sum."""
     student, memory = begin(method)
-    output = method.forward(student, memory, stream()[3], 3)
-    trained = trained_parameters(student, memory)
+    every_cost_is_alive(method.forward(student, memory, stream()[3], 3), trained_parameters(student, memory))
+
+
+def every_cost_is_alive(output: StepOutput, trained: list[nn.Parameter]) -> None:
     for name, cost in output.costs.items():
         assert cost.weight != 0, f"the cost {name} rests, so this tells nothing"
         assert cost.value.requires_grad, f"the cost {name} has no path to the student"

@@ -27,6 +27,7 @@ from meanteacher.views import (
     Chain,
     Crop,
     Cutout,
+    FeatureDropout,
     Flip,
     Jitter,
     Noise,
@@ -37,6 +38,7 @@ from meanteacher.views import (
     Rotate,
     Scaled,
     Translate,
+    Warp,
     Zca,
 )
 
@@ -45,6 +47,7 @@ VIEWS: dict[str, Augment] = {
     "crop": Crop(),
     "crop-resized": Crop(6),
     "cutout": Cutout(3),
+    "feature-dropout": FeatureDropout(0.3),
     "flip": Flip(),
     "jitter": Jitter(),
     "noise": Noise(0.15),
@@ -52,10 +55,12 @@ VIEWS: dict[str, Augment] = {
     **{f"randaugment-{name}": RandAugment(1, 1.0, (name,)) for name in RandAugment().operations if name != "identity"},
     "rotate": Rotate(),
     "translate": Translate(2),
+    "warp": Warp(translate=2.0, degrees=20.0, scale=(0.5, 1.0)),
 }
 
 IDENTITIES: dict[str, Augment] = {
     "cutout-of-nothing": Cutout(0),
+    "feature-dropout-of-nothing": FeatureDropout(0.0),
     "jitter-of-nothing": Jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0),
     "noise-of-nothing": Noise(0.0),
     "randaugment-identity": RandAugment(1, 1.0, ("identity",)),
@@ -63,6 +68,7 @@ IDENTITIES: dict[str, Augment] = {
     "randaugment-no-operation": RandAugment(0),
     "rotate-by-nothing": Rotate(0),
     "translate-by-nothing": Translate(0),
+    "warp-by-nothing": Warp(flip=False),
 }
 """Views whose fields say that they change nothing."""
 

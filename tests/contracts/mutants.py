@@ -156,7 +156,7 @@ def average_keeps_its_random_start(patch: Patch) -> None:
 
 @mutant
 def teacher_shares_its_tensors_with_the_student(patch: Patch) -> None:
-    patch.setattr(teacher.copy, "deepcopy", lambda module, memo=None: module)
+    patch.setattr(teacher, "copied", lambda network: network)
 
 
 @mutant
@@ -248,8 +248,8 @@ def labels_are_those_of_other_images(patch: Patch) -> None:
 def unlabelled_rows_count_as_class_zero(patch: Patch) -> None:
     real = costs.classification_cost
 
-    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
-        return real(logits, labels.clamp_min(0), labelled_share)
+    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None, **options: object) -> Tensor:
+        return real(logits, labels.clamp_min(0), labelled_share, **options)
 
     for module in (costs, supervised, pseudo_label):
         patch.setattr(module, "classification_cost", wrong)
@@ -257,7 +257,7 @@ def unlabelled_rows_count_as_class_zero(patch: Patch) -> None:
 
 @mutant
 def classification_is_divided_by_the_whole_batch(patch: Patch) -> None:
-    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
+    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None, **options: object) -> Tensor:
         return F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum") / len(labels)
 
     patch.setattr(costs, "classification_cost", wrong)
@@ -265,7 +265,7 @@ def classification_is_divided_by_the_whole_batch(patch: Patch) -> None:
 
 @mutant
 def batch_without_labels_gives_nan(patch: Patch) -> None:
-    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None) -> Tensor:
+    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None, **options: object) -> Tensor:
         return F.cross_entropy(logits, labels, ignore_index=UNLABELLED)
 
     for module in (costs, supervised, pseudo_label):
@@ -398,7 +398,7 @@ def threshold_of_fixmatch_is_ignored(patch: Patch) -> None:
 
 @mutant
 def decay_schedule_is_read_only_at_step_0(patch: Patch) -> None:
-    rewrite(patch, supervised.TeacherMethod.after_step, "self.decay(step)", "self.decay(0)")
+    rewrite(patch, supervised.TeacherMethod.after_step, "(self.decay)(step)", "(self.decay)(0)")
 
 
 @mutant

@@ -169,7 +169,7 @@ def expected_count_is_that_of_the_rows_there_are(patch: Patch) -> None:
     rewrite(
         patch,
         costs.classification_cost,
-        "total / (labelled_share * len(labels))",
+        "total / (labelled_share * labels.numel())",
         "total / (labels != UNLABELLED).sum().clamp_min(1)",
     )
 

@@ -31,7 +31,7 @@ from meanteacher.models import Conv13Spec, FastNetSpec, ImageGeneratorSpec, Poin
 from meanteacher.passes import Logits, both_outputs
 from meanteacher.recipes.fast import fast_views, weak_labelled_view
 from meanteacher.schedules import Constant
-from meanteacher.teacher import Memory
+from meanteacher.teacher import Buffers, Memory, Teacher
 from meanteacher.train import MuonSpec, SgdSpec
 from meanteacher.views import PerChannel, Zca, normalise
 from pretend_gpu import GPU, NAME, OnGpu, TwoDevicesError, pretend_gpu
@@ -87,6 +87,32 @@ def test_what_a_gpu_allows_is_allowed():
         assert float(x.max()) == 2
         drawn = torch.rand(2, device=GPU, generator=torch.Generator(GPU).manual_seed(0))
     assert drawn.tolist() == torch.rand(2, generator=torch.Generator().manual_seed(0)).tolist()
+
+
+@pytest.mark.parametrize("buffers", ["own", "average", "copy"])
+def test_a_teacher_in_host_memory_computes_on_the_device_of_its_inputs(buffers: Buffers):
+    with pretend_gpu():
+        torch.manual_seed(0)
+        student = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(GPU)
+        there = Teacher(student, buffers=buffers)
+        host = Teacher(student, buffers=buffers, in_host_memory=True).to(GPU)
+        for _ in range(3):
+            x = torch.randn(16, 4).to(GPU)
+            with torch.no_grad():
+                student(x)
+                for parameter in student.parameters():
+                    parameter.add_(torch.full(parameter.shape, 0.1).to(GPU))
+            assert host(x).tolist() == there(x).tolist()
+            assert isinstance(host(x), OnGpu)
+            there(x)
+            for teacher in (host, there):
+                teacher.update(student, decay=0.9)
+        for (name, kept), moved in zip(host.state_dict().items(), there.state_dict().values(), strict=True):
+            assert not isinstance(kept, OnGpu), name
+            assert kept.tolist() == moved.tolist(), name
+        host.eval()
+        there.eval()
+        assert host(x).tolist() == there(x).tolist()
 
 
 # --- whole runs -------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from meanteacher.views import (
     Chain,
     Crop,
     Cutout,
+    FeatureDropout,
     Jitter,
     Noise,
     Normaliser,
@@ -24,6 +25,7 @@ from meanteacher.views import (
     Rotate,
     Scaled,
     Translate,
+    Warp,
     Zca,
 )
 
@@ -95,7 +97,12 @@ def test_the_original_is_not_written(name: str):
 def test_a_view_without_strength_shows_the_images_as_they_are(name: str, channels: int):
     images = photographs(100, channels, 7, 10)
     seen = IDENTITIES[name](images, seeded())
-    if name in ("jitter-of-nothing", "randaugment-no-magnitude", "rotate-by-nothing"):  # they still compute
+    if name in (
+        "jitter-of-nothing",
+        "randaugment-no-magnitude",
+        "rotate-by-nothing",
+        "warp-by-nothing",
+    ):  # they still compute
         torch.testing.assert_close(seen, images, atol=1e-5, rtol=0)
     else:
         assert torch.equal(seen, images)
@@ -201,6 +208,7 @@ REFUSED: list[tuple[Any, dict[str, object], list[str]]] = [
     *((Crop, {"scale": value}, ["scale", "(0, 1]"]) for value in [(0.0, 1.0), (0.5, 0.4), (0.5, 1.1)]),
     *((Crop, {"aspect": value}, ["aspect"]) for value in [(0.0, 1.0), (2.0, 1.0), (1.0, math.inf)]),
     (Cutout, {"size": -1}, ["size"]),
+    *((FeatureDropout, {"rate": value}, ["rate"]) for value in [-0.1, 1.0, math.nan]),
     (Jitter, {"brightness": 1.1}, ["brightness", "0 and 1"]),
     (Jitter, {"contrast": -0.1}, ["contrast", "0 and 1"]),
     (Jitter, {"saturation": 2}, ["saturation", "0 and 1"]),
@@ -213,6 +221,9 @@ REFUSED: list[tuple[Any, dict[str, object], list[str]]] = [
     *((Rotate, {"degrees": value}, ["degrees", "0 to 180"]) for value in [-1.0, 181.0, math.nan]),
     *((Scaled, {"limit": value}, ["limit"]) for value in [0.0, -1.0, math.nan]),
     (Translate, {"pixels": -1}, ["pixels"]),
+    *((Warp, {"translate": value}, ["translate"]) for value in [-1.0, math.nan, math.inf]),
+    *((Warp, {"degrees": value}, ["degrees", "0 to 180"]) for value in [-1.0, 181.0, math.nan]),
+    *((Warp, {"scale": value}, ["scale", "(0, 1]"]) for value in [(0.0, 1.0), (0.5, 0.4), (0.5, 1.1)]),
     *((Zca, {"contrast": True, "epsilon": value}, ["epsilon"]) for value in [-0.1, math.nan]),
 ]
 

@@ -249,3 +249,14 @@ def test_the_option_names_the_folder_before_the_variable_and_the_cache(
     assert data_folder(None) == tmp_path / ".cache" / "meanteacher"
     monkeypatch.delenv("MEANTEACHER_DATA")
     assert data_folder(None) == tmp_path / ".cache" / "meanteacher"
+
+
+def test_user_without_a_home_folder_has_a_data_folder(monkeypatch: pytest.MonkeyPatch):
+    def no_home(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    monkeypatch.delenv("MEANTEACHER_DATA", raising=False)
+    assert data_folder(None) == Path(".cache/meanteacher")
+    with pytest.raises(InputError, match="no home folder of that user"):
+        data_folder(Path("~somebody/data"))

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Augment, Batch
@@ -191,3 +193,34 @@ def test_labelled_rows_may_lie_anywhere_in_the_batch() -> None:
 def test_views_of_labelled_and_other_rows_are_drawn_apart() -> None:
     both = stream_of(identical(), SPECS["fixed-all"], student=Noise(0.1), labelled_view=Noise(0.1))[0].views["student"]
     assert not torch.equal(both[0], both[3])
+
+
+@settings(max_examples=30, deadline=None, database=None)
+@given(
+    st.one_of(
+        st.builds(Mixed, size=st.integers(1, 40)),
+        st.builds(
+            lambda size, share, pool: Fixed(size=size, labelled=max(1, round(size * share)), unlabelled_pool=pool),
+            st.integers(1, 40),
+            st.floats(0, 1),
+            st.sampled_from(["all", "unlabelled"]),
+        ),
+    ),
+    st.integers(0, 2**31),
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=4),
+)
+def test_a_batch_depends_on_its_step_alone_and_hides_what_is_hidden(
+    spec: BatchSpec, seed: int, steps: list[int]
+) -> None:
+    stream = stream_of(numbered(), spec, seed=seed, student=Noise(0.5))
+    forwards = [stream[step] for step in steps]
+    again = stream_of(numbered(), spec, seed=seed, student=Noise(0.5))
+    for step, batch in reversed(list(zip(steps, forwards, strict=True))):
+        other = again[step]
+        assert torch.equal(batch.index, other.index)
+        assert torch.equal(batch.views["student"], other.views["student"])
+        assert len(batch.labels) == len(batch.index) == spec.size
+        shown = batch.labels != UNLABELLED
+        assert set(batch.index[shown].tolist()) <= set(SPLIT.labelled.tolist())
+        assert torch.equal(batch.labels[shown], LABELS[batch.index[shown]])
+        assert not set(batch.index.tolist()) & set(SPLIT.validation.tolist())

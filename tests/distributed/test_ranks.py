@@ -164,7 +164,7 @@ def test_what_takes_the_place_of_a_broken_image_is_known_to_all_ranks(
 
 
 def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):
-    message, _ = in_processes("stuck", 2, str(tmp_path), timeout=30)
+    message, _ = in_processes("stuck", 2, str(tmp_path), timeout=20)
     assert "Rank 0 of 2" in message
     assert "for rank 1 while" in message
     assert "--resume" in message

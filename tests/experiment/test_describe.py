@@ -12,7 +12,7 @@ from meanteacher.fitting.stands import OwnPhotos
 from meanteacher.recipes import RECIPES
 
 FINGERPRINTS = json.loads((Path(__file__).parent / "fingerprints.json").read_text(encoding="utf-8"))
-"""Of all recipes of version 0.1.0, before its modules were grouped by subject."""
+"""Of all recipes of version 0.1.0, before its modules were grouped by subject, and of those added since."""
 
 
 @pytest.mark.parametrize("name", FINGERPRINTS)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from meanteacher.core import InputError, Schedule
+from meanteacher.core import InputError, Schedule, Scheduled
 from meanteacher.experiment import Recipe, override
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES, find
@@ -71,7 +73,7 @@ def test_there_is_enough_to_set():
 def test_number_fits_numbers_and_schedules_and_nothing_else():
     for place in PLACES:
         setting = f"{place.path}=0.375"
-        if place.declared == Schedule:
+        if place.declared in (Schedule, Scheduled):
             assert _at(override(find(place.recipe), setting), place.path) == Constant(0.375), place
         elif place.declared is float or float in get_args(place.declared):
             changed = override(find(place.recipe), setting)
@@ -265,3 +267,28 @@ def test_types_written_as_text_are_understood_and_unknown_ones_go_by_the_value()
     assert (changed.rate, changed.other) == (1.0, 4)
     with pytest.raises(InputError, match="such as 3; got 'x'"):
         override(made, "method.other=x")
+
+
+PATHS = [place.path for place in _inside(PAPER, "", RECIPES[PAPER], Recipe)]
+VALUES = st.one_of(
+    st.integers().map(str),
+    st.floats().map(str),
+    st.text(max_size=20),
+    st.sampled_from(["none", "true", "()", "(1,)", "[]", "-" * 3000 + "1", "9" * 400, "1e999", "'x'", "{}", "a.b=c"]),
+)
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.lists(st.tuples(st.sampled_from([*PATHS, "", "x", "model.", ".", "seeds"]), VALUES), max_size=3), st.data())
+def test_whatever_is_set_gives_a_recipe_or_one_sentence_whatever_the_order(
+    settings_: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    given_ = [f"{path}={value}" for path, value in settings_]
+    try:
+        changed = override(RECIPES[PAPER], *given_)
+    except InputError:
+        return
+    assert isinstance(changed, Recipe)
+    assert changed == override(RECIPES[PAPER], *data.draw(st.permutations(given_)))
+    assert len(changed.name.encode()) < 255
+    assert (changed.claim is None) == (changed != RECIPES[PAPER])

@@ -3,15 +3,20 @@
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 
 from meanteacher.core import InputError
 from meanteacher.experiment import Claim, run
-from support import PATIENCE, child_environment, recipe
+from meanteacher.schedules import Constant
+from meanteacher.train import Checkpoints, Evaluation, SgdSpec, TrainState, start
+from support import METHODS, PATIENCE, PROBLEM, SmallNet, child_environment, recipe, stream
 
 
 @pytest.fixture
@@ -189,6 +194,49 @@ def test_crash_while_saving_leaves_a_checkpoint_to_resume_from(interrupted: Path
     _resume(interrupted)
     assert (interrupted / "record.json").exists()
     assert not list((interrupted / "checkpoints").glob(".*"))
+
+
+@pytest.fixture
+def state() -> TrainState:
+    """Before its first step."""
+    optim = SgdSpec(learning_rate=Constant(0.1))
+    identity = torch.nn.Identity()
+    return start(SmallNet(), METHODS["supervised"], optim, stream(), normalise=identity, problem=PROBLEM, seed=0)
+
+
+def test_kill_between_the_two_pointers_does_not_lose_the_best_checkpoint(
+    state: TrainState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`last` names the best checkpoint already, `best` does not yet."""
+    checkpoints, real = Checkpoints(tmp_path, {}), Checkpoints._point
+
+    def killed(self: Checkpoints, name: str, target: str) -> None:
+        if name == "best":
+            raise KeyboardInterrupt
+        real(self, name, target)
+
+    for step, error in ((5, 0.1), (10, 0.4), (15, 0.3), (20, 0.2)):
+        state.step = step
+        state.curve.append(Evaluation(step, "validation", error, error))
+        with monkeypatch.context() as patched:
+            if step == 5:
+                patched.setattr(Checkpoints, "_point", killed)
+            with pytest.raises(KeyboardInterrupt) if step == 5 else nullcontext():
+                checkpoints.save(state)
+    assert checkpoints.path("best").name == "step_00000005"
+    assert {path.name for path in tmp_path.glob("step_*")} == {"step_00000005", "step_00000015", "step_00000020"}
+
+
+def test_run_goes_on_where_its_best_checkpoint_was_damaged_and_deleted(state: TrainState, tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, {})
+    for step in (5, 10):
+        state.step = step
+        state.curve = [Evaluation(5, "validation", 0.1, 0.1)]
+        checkpoints.save(state)
+    shutil.rmtree(checkpoints.path("best"))
+    state.step = 15
+    checkpoints.save(state)
+    assert checkpoints.path("last").name == "step_00000015"
 
 
 def test_only_the_last_two_and_the_best_are_kept(tmp_path: Path):

@@ -92,6 +92,17 @@ def test_same_call_starts_a_run_or_continues_it(stop_at: int, tmp_path: Path):
         assert json.loads(record)[field] == straight[field], field
 
 
+@pytest.mark.parametrize("resume", [False, None])
+def test_run_that_was_killed_before_it_had_a_name_is_started_again(tmp_path: Path, resume: bool | None):
+    """While run.json is written, it has another name."""
+    left = tmp_path / "run" / ".run.json.0123abcd.part"
+    left.parent.mkdir()
+    left.write_text("{")
+    _run(tmp_path / "run", resume=resume, steps=1)
+    assert (tmp_path / "run" / "record.json").exists()
+    assert not left.exists()
+
+
 def test_start_or_resume_refuses_what_resume_refuses(tmp_path: Path):
     _run(tmp_path / "run", resume=None, steps=2)
     with pytest.raises(InputError, match="holds another run"):

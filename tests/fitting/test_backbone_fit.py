@@ -497,6 +497,18 @@ def test_a_trial_on_the_labelled_images_chooses_the_only_network_that_small_imag
 
 
 @pytest.mark.usefixtures("_from_scratch")
+def test_a_network_from_scratch_is_trained_after_a_trial_as_without_one(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In as many steps: a trial costs time and nothing else."""
+    choosing(monkeypatch, "scratch")
+    run_fit(config(small, tmp_path / "trial"), Recorder())
+    run_fit(config(small, tmp_path / "none", backbone="none"), Recorder())
+    for name in FILES:
+        assert (tmp_path / "trial" / name).read_bytes() == (tmp_path / "none" / name).read_bytes(), name
+
+
+@pytest.mark.usefixtures("_from_scratch")
 def test_a_pretrained_network_that_loses_to_guessing_needs_no_trial_of_the_other(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

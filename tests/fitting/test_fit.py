@@ -33,7 +33,7 @@ from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.photos.duplicates import digest
 from meanteacher.train import Callback, Evaluation, LogEntry
 from pretend_gpu import NAME, pretend_gpu
-from support import HashPasses
+from support import HashPasses, held_by_another_process
 
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 
@@ -269,6 +269,63 @@ def test_an_interrupted_fit_is_resumed_to_the_same_bytes(fitted: Path, photos: P
     run_fit(config(photos, out, resume=True), Recorder())
     for name in ("model/weights.safetensors", "model/seen.bin", "predictions.csv", "label-next.csv"):
         assert (out / name).read_bytes() == (fitted / name).read_bytes(), name
+
+
+def test_the_same_call_starts_a_fit_continues_it_and_leaves_it_when_complete(
+    fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    out, again = tmp_path / "fit", config(photos, tmp_path / "fit", resume=None)
+    interrupt(again, after=6)
+    recorder = Recorder()
+    content = run_fit(again, recorder)
+    assert recorder.logged
+    assert (out / "predictions.csv").read_bytes() == (fitted / "predictions.csv").read_bytes()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    recorder = Recorder()
+    assert run_fit(again, recorder) == json.loads(json.dumps(content))
+    assert not recorder.trained
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.mark.parametrize("lost", ["report.html", "model"])
+def test_a_fit_that_was_killed_while_its_results_were_written_writes_them_again(
+    lost: str, fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(fitted, tmp_path / "fit")
+    shutil.rmtree(out / lost) if lost == "model" else (out / lost).unlink()
+    (out / ".fit.json.0123abcd.part").write_text("{")
+    run_fit(config(photos, out, resume=None), Recorder())
+    assert (out / lost).exists()
+    assert not list(out.glob(".*.part"))
+
+
+def test_the_results_of_a_replaced_fit_are_not_those_of_the_interrupted_one(
+    fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    out, recorder = shutil.copytree(fitted, tmp_path / "fit"), Recorder()
+    interrupt(config(photos, out, overwrite=True, minutes=500.0), after=2)
+    shutil.copytree(fitted / "model", out / "model")  # as if it had been killed when only that was written
+    run_fit(config(photos, out, resume=None), recorder)
+    assert recorder.logged
+
+
+def test_a_fit_is_not_started_or_resumed_with_other_photos_or_with_overwrite(
+    fitted: Path, photos: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(photos, tmp_path / "photos")
+    (other / "red" / "0.png").unlink()
+    with pytest.raises(InputError, match="The photos or their labels are not those"):
+        run_fit(config(other, shutil.copytree(fitted, tmp_path / "fit"), resume=None), Recorder())
+    with pytest.raises(InputError, match=r"\(--start-or-resume\) .* \(--overwrite\)"):
+        config(photos, fitted, resume=None, overwrite=True)
+
+
+def test_a_second_fit_in_one_folder_is_refused_and_replaces_nothing(fitted: Path, photos: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(fitted, tmp_path / "fit")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+    with held_by_another_process(out / ".lock"), pytest.raises(InputError, match="Another process is fitting in"):
+        run_fit(config(photos, out, overwrite=True), Recorder())
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_going_on_from_a_model_that_does_not_say_what_it_has_seen_is_remembered(
@@ -524,6 +581,7 @@ def test_the_command_and_the_function_have_the_same_options_and_defaults() -> No
     )
     assert {name: function.pop(name) for name in ("callback", "began")} == {"callback": None, "began": None}
     assert command.pop("nproc") == 1  # of the command alone, which starts the processes
+    assert command.pop("start_or_resume") is False  # resume=None of the function
     assert command == function
     fields = {field.name: field.default for field in dataclasses.fields(FitConfig) if field.name != "photos"}
     assert {name: str(value) for name, value in fields.items()} == {

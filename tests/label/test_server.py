@@ -1,5 +1,6 @@
 """The server answers this machine's own browser and nobody else, and sends pictures, never files."""
 
+import itertools
 import json
 import os
 import signal
@@ -142,6 +143,85 @@ def test_what_no_browser_would_send_is_refused_too(server: LabelServer, request_
     with socket.create_connection(server.server_address, timeout=PATIENCE) as connection:
         connection.sendall(head.replace("TOKEN", server.token).encode())
         assert connection.recv(100).split()[1] == status
+
+
+def raw(server: LabelServer, head: str, body: bytes = b"") -> bytes:
+    """The status of the answer to exactly these bytes; empty where the connection was closed without one."""
+    host = f"Host: 127.0.0.1:{server.server_port}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(server.server_address, timeout=PATIENCE) as connection:
+        first, _, rest = head.replace("TOKEN", server.token).partition("\r\n")
+        connection.sendall(f"{first}\r\n{host}{rest}\r\n\r\n".encode() + body)
+        return connection.recv(100)[9:12]
+
+
+@pytest.mark.parametrize("length", ["0000000010000000", "000000001" + "0" * 9, "9" * 5000, "-1", "1e3", "5, 5"])
+def test_a_body_has_no_more_bytes_than_the_limit(server: LabelServer, length: str):
+    """Only its first digits were compared, so that any number of bytes was read; here nobody sends them."""
+    assert raw(server, f"POST /TOKEN/undo HTTP/1.1\r\nContent-Length: {length}", b"{}") == b"400"
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:PORT", "http://127.0.0.1:1", ""])
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+def test_another_site_is_not_answered_even_with_the_token(
+    server: LabelServer, example: Example, origin: str, verb: str
+):
+    named = {"Content_Type": "application/json", "Origin": origin.replace("PORT", str(server.server_port))}
+    body = json.dumps({"question": 0, "label": "owl"}).encode() if verb == "POST" else None
+    answer = ask(server, verb, "/TOKEN/answer" if body else "/TOKEN/state", body, **named)
+    assert answer.status == 403
+    assert b"question" not in answer.body
+    assert not example.file.exists()
+
+
+def test_the_pages_own_origin_is_answered(server: LabelServer):
+    for name in ("127.0.0.1", "localhost"):
+        assert ask(server, "GET", "/TOKEN/state", Origin=f"http://{name}:{server.server_port}").status == 200
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 200_000, b"path," + b"x" * 200_000, b'path,label\n"', b"\0" * 10])
+def test_a_labels_file_that_became_junk_is_said_and_left_alone(server: LabelServer, example: Example, junk: bytes):
+    example.file.write_bytes(junk)
+    answer = post(server, "answer", question=0, label="owl")
+    assert answer.status == 409
+    assert "labels.csv" in answer.json()["error"]
+    assert len(answer.body) < 1000
+    assert example.file.read_bytes() == junk
+
+
+def test_an_unexpected_error_is_answered_and_shown(
+    server: LabelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def fail() -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(server.session, "undo", fail)
+    answer = post(server, "undo")
+    assert answer.status == 500
+    assert "terminal" in answer.json()["error"]
+    assert ask(server, "GET", "/TOKEN/state").status == 200
+    assert "lost" in capfd.readouterr().err
+
+
+def test_a_slow_client_is_cut_off_however_many_bytes_it_sends(example: Example, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("meanteacher.label.server._SECONDS", 0.5)
+    with (
+        serving(example.session()) as server,
+        socket.create_connection(server.server_address, timeout=PATIENCE) as slow,
+    ):
+        slow.settimeout(0.05)
+        closed = False
+        for byte in itertools.islice(itertools.cycle(b"GET /nothing "), 600):
+            try:
+                slow.sendall(bytes([byte]))
+                closed = slow.recv(1) == b""
+            except TimeoutError:
+                continue  # no answer yet
+            except ConnectionError:
+                closed = True
+            if closed:
+                break
+        assert closed
+        assert ask(server, "GET", "/TOKEN/state").status == 200
 
 
 def test_what_the_person_can_correct_is_said(server: LabelServer):

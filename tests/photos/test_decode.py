@@ -317,7 +317,7 @@ def test_the_reasons_that_a_file_cannot_be_read(tmp_path: Path, monkeypatch: pyt
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     for name in ("empty", "link"):
         assert reason(tmp_path / name) == "permission denied"
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from meanteacher.core import InputError
-from meanteacher.photos.find import EXTENSIONS, Photos, escape_name, find_photos
+from meanteacher.formats import escape_name
+from meanteacher.photos.find import EXTENSIONS, Photos, find_photos
 from photo_support import folder_of, save
 
 

@@ -84,11 +84,14 @@ def test_sections_follow_the_given_order_with_paper_summary_picture_and_caption(
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["Supervised-only", "VAT", "Mean Teacher"]
     vat = section(page, "VAT").strip().split("\n\n")
     assert vat[:2] == ["Miyato et al. 2017: be smooth.", "No small step may change the `class`."]
-    assert vat[2].startswith('<img src="methods/vat.svg" width="480" alt="VAT: ')
-    assert vat[3] == (
+    assert vat[2].startswith("$$\nJ = C + w")
+    assert vat[2].endswith("\n$$")
+    assert vat[3].startswith('<img src="methods/vat.svg" width="480" alt="VAT: ')
+    assert vat[4] == (
         "*The teacher of draw 1 (seed 0), with a test error of 14.0 %: the median of 3 draws, which range from "
         "12.0 to 16.0 %.*"
     )
+    assert vat[5] == "`examples/methods/vat.py` is a whole program."
     assert section(page, "Supervised-only").startswith("\nThe labels, nothing else.\n")
 
 

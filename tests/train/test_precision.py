@@ -153,6 +153,7 @@ def test_steps_are_timed_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(compiling, "_WORTH_TRYING", 1e9)
     state = _state(Telling())
+    asked.clear()  # what the method has tried out
     choose_speed(
         state,
         METHODS["supervised"],

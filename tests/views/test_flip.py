@@ -44,3 +44,10 @@ def test_neighbouring_images_flip_independently() -> None:
     original = images(10_000)
     turned = (Flip()(original, torch.Generator().manual_seed(0)) != original)[:, 0, 0, 0].double()
     assert torch.corrcoef(torch.stack([turned[1:], turned[:-1]]))[0, 1].abs() < 0.04
+
+
+def test_the_only_channel_may_lie_last_in_memory() -> None:
+    laid_out = images(8)[:, :1].permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    assert laid_out.stride(1) == 1
+    seen = Flip()(laid_out, torch.Generator().manual_seed(0))
+    assert torch.equal(seen, Flip()(images(8)[:, :1], torch.Generator().manual_seed(0)))

@@ -4,6 +4,7 @@ A model may come from anyone, by mail or from a download. So it is read as data:
 kinds of network are a plain dict, and all shapes are compared before anything of their size is built.
 """
 
+import errno
 import hashlib
 import secrets
 import shutil
@@ -26,16 +27,14 @@ from meanteacher.classifier.manifest import AGAIN, Manifest, manifest_of, read_m
 from meanteacher.classifier.predict import ClassifierModule, Predictions, Progress, classify, predict
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device
-from meanteacher.files import write_atomic
+from meanteacher.files import read_regular, write_atomic
 from meanteacher.models import ModelSpec
 from meanteacher.passes import to_channels_last
 from meanteacher.photos.duplicates import DIGEST_BYTES
 from meanteacher.views import Normaliser
 
-WEIGHTS = "weights.safetensors"
-MANIFEST = "model.json"
-SEEN = "seen.bin"
-"""Digests of the images that the model has learnt from: of those with labels, then of those without."""
+WEIGHTS, MANIFEST, SEEN = "weights.safetensors", "model.json", "seen.bin"
+"""The last has digests of the images that the model has learnt from: of those with labels, then of those without."""
 
 _PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
 _ZIP = b"PK\x03\x04"
@@ -99,8 +98,9 @@ class Classifier:
 
     In all methods `images` is a folder, an .npz file, an image file, a PIL image, a list of image files, PIL images or
     arrays, or a uint8 array [N, H, W, 3], [H, W, 3], or [N, H, W] of grey images. The same picture gets the same
-    answer in each form. Only a JPEG four times as large as `size` is decoded at a reduced size from its file, which
-    rounds differently.
+    answer in each form; only a JPEG four times as large as `size`, decoded at a reduced size from its file, may not.
+
+    Example: `mt.load("fit/").predict("more_photos/")`
     """
 
     network: nn.Module
@@ -251,6 +251,8 @@ def load(folder: str | PathLike[str]) -> Classifier:
 
     Raises:
         InputError: there is no model, it is damaged, or its parts do not fit together.
+
+    Example: `mt.load("fit/").class_names`
     """
     folder = _model_folder(Path(folder))
     manifest = read_manifest(folder / MANIFEST)
@@ -304,11 +306,10 @@ def _model_folder(path: Path) -> Path:
 def _read_weights(path: Path, manifest: Manifest) -> dict[str, Tensor]:
     """The file is read once: what is checked is what is used."""
     try:
-        size = path.stat().st_size
-        if size > manifest.n_bytes() + _MAX_HEADER:
-            raise InputError(f"{path} is longer than its network ({size:,} bytes), so the two do not match. {AGAIN}")
-        content = path.read_bytes()
+        content = read_regular(path, manifest.n_bytes() + _MAX_HEADER)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise InputError(f"{path} is longer than its network, so the two do not match. {AGAIN}") from error
         raise InputError(f"The weights of the model cannot be read ({error}). {AGAIN}") from error
     if content[:4] == _ZIP or (content[:1] == _PICKLE and content[8:9] != b"{"):
         raise InputError(
@@ -328,9 +329,11 @@ def _read_seen(path: Path, manifest: Manifest) -> Seen | None:
         return None
     n_labelled, n_unlabelled = (DIGEST_BYTES * n for n in (manifest.seen.n_labelled, manifest.seen.n_unlabelled))
     try:
-        content = path.read_bytes() if path.stat().st_size == n_labelled + n_unlabelled else b""
+        content = read_regular(path, n_labelled + n_unlabelled)
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error}). {AGAIN}") from error
+        if error.errno != errno.EFBIG:
+            raise InputError(f"{path} cannot be read ({error}). {AGAIN}") from error
+        content = b""  # longer than it was
     _check_digest(path, content, manifest.seen.sha256)
     return Seen(content[:n_labelled], content[n_labelled:], manifest.seen.complete)
 

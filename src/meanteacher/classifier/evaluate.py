@@ -9,8 +9,8 @@ from meanteacher.classifier.images import Images
 from meanteacher.classifier.predict import Progress, classify
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device
-from meanteacher.formats import count
-from meanteacher.photos.find import Photos, escape_name, find_photos
+from meanteacher.formats import count, escape_name
+from meanteacher.photos.find import Photos, find_photos
 from meanteacher.stats import CONFIDENCE, calibration_error, error_interval, reliability
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ allocated before the file has shown that it holds them.
 import json
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
+from meanteacher.files.fields import RecordError, read_json
 from meanteacher.models import ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
@@ -184,12 +186,15 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         InputError: it is damaged, of another format, or describes a model that cannot be.
     """
-    content = _read_object(path)
+    try:
+        content: dict[str, Any] = read_json(path, "", most=_MAX_TEXT).mapping()
+    except RecordError as error:
+        raise InputError(f"{path} is damaged ({str(error).strip()}). {AGAIN}") from error
     if content.get("format") != FORMAT:
         raise InputError(f"{path} does not describe a model of meanteacher. Give the folder `model` of a fit.")
     if content.get("schema") != SCHEMA:
         raise InputError(
-            f"{path} has schema {content.get('schema')!r}, this version reads {SCHEMA}. "
+            f"{path} has schema {reprlib.repr(content.get('schema'))}, this version reads {SCHEMA}. "
             "Use the version of meanteacher that wrote it."
         )
     try:
@@ -215,21 +220,9 @@ def read_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_TEXT:
-            raise ValueError(f"longer than {_MAX_TEXT:,} bytes")
-        content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}). {AGAIN}") from error
-    return content
-
-
 def _value(kinds: Mapping[str, type[Any]], kind: str, fields: Mapping[str, Any]) -> Any:
     if kind not in kinds:
-        raise ValueError(f"its kind {kind!r} is none of {', '.join(kinds)}")
+        raise ValueError(f"its kind {reprlib.repr(kind)} is none of {', '.join(kinds)}")
     return kinds[kind](**{name: _field(name, value) for name, value in fields.items()})
 
 

@@ -20,11 +20,11 @@ from meanteacher.classifier.images import Images, ImagesLike, as_images
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
+from meanteacher.formats import escape_name
 from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.decode import UnreadableError
 from meanteacher.photos.duplicates import digest
-from meanteacher.photos.find import escape_name
 
 if TYPE_CHECKING:
     from meanteacher.classifier.bundle import Classifier
@@ -94,7 +94,13 @@ def classify(
                 unreadable[row] = str(error)
         batch = pixels.transpose(0, 3, 1, 2)
         digests = [digest(image) for image in batch] if with_digests else []
-        return Chunk(chunk, torch.from_numpy(compute(batch)), unreadable, digests)
+        probabilities = torch.from_numpy(compute(batch))
+        if not bool(probabilities.isfinite().all()):
+            raise InputError(
+                "The model gives no finite probabilities: its weights are finite, but too large to compute with. Get "
+                "the model again, or fit it again."
+            )
+        return Chunk(chunk, probabilities, unreadable, digests)
 
     length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
     with one_network_per_thread() as (pool, n_threads):

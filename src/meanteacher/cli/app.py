@@ -1,5 +1,6 @@
 """The command line, assembled: every command is a function of the module that is named after it."""
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -92,5 +93,8 @@ for _name, _command in _COMMANDS.items():
 
 def main() -> None:
     tune_malloc()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without a character must not end a run
     # The shell's completion asks by this name, and on Windows the file is called meanteacher.exe.
     sys.exit(app(prog_name="meanteacher"))

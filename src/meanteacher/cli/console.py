@@ -1,12 +1,13 @@
 """What the commands share: options, messages, exit codes, progress bars and interruption."""
 
 import ctypes
+import errno
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from meanteacher.core import DivergedError, FirstRankError, InputError, Interrupted, LostRankError
+from meanteacher.formats import escape_name
 
 LAUNCHER_VARIABLE = "MEANTEACHER_LAUNCHER"
 """Environment variable with the number of the process that started this one with --nproc."""
@@ -24,6 +26,8 @@ EXIT_LOST = 1
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3
 EXIT_INTERRUPTED = 75
+_LONGEST = 2000
+"""Characters of a message."""
 
 PhotosArgument = Annotated[
     Path,
@@ -34,6 +38,13 @@ PhotosArgument = Annotated[
 ]
 LabelsOption = Annotated[
     Path | None, typer.Option("--labels", help="CSV file of path,label; an empty label means unlabelled.")
+]
+StartOrResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--start-or-resume",
+        help="Start, or continue what was started before in the folder: the same command for every try of a scheduler.",
+    ),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")]
 DeviceOption = Annotated[
@@ -50,7 +61,20 @@ DeviceOption = Annotated[
 
 def say(console: Console, *parts: str | tuple[str, str]) -> None:
     """Print one line without wrapping it; a part is plain text, or text and its style."""
-    console.print(Text.assemble(*parts), soft_wrap=True)
+    styled = [(part, "") if isinstance(part, str) else part for part in parts]
+    console.print(Text.assemble(*((escape_name(text), style) for text, style in styled)), soft_wrap=True)
+
+
+def cell(name: str) -> Text:
+    """A name in a table. It may come from a file of others: what would steer the terminal is shown as an escape."""
+    return Text(escape_name(name))
+
+
+def _report(kind: str, error: object) -> None:
+    text = escape_name(str(error))
+    # Names of others can be long; the beginning and the end say what is wrong and what to do.
+    shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    typer.secho(f"{kind}: {shown}", fg="red", err=True)
 
 
 def is_first_rank() -> bool:
@@ -73,14 +97,22 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     except FirstRankError as error:
         raise typer.Exit(EXIT_INPUT) from error
     except InputError as error:
-        typer.secho(f"Error: {error}", fg="red", err=True)
+        _report("Error", error)
+        raise typer.Exit(EXIT_INPUT) from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # nobody reads the output any more
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        _report(
+            "Error", f"cannot use{where} ({error.strerror or error}). Check the path, its permissions and the disk."
+        )
         raise typer.Exit(EXIT_INPUT) from error
     except LostRankError as error:
-        typer.secho(f"Lost: {error}", fg="red", err=True)
+        _report("Lost", error)
         raise typer.Exit(EXIT_LOST) from error
     except DivergedError as error:
         if is_first_rank():
-            typer.secho(f"Diverged: {error}", fg="red", err=True)
+            _report("Diverged", error)
         raise typer.Exit(EXIT_DIVERGED) from error
     except Interrupted as error:
         words = [word for word in command if word not in {"--resume", "--overwrite"}]
@@ -98,16 +130,24 @@ def _is_orphaned() -> bool:
 
 @contextmanager
 def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
-    """Yields whether SIGINT or SIGTERM has arrived, or --nproc has ended. A second signal ends the process at once."""
+    """Yields whether a signal to stop has arrived, or --nproc has ended. A second signal ends the process at once.
+
+    The signals are those of Ctrl-C, of a scheduler (SIGTERM, SIGUSR1) and of a terminal that is closed (SIGHUP, unless
+    `nohup` has it ignored).
+    """
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopped
         stopped = True
         signal.signal(number, before[signal.Signals(number)])
-        say(console, "Stopping; press Ctrl-C again to stop at once.")
+        with suppress(OSError):  # the terminal may be gone
+            say(console, "Stopping; press Ctrl-C again to stop at once.")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Windows has fewer.
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+    heard = [n for n in numbers if n.name != "SIGHUP" or signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield lambda: stopped or _is_orphaned()
     finally:

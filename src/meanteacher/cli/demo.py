@@ -50,7 +50,8 @@ def demo(
         train_all(console, recipes, draws=draws, out=out, data=data, device=device, should_stop=should_stop)
     records = [record for record in load_records(out) if record.seed < draws]
     console.print()
-    say(console, to_text(summarise(records)))
+    for line in to_text(summarise(records)).splitlines():
+        say(console, line)
     for sentence in answer(records):
         say(console, sentence)
     page = write_page(records, out / "report.html", f"Digits with {spec.n_labelled} labels")
@@ -102,7 +103,8 @@ def gallery(
     write_atomic(out / NUMBERS, gathered(records))
     page = write_methods_page(out)
     console.print()
-    say(console, to_text(summarise(records)))
+    for line in to_text(summarise(records)).splitlines():
+        say(console, line)
     say(console, f"{time.monotonic() - began:.0f} s. The page: {page}")
 
 

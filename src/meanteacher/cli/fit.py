@@ -14,6 +14,7 @@ from meanteacher.cli.console import (
     LabelsOption,
     OverwriteOption,
     PhotosArgument,
+    StartOrResumeOption,
     graceful_stop,
     is_first_rank,
     progress_bar,
@@ -39,6 +40,7 @@ def fit(
         Path | None, typer.Option("--start", "--from", help="Folder of an earlier fit, whose model is trained further.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted fit in the folder.")] = False,
+    start_or_resume: StartOrResumeOption = False,
     overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
     backbone: Annotated[
@@ -74,7 +76,7 @@ def fit(
         out=out,
         flip=flip,
         start=start,
-        resume=resume,
+        resume=None if start_or_resume else resume,
         overwrite=overwrite,
         device=device,
         backbone=backbone,

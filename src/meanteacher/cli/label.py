@@ -28,10 +28,9 @@ def label(
 
     Only this computer can open the page. Every answer is written to the labels file at once.
     """
-    from meanteacher.formats import count
+    from meanteacher.formats import count, escape_name
     from meanteacher.label.server import LabelServer
     from meanteacher.label.session import open_session
-    from meanteacher.photos.find import escape_name
 
     console = Console()
     session = open_session(photos, run, labels)

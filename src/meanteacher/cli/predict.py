@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from meanteacher.cli.console import (
     EXIT_INTERRUPTED,
@@ -16,6 +15,7 @@ from meanteacher.cli.console import (
     LabelsOption,
     OverwriteOption,
     PhotosArgument,
+    cell,
     graceful_stop,
     progress_bar,
     say,
@@ -60,7 +60,7 @@ def predict(
     table = Table("Class", "Images", box=None)
     table.columns[1].justify = "right"
     for name, n in sorted(predictions.counts.items(), key=lambda item: -item[1]):
-        table.add_row(Text(name), f"{n:,}")
+        table.add_row(cell(name), f"{n:,}")
     console.print(table)
     rate = len(predictions) / seconds
     say(console, f"{count(len(predictions))} in {seconds:.1f} s ({rate:,.0f} images per second).")
@@ -197,18 +197,18 @@ def _per_class(scores: dict[str, Any]) -> Table:
     for k, entry in enumerate(scores["per_class"]):
         most, other = max((n, j) for j, n in enumerate(scores["confusion"][k]) if j != k)
         table.add_row(
-            Text(entry["name"]),
+            cell(entry["name"]),
             f"{entry['n_judged']:,}",
             f"{entry['wrong']:,}",
             _with_interval(entry),
-            Text(f"{names[other]} ({most:,})" if most else ""),
+            cell(f"{names[other]} ({most:,})" if most else ""),
         )
     return table
 
 
 def _confusion_matrix(scores: dict[str, Any]) -> Table:
     """Rows are the true class, columns the predicted one."""
-    names = [Text(entry["name"]) for entry in scores["per_class"]]
+    names = [cell(entry["name"]) for entry in scores["per_class"]]
     table = Table("True \\ predicted", box=None)
     for name in names:
         table.add_column(name, justify="right")

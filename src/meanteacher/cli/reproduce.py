@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 def reproduce(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="As the paper numbers it: table 1 to 5, figure 3 or 4a to 4f.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="As the paper numbers it: table 1 to 5, figure 3 or 4a to 4f. Table cifar10-250 compares all methods."
+        ),
+    ],
     cell: Annotated[
         str,
         typer.Option(help="Only the cells with this in their name: svhn-500/mean-teacher, svhn-500, mean-teacher."),

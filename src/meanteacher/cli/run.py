@@ -1,23 +1,29 @@
 """`meanteacher run` and `meanteacher list`."""
 
+from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from meanteacher.cli.console import DeviceOption, graceful_stop, is_first_rank, progress_bar, say
+from meanteacher.cli.console import DeviceOption, StartOrResumeOption, graceful_stop, is_first_rank, progress_bar, say
 from meanteacher.cli.launch import NprocOption, start_processes
 from meanteacher.core import InputError
+
+if TYPE_CHECKING:
+    from meanteacher.train import ScalarLogger
 
 
 def recipe_names() -> list[str]:
     """The names of all recipes, for the shell: from a list, because the recipes themselves import torch."""
     return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
 
+
+LoggerName = Literal["tensorboard", "wandb"]
 
 DataOption = Annotated[
     Path | None,
@@ -60,14 +66,7 @@ def run(
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in the folder.")] = False,
-    start_or_resume: Annotated[
-        bool,
-        typer.Option(
-            "--start-or-resume",
-            help="Start the run, or continue it where it was started before: the same command for every try of a "
-            "scheduler.",
-        ),
-    ] = False,
+    start_or_resume: StartOrResumeOption = False,
     scale: Annotated[
         str,
         typer.Option(
@@ -106,6 +105,12 @@ def run(
         bool,
         typer.Option("--sync-batch-norm", help="Several processes: batch statistics of all, not of each process."),
     ] = False,
+    log: Annotated[
+        LoggerName | None,
+        typer.Option(
+            "--log", help="Also send the numbers to this logger, an extra; tensorboard writes to OUT/tensorboard."
+        ),
+    ] = None,
     nproc: NprocOption = 1,
     data: DataOption = None,
 ) -> None:
@@ -130,13 +135,17 @@ def run(
     minutes = parse_scale(scale)
     chosen = experiment.override(chosen if minutes is None else scaled(chosen, minutes), *(settings or []))
     out = out or api.default_folder(chosen, seed)
+    loggers = [_logger(log, chosen.name, seed, out)] if log else []
     with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:
         loaded = chosen.data.source.load(data_folder(data), partial(show, "Downloading"))
     n_images = len(loaded.test)
     with (
         RunProgress(console, chosen.name, steps=chosen.steps, n_images=n_images) as progress,
         graceful_stop(console) as should_stop,
+        ExitStack() as stack,
     ):
+        for logger in loggers:
+            stack.enter_context(logger)
         record = api.run(
             chosen,
             seed=seed,
@@ -149,7 +158,7 @@ def run(
             micro_batch=micro_batch,
             sync_batch_norm=sync_batch_norm,
             announce=partial(say, console),
-            callbacks=(progress,),
+            callbacks=(progress, *loggers),
             should_stop=should_stop,
         )
     last = record["errors"]["last"]
@@ -163,6 +172,14 @@ def run(
     for alarm in record["alarms"]:
         say(console, *alarm_parts(alarm["step"], alarm["sentence"]))
     say(console, f"Record: {out / 'record.json'}")
+
+
+def _logger(name: LoggerName, recipe: str, seed: int, out: Path) -> "ScalarLogger":
+    from meanteacher.train import TensorBoardLogger, WandbLogger
+
+    if name == "tensorboard":
+        return TensorBoardLogger(out / "tensorboard")
+    return WandbLogger(name=f"{recipe}, seed {seed}", dir=out, config={"recipe": recipe, "seed": seed})
 
 
 def list_recipes(

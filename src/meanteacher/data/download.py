@@ -34,13 +34,21 @@ class _ServerError(Exception):
 def data_folder(option: Path | None) -> Path:
     """The folder of the benchmarks' files: the option, else `MEANTEACHER_DATA`, else the user's cache.
 
+    For a user without a home folder the cache is below the working folder.
+
     >>> data_folder(Path("images")).as_posix()
     'images'
     """
-    if option is not None:
-        return option.expanduser()
     # A variable that is set but empty means "not set": Path("") would silently be the working folder.
-    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).expanduser()
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER) if option is None else option
+    try:
+        return folder.expanduser()
+    except RuntimeError as error:  # there is no such home folder
+        if folder == DEFAULT_FOLDER:
+            return Path(*folder.parts[1:])
+        raise InputError(
+            f"{folder}: there is no home folder of that user. Give another folder {_OTHER_FOLDER}."
+        ) from error
 
 
 def fetch(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from meanteacher.core import Images, InputError
 from meanteacher.data.dataset import BrokenImages, check_labels
+from meanteacher.files.images import START, check_pixels, check_scans, read_head
 from meanteacher.seeding import generator
 
 AREA = (0.08, 1.0)
@@ -31,8 +32,6 @@ TRIES = 10
 Box = tuple[int, int, int, int]
 """left, top, right, bottom in pixels of the whole image"""
 
-MAX_PIXELS = 100_000_000
-"""An image with more is refused by its header: a file of some kilobytes can hold more pixels than fit in memory."""
 MAX_INSTEAD = 1000
 """Images that are tried in the place of a broken one."""
 
@@ -286,8 +285,10 @@ class _Whole:
         try:
             image = Image.open(BytesIO(content), formats=_FORMATS)
             self.size = width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise ValueError(f"too large: {width}x{height} pixels")
+            check_pixels(width, height, len(content))
+            if content.startswith(START):
+                read_head(content)
+                check_scans(content, width, height)
             factor = max(1.0, reduction(width, height))
             drafted = image.draft(image.mode, (math.ceil(width / factor), math.ceil(height / factor)))
             self._scale = drafted[1][2] / width if drafted else 1.0

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files import read_regular, write_atomic
 from meanteacher.seeding import generator
 
 _HEADER = "meanteacher split 1"
+_MAX_BYTES = 1 << 28
+_MAX_EXAMPLES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +41,7 @@ class Split:
         return hashlib.sha256(self.to_text().encode()).hexdigest()[:16]
 
     def save(self, path: Path) -> None:
-        path.write_text(self.to_text(), encoding="utf-8")
+        write_atomic(path, self.to_text())
 
     @staticmethod
     def load(path: Path) -> "Split":
@@ -48,12 +51,12 @@ class Split:
             InputError: the file is not a split.
         """
         try:
-            header, examples, labelled, validation = path.read_text(encoding="utf-8").splitlines()
+            header, examples, labelled, validation = read_regular(path, _MAX_BYTES).decode().splitlines()
             if header != _HEADER:
-                raise ValueError(header)
+                raise ValueError(f"its first line is {header[:40]!r}")
             (n_examples,) = _values(examples, "examples")
             return _assemble(n_examples, _values(labelled, "labelled"), _values(validation, "validation"))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise InputError(
                 f"{path} is not a split written by meanteacher ({error}). Delete it and draw the split again."
             ) from error
@@ -130,7 +133,7 @@ def read_label_list(path: Path, *, names: Sequence[str], labels: Tensor, class_n
 
 def _lines_of_list(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return read_regular(path, _MAX_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}). Give a text file with one image per line.") from error
 
@@ -155,7 +158,7 @@ def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: in
 
 
 def _assemble(n_examples: int, labelled: list[int], validation: list[int]) -> Split:
-    if n_examples < 0:
+    if not 0 <= n_examples <= _MAX_EXAMPLES:
         raise ValueError(f"there cannot be {n_examples} examples")
     listed = [*labelled, *validation]
     if len(set(listed)) != len(listed):
@@ -174,5 +177,5 @@ def _assemble(n_examples: int, labelled: list[int], validation: list[int]) -> Sp
 def _values(line: str, name: str) -> list[int]:
     first, *values = line.split(" ")
     if first != name:
-        raise ValueError(f"expected the line {name!r}, found {first!r}")
+        raise ValueError(f"expected the line {name!r}, found {first[:40]!r}")
     return [int(value) for value in values]

@@ -1,6 +1,5 @@
 """The folder of one run: its identity, its lock, its record. One run per folder, and one process that writes."""
 
-import json
 import platform
 import subprocess
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from meanteacher.core import InputError
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
-from meanteacher.files import HeldError, locked, write_json
+from meanteacher.files import PARTS, HeldError, clear_parts, locked, reporting_full_disk, write_json
+from meanteacher.files.fields import Field, RecordError, Shape, read_json, whole
 from meanteacher.train.compile import Speed
 
 _LOOK_SECONDS = 1.0
@@ -60,11 +60,13 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.enter_context(locked(self.path / ".lock", wait=_LOOK_SECONDS))
+            clear_parts(self.path)
         except HeldError as error:
             raise InputError(
                 f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
             ) from error
         except OSError as error:
+            self._lock.close()
             raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
         try:
             if self.resume:
@@ -73,7 +75,7 @@ class RunFolder:
                 about = {"identity": self.identity, "recipe": self.described, "threads": torch.get_num_threads()}
                 if self._ranks.size > 1:
                     about["processes"] = self._ranks.size
-                write_json(self.path / "run.json", {**about, "device": kind})
+                self._write("run.json", {**about, "device": kind})
         except BaseException:
             self._lock.close()
             raise
@@ -101,7 +103,7 @@ class RunFolder:
         threads = about.get("threads")
         if about.get("processes", 1) != self._ranks.size:
             return
-        if isinstance(threads, int) and threads != torch.get_num_threads():
+        if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
     def speed(self) -> Speed | None:
@@ -116,18 +118,22 @@ class RunFolder:
 
     def write_speed(self, speed: Speed) -> None:
         path = self.path / "run.json"
-        self._from_first(lambda: write_json(path, {**_read_json(path), "speed": asdict(speed)}))
+        self._from_first(lambda: self._write("run.json", {**_read(path, _RUN), "speed": asdict(speed)}))
 
     def record(self) -> dict[str, Any] | None:
         """The record of a run that is complete."""
         path = self.path / "record.json"
-        return self._from_first(lambda: _read_json(path) if path.exists() else None)
+        return self._from_first(lambda: _read(path, _RECORD) if path.exists() else None)
 
     def write_record(self, record: dict[str, Any]) -> None:
-        self._from_first(lambda: write_json(self.path / "record.json", record))
+        self._from_first(lambda: self._write("record.json", record))
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        with reporting_full_disk(self.path / name):
+            write_json(self.path / name, value)
 
     def _about(self) -> dict[str, Any]:
-        return self._from_first(lambda: _read_json(self.path / "run.json"))
+        return self._from_first(lambda: _read(self.path / "run.json", _RUN))
 
     def _from_first(self, compute: Callable[[], T]) -> T:
         return self._ranks.from_first(compute, f"opening {self.path}")
@@ -142,13 +148,13 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds a run already. Continue it with --resume, or give another folder with --out."
             )
-        if not self.resume and self.path.exists() and any(p.name != ".lock" for p in self.path.iterdir()):
+        if not self.resume and self.path.exists() and not all(map(_is_left_over, self.path.iterdir())):
             raise InputError(
                 f"{self.path} is not empty and holds no run of meanteacher. Give another folder with --out."
             )
 
     def _check_same_run(self) -> None:
-        saved = _read_json(self.path / "run.json")
+        saved = _read(self.path / "run.json", _RUN)
         # Other claims or deviations about the same computation do not make it another run.
         recipe = saved.get("recipe")
         changed = differences(computed(recipe) if isinstance(recipe, dict) else None, computed(self.described))
@@ -161,14 +167,43 @@ class RunFolder:
             )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+_RUN: Shape = {
+    "identity?": {"*": Field.text},
+    "recipe?": Field.mapping,
+    "threads?": whole(1, 1024),
+    "processes?": whole(1, 1 << 20),
+    "device?": Field.text,
+    "speed?": {
+        "compiled?": Field.truth,
+        "precision?": Field.text,
+        "micro_batch?": whole(1, 1 << 40),
+        "sync_batch_norm?": Field.truth,
+    },
+}
+_ERRORS: Shape = {"test": Field.fraction, "test_top5?": Field.fraction, "validation?": Field.fraction}
+_RECORD: Shape = {
+    "schema": whole(1, 1),
+    "recipe": {"name": Field.text, "fingerprint": Field.text},
+    "data": {"broken?": {"*": {"n": Field.count, "first": [Field.text]}}},
+    "curve": [{"step": Field.count, "part": Field.text, "student": Field.fraction, "teacher": Field.fraction}],
+    "errors": {"last": {"step": Field.count, "student": _ERRORS, "teacher": _ERRORS}},
+    "vitals": [Field.mapping],
+    "alarms": [{"step": Field.count, "kind": Field.text, "sentence": Field.text}],
+}
+"""What this package uses of its own records; `report.records` reads all of one."""
+
+
+def _is_left_over(path: Path) -> bool:
+    """Of a run that was killed before it had a run.json."""
+    return path.name == ".lock" or path.match(PARTS)
+
+
+def _read(path: Path, shape: Shape) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged ({error}). Start the run again in another folder.") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} is damaged: not a JSON object. Start the run again in another folder.")
-    return value
+        content: dict[str, Any] = read_json(path, "Start the run again in another folder.").check(shape)
+    except RecordError as error:
+        raise InputError(f"{path} is damaged. {error}") from error
+    return content
 
 
 def environment(device: torch.device = CPU) -> dict[str, str | int | None]:

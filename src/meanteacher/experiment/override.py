@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from meanteacher.core import Augment, InputError, Method, Schedule
+from meanteacher.core import Augment, InputError, Method, Schedule, Scheduled
 from meanteacher.costs import ConsistencyCost
 from meanteacher.data import BatchSpec, Source
 from meanteacher.experiment.recipe import Recipe
@@ -48,6 +48,9 @@ _KINDS: dict[Any, str] = {
 _LONGEST = 80
 """Characters of a derived name after the recipe's own: it becomes a folder's name, which may have 255 bytes."""
 _MOST_NAMED = 8
+_MAX_DEPTH = 20
+_MAX_VALUE = 1000
+"""Characters of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,22 @@ class _Wanted:
     @property
     def value(self) -> object:
         try:
-            return ast.literal_eval(self.text)
-        except (ValueError, SyntaxError):
+            # Thousands of signs or brackets would be too deep for the parser, and no value has so many characters.
+            return ast.literal_eval(self.text) if len(self.text) <= _MAX_VALUE else self.text
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             return {"true": True, "false": False, "none": None}.get(self.text.lower(), self.text)
 
     def refused(self, why: str) -> InputError:
-        return InputError(f"--set {self.setting}: {why}.")
+        return InputError(f"--set {_shown(self.setting)}: {why}.")
+
+
+def _shown(text: str) -> str:
+    """The text as an error repeats it.
+
+    >>> _shown("steps=" + 400 * "9")
+    'steps=9999999999999999999999999999999999999999999999999999999999 …'
+    """
+    return text if len(text) <= _LONGEST else f"{text[:64]} …"
 
 
 _Tree = dict[str, "_Tree | _Wanted"]
@@ -100,9 +113,9 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
 def _plant(tree: _Tree, setting: str) -> None:
     path, equals, text = setting.partition("=")
     if not equals or not path:
-        raise InputError(f"--set takes field=value, for instance steps=300; got {setting!r}.")
+        raise InputError(f"--set takes field=value, for instance steps=300; got {_shown(setting)!r}.")
     wanted = _Wanted(setting, text)
-    *above, last = names = path.split(".")
+    *above, last = names = path.split(".", _MAX_DEPTH)
     if names[0] in _SAID:
         raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
     if names[:2] == ["views", "labelled"]:
@@ -135,11 +148,13 @@ def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[st
     for name, inner in tree.items():
         wanted = _all(inner)[0]
         if not parts:
-            raise wanted.refused(f"{'.'.join(path)} is {value!r}, which has no field {name!r}. It is set as a whole")
+            raise wanted.refused(
+                f"{'.'.join(path)} is {value!r}, which has no field {_shown(name)!r}. It is set as a whole"
+            )
         if name not in parts:
             near = get_close_matches(name, parts, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise wanted.refused(f"no field {name!r}.{hint} There are: {', '.join(parts)}")
+            raise wanted.refused(f"no field {_shown(name)!r}.{hint} There are: {', '.join(parts)}")
         new[name] = _replaced(*parts[name], inner, (*path, name))
     if isinstance(value, Mapping):
         return {**value, **new}
@@ -181,7 +196,7 @@ def _declared(kind: type) -> dict[str, Any]:
 def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...]) -> object:
     """What was given, as the field's type has it."""
     where = ".".join(path)
-    if declared == Schedule:
+    if declared in (Schedule, Scheduled):
         if (number := _converted(float, wanted.value)) is not _NOTHING:
             assert isinstance(number, float)
             return Constant(number)
@@ -199,7 +214,7 @@ def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...
         if fitting is not _NOTHING:
             return fitting
     expected = " or ".join(_in_words(option, value) for option in options)
-    raise wanted.refused(f"{where} is {expected}, such as {_text(value)}; got {wanted.text!r}")
+    raise wanted.refused(f"{where} is {expected}, such as {_text(value)}; got {_shown(wanted.text)!r}")
 
 
 def _is_part(value: object) -> bool:
@@ -238,7 +253,7 @@ def _converted(kind: Any, value: object, text: str | None = None) -> object:
     """What was given, parsed and as text, as a value of that type, or `_NOTHING`."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         # Finite; compared so that an integer too large for a float fails as well.
-        fits = {float: abs(value) <= sys.float_info.max, int: value % 1 == 0}
+        fits = {float: abs(value) <= sys.float_info.max, int: abs(value) <= sys.maxsize and value % 1 == 0}
         if fits.get(kind, False):
             return kind(value)
     if kind in (bool, str, NoneType) and isinstance(value, kind):

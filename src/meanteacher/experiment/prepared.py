@@ -15,7 +15,7 @@ from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.evaluate import classification_costs, error_rates
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.recipe import Recipe
-from meanteacher.seeding import isolated_global_randomness, seed_global
+from meanteacher.seeding import generator, isolated_global_randomness, seed_global
 from meanteacher.train import Checkpoints, Declared, Evaluation, TrainState, start
 
 _COST_IMAGES = 1000
@@ -126,13 +126,19 @@ class Prepared:
     def start(self) -> TrainState:
         """The state before the first step."""
         problem = Problem(
-            n_classes=self.data.train.n_classes,
-            n_examples=len(self.data.train),
-            input_shape=tuple(self.data.train.images.shape[1:]),
+            n_classes=self.data.train.n_classes, n_examples=len(self.data.train), input_shape=self._seen_shape()
         )
         with isolated_global_randomness():
             seed_global(self.seed, "weights")
-            student = self.recipe.model.build(problem)  # on the CPU: the same first weights on every device
+            try:
+                student = self.recipe.model.build(problem)  # on the CPU: the same first weights on every device
+            except InputError:
+                raise
+            except (RuntimeError, ValueError, TypeError, ArithmeticError) as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise InputError(
+                    f"The network {self.recipe.model} cannot be built ({reason}). Correct its fields (--set)."
+                ) from error
         return start(
             student,
             self.recipe.method,
@@ -144,6 +150,13 @@ class Prepared:
             seed=self.seed,
             device=self.device,
         )
+
+    def _seen_shape(self) -> tuple[int, ...]:
+        """Of one image as a network sees it: a view may crop it, or choose one of several that are stored."""
+        draws = generator(self.seed, "shape", device=self.device)
+        shape = (1, *self.data.train.images.shape[1:])
+        image = torch.rand(shape, generator=draws, device=self.device)
+        return tuple(self.recipe.views[self.recipe.method.roles[0]](self.normalise(image), draws).shape[1:])
 
     def checkpoints(self, out: Path) -> Checkpoints:
         return Checkpoints(out / "checkpoints", self.identity)

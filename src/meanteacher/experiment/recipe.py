@@ -78,7 +78,13 @@ def _range(numbers: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Vary it with `dataclasses.replace`; an unknown field fails at construction."""
+    """Vary it with `dataclasses.replace`; an unknown field fails at construction.
+
+    >>> from dataclasses import replace
+    >>> from meanteacher.recipes import find
+    >>> replace(find("digits/mean-teacher"), name="mine", steps=100).steps
+    100
+    """
 
     name: str
     data: DataSpec

@@ -14,6 +14,7 @@ from meanteacher.experiment.describe import describe
 from meanteacher.experiment.folder import RunFolder, environment
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe
+from meanteacher.files import reporting_full_disk
 from meanteacher.methods import METHODS
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.train import Callback, Intervals, MetricsFile, TrainState, Vitals, train
@@ -101,7 +102,8 @@ def run(
         check_devices(prepared.device, ranks)
         folder.use_same_threads()
         if ranks.is_first:
-            prepared.split.save(out / "split.txt")
+            with reporting_full_disk(out / "split.txt"):
+                prepared.split.save(out / "split.txt")
         checkpoints = prepared.checkpoints(out)
         state = prepared.start()
         resumed = ranks.from_first(lambda: folder.resume and checkpoints.exists(), "looking for a checkpoint")

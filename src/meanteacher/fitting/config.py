@@ -24,7 +24,7 @@ class FitConfig:
     out: Path = Path("fit")
     flip: bool | None = None
     start: Path | None = None
-    resume: bool = False
+    resume: bool | None = False
     overwrite: bool = False
     device: str = "auto"
     backbone: str = "auto"
@@ -35,10 +35,22 @@ class FitConfig:
                 f"minutes (--minutes) must be at least {MIN_MINUTES}, got {self.minutes:g}. "
                 "Less time gives no useful model."
             )
+        if self.resume is None and self.overwrite:
+            raise InputError(
+                "resume=None (--start-or-resume) continues the fit that overwrite=True (--overwrite) would replace. "
+                "Give one of them."
+            )
 
 
 class FitCallback:
-    """Follows a fit. Every method does nothing: override those that you need."""
+    """Follows a fit. Every method does nothing: override those that you need.
+
+    >>> class Messages(FitCallback):
+    ...     def on_message(self, sentence):
+    ...         print(sentence)
+    >>> Messages().on_message("Reading 200 photos.")
+    Reading 200 photos.
+    """
 
     def on_message(self, sentence: str) -> None:
         """What happens next, or what a user should know, in a sentence."""

@@ -17,7 +17,7 @@ from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import run_with_helpers
 from meanteacher.fitting.answer import loses_to_guessing, trial_result
-from meanteacher.fitting.budget import Pace, Timing
+from meanteacher.fitting.budget import Timing
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.plan import METHODS, WIDTHS, BackboneSpeed, Plan
 from meanteacher.fitting.split import EvaluationSplit, FitData, draw_split, labelled_photos
@@ -28,7 +28,7 @@ from meanteacher.photos.find import Photos
 from meanteacher.pretrained.backbones import Backbone
 from meanteacher.pretrained.features import Extraction
 from meanteacher.pretrained.spreading import Floats, linear_classifier
-from meanteacher.train import Alarm, Callback, LogEntry
+from meanteacher.train import Alarm, Callback, LogEntry, Pace
 from meanteacher.views.normalise import per_channel
 
 _SEED = 0

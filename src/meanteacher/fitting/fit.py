@@ -1,6 +1,7 @@
 """From a folder of photos and a few labels to a classifier, predictions and a report: the story of a fit, in order."""
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -14,6 +15,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed.ranks import join
 from meanteacher.experiment import dismissing_helpers, help_first
+from meanteacher.files import PARTS, HeldError, clear_parts, locked
 from meanteacher.fitting.budget import (
     ReadingBudget,
     Timing,
@@ -54,7 +56,7 @@ def fit(
     out: str | PathLike[str] = "fit",
     flip: bool | None = None,
     start: str | PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool | None = False,
     overwrite: bool = False,
     device: str = "auto",
     backbone: str = "auto",
@@ -78,7 +80,8 @@ def fit(
         out: the folder for everything that it writes
         flip: whether a mirrored image is still of its class; None decides by the names of the classes
         start: the folder of an earlier fit whose model is continued
-        resume: continue the interrupted fit in `out`
+        resume: continue the interrupted fit in `out`; one that is complete is only loaded. None starts the fit, or
+            continues it where it was started before
         overwrite: replace the fit in `out`
         device: "auto" takes a GPU if there is one; to resume, the kind of device that the fit was started on
         backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
@@ -90,6 +93,8 @@ def fit(
     Raises:
         InputError: an argument is wrong; nothing that was there is lost.
         Interrupted: `callback.should_stop` ended it; it can be resumed.
+
+    Example: `model = mt.fit("photos/", minutes=10)`
     """
     config = FitConfig(
         photos=Path(photos),
@@ -121,11 +126,13 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         return {}
     if ranks.restarts and PlanFile(config.out).exists():
         config = replace(config, resume=True, overwrite=False)
-    with dismissing_helpers():
-        return _fitted(config, callback, began=began)
+    if config.resume is None:
+        config = replace(config, resume=PlanFile(config.out).exists())
+    with dismissing_helpers(), ExitStack() as lock:
+        return _fitted(config, callback, lock, began=began)
 
 
-def _fitted(config: FitConfig, callback: FitCallback, *, began: float | None) -> dict[str, Any]:
+def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began: float | None) -> dict[str, Any]:
     timing = Timing(time.perf_counter() if began is None else began)
     photos = find_photos(config.photos, config.labels)
     earlier = read_earlier_fit(config.start) if config.start else None
@@ -134,8 +141,8 @@ def _fitted(config: FitConfig, callback: FitCallback, *, began: float | None) ->
     # A fit that was stopped before it had a plan begins again.
     plan = plan_file.plan() if config.resume and plan_file.exists() else None
     device = same_kind(config.device, plan_file.device(), config.out) if plan else choose_device(config.device)
-    if plan:  # a resumed fit has the minutes that it was started with
-        config = replace(config, minutes=plan.minutes)
+    # A resumed fit has the minutes that it was started with.
+    config = replace(config, minutes=plan.minutes) if plan else config
 
     # Choose what to stand on, measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
@@ -158,6 +165,9 @@ def _fitted(config: FitConfig, callback: FitCallback, *, began: float | None) ->
             side=side,
         )
     timing.end("measure")
+
+    # From here on it writes.
+    _lock_folder(config, lock, plan_file)
 
     # Read the photos. Small ones are first read for a network from scratch, and a trial chooses the network.
     def read(size: int) -> Decoded:
@@ -188,6 +198,8 @@ def _fitted(config: FitConfig, callback: FitCallback, *, began: float | None) ->
     fingerprint = data.fingerprint()
     # A run reads all pixels about twice, for the fingerprint or the normaliser, before its first step.
     overhead = 0.5 + 2 * timing.end("fingerprint")
+    if plan and (complete := plan_file.complete_fit(fingerprint)):
+        return complete
 
     # Train and evaluate both methods.
     training = Training(
@@ -217,6 +229,28 @@ def _fitted(config: FitConfig, callback: FitCallback, *, began: float | None) ->
     return content
 
 
+def _lock_folder(config: FitConfig, lock: ExitStack, plan_file: PlanFile) -> None:
+    """One process per folder, until the end of the fit."""
+    try:
+        config.out.mkdir(parents=True, exist_ok=True)
+        lock.enter_context(locked(config.out / ".lock"))
+        clear_parts(config.out)
+    except HeldError as error:
+        raise InputError(
+            f"Another process is fitting in {config.out}. Wait for it, or give another folder as out (--out)."
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"Cannot write to {config.out}: {error.strerror}. Give another folder as out (--out)."
+        ) from error
+    _check_folder(config, holds_fit=plan_file.exists())  # another fit may have been there since the first look
+
+
+def _is_left_over(path: Path) -> bool:
+    """Of a fit that was stopped before it had a plan."""
+    return path.name in {"cache", ".lock"} or path.match(PARTS)
+
+
 def _measured(
     config: FitConfig,
     backbone: Backbone | None,
@@ -240,10 +274,13 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
     out = config.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file. Give a folder as out (--out).")
+    for folder in (out / "cache", out / "runs", out / "model"):
+        if folder.is_symlink():
+            raise InputError(f"{folder} is a link, and nothing is written outside {out}. Delete the link.")
     if config.resume:
         if not holds_fit and not (out / "cache").exists():
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
-    elif not (holds_fit and config.overwrite) and out.exists() and any(path.name != "cache" for path in out.iterdir()):
+    elif not (holds_fit and config.overwrite) and out.exists() and not all(map(_is_left_over, out.iterdir())):
         or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
         holds = f"a fit already. {or_else}" if holds_fit else "other files:"
         raise InputError(f"{out} holds {holds} give another folder as out (--out).")

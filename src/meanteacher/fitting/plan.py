@@ -83,7 +83,7 @@ class Plan:
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Plan":
-        fields = dict(content)
+        fields = {name: value for name, value in content.items() if value is not None}
         return Plan(weak_labelled_view=fields.pop("gentle"), **fields)
 
 

@@ -15,15 +15,16 @@ from meanteacher.classifier.bundle import Classifier, Seen, seen_by
 from meanteacher.classifier.predict import cell, prediction_rows
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.folder import environment
-from meanteacher.files import write_atomic, write_json
+from meanteacher.files import reporting_full_disk, write_atomic, write_json
 from meanteacher.fitting.answer import answer, error_of, estimate
 from meanteacher.fitting.config import FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation, EvaluationResult
 from meanteacher.fitting.label_next import Suggestion, label_next
 from meanteacher.fitting.plan import METHODS
 from meanteacher.fitting.split import EvaluationSplit, FitData
+from meanteacher.formats import escape_name
 from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
-from meanteacher.photos.find import Photos, escape_name
+from meanteacher.photos.find import Photos
 from meanteacher.photos.findings import Finding
 from meanteacher.report import FIT_SCHEMA, write_fit_pages
 from meanteacher.stats import calibration
@@ -97,8 +98,9 @@ def write_results(
         labelled=np.flatnonzero(labelled),
     )
     rows = prediction_rows(photos.names, probabilities, photos.class_names, data.decoded.unreadable)
-    write_atomic(out / "predictions.csv", rows)
-    write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
+    with reporting_full_disk(out):
+        write_atomic(out / "predictions.csv", rows)
+        write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
     content: dict[str, Any] = {
         "schema": FIT_SCHEMA,
         "title": escape_name(config.photos.resolve().name),
@@ -144,8 +146,9 @@ def write_results(
         "timing": validation.timing.finish("predict"),
         "environment": made_with,
     }
-    write_json(out / "fit.json", content)
-    write_fit_pages(content, out)
+    with reporting_full_disk(out):
+        write_json(out / "fit.json", content)
+        write_fit_pages(content, out)
     return content
 
 

@@ -1,6 +1,5 @@
 """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from meanteacher.pretrained.spreading import (
     linear_classifier,
     spread_labels,
 )
-from meanteacher.pretrained.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, tail_recipe
+from meanteacher.pretrained.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, start_digest, tail_recipe
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
 from meanteacher.views import PerChannel
 from meanteacher.views.normalise import per_channel
@@ -239,7 +238,7 @@ class OnBackbone:
         model = TailSpec(
             backbone=self.backbone,
             cut=self.plan.cut,
-            sha256=hashlib.sha256(start.read_bytes()).hexdigest(),
+            sha256=start_digest(start),
             # Rounded, as the last digits depend on the processor.
             feature_length=float(f"{length:.3g}") or 1.0,
             start=str(start),

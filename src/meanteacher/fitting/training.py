@@ -1,6 +1,5 @@
 """The training of a fit: plan, features and runs, within the minutes that are left."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,8 @@ from typing import Any
 import torch
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
-from meanteacher.files import write_json
+from meanteacher.files import reporting_full_disk, write_json
+from meanteacher.files.fields import Field, RecordError, Shape, read_json, whole
 from meanteacher.fitting.budget import Timing, limited_threads
 from meanteacher.fitting.config import FitCallback, FitConfig
 from meanteacher.fitting.crossval import Comparison, CrossValidation
@@ -33,6 +33,10 @@ _MOST_BYTES = 8 << 30
 """Of the file of features."""
 
 
+RESULTS = ("fit.json", "model", "predictions.csv", "label-next.csv", "report.html", "MODEL_CARD.md")
+"""Of a fit that is complete."""
+
+
 class PlanFile:
     """plan.json of a fit: the plan, the trial, the seconds used so far, and what must be unchanged to resume."""
 
@@ -44,7 +48,8 @@ class PlanFile:
 
     def write(self, plan: Plan, *, trial: dict[str, Any] | None, fingerprint: str, spent: float, device: str) -> None:
         about = {"fingerprint": fingerprint, "spent": spent, "device": device, "trial": trial}
-        write_json(self.path, about | {"plan": plan.to_json()})
+        with reporting_full_disk(self.path):
+            write_json(self.path, about | {"plan": plan.to_json()})
 
     def device(self) -> str:
         """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
@@ -61,10 +66,9 @@ class PlanFile:
         Raises:
             InputError: the file is damaged.
         """
-        saved = self._saved()
         try:
-            return Plan.from_json(saved["plan"])
-        except (KeyError, TypeError, ValueError) as error:
+            return Plan.from_json(self._saved()["plan"])
+        except TypeError as error:  # a field that is not one
             raise self._damaged(error) from error
 
     def spent(self, fingerprint: str) -> float:
@@ -74,28 +78,60 @@ class PlanFile:
             InputError: the file is damaged, or belongs to other photos.
         """
         saved = self._saved()
-        try:
-            spent = float(saved["spent"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(error) from error
-        if saved.get("fingerprint") != fingerprint:
+        if saved["fingerprint"] != fingerprint:
             raise InputError(
                 f"The photos or their labels are not those that {self.folder} was begun with. "
                 "Restore them to resume, or start again with overwrite=True (--overwrite)."
             )
-        return spent
+        return float(saved["spent"])
+
+    def complete_fit(self, fingerprint: str) -> dict[str, Any] | None:
+        """What fit.json holds, if it is of this plan and these photos, and no other result is missing."""
+        if self._saved().get("fingerprint") != fingerprint:
+            return None
+        if not all((self.folder / name).exists() for name in RESULTS):
+            return None
+        try:
+            content: dict[str, Any] = read_json(self.folder / "fit.json").check({"plan": Field.mapping})
+        except RecordError:
+            return None  # results are written again
+        return content if self._saved()["plan"].items() <= content["plan"].items() else None
 
     def _saved(self) -> dict[str, Any]:
         try:
-            saved = json.loads(self.path.read_text(encoding="utf-8"))
-            if not isinstance(saved, dict):
-                raise ValueError("not a JSON object")
-        except (OSError, ValueError) as error:
+            saved: dict[str, Any] = read_json(self.path, "").check(_PLAN_FILE)
+        except RecordError as error:
             raise self._damaged(error) from error
         return saved
 
     def _damaged(self, error: Exception) -> InputError:
-        return InputError(f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite).")
+        return InputError(
+            f"{self.path} is damaged ({str(error).strip()}). Start again with overwrite=True (--overwrite)."
+        )
+
+
+_PLAN_FILE: Shape = {
+    "fingerprint": Field.text,
+    "spent": Field.positive,
+    "device?": Field.text,
+    "trial?": {"chosen": Field.text},
+    "plan": {
+        "minutes": Field.positive,
+        "size": whole(1, 1 << 12),
+        "steps": whole(1, 1 << 40),
+        "flip": Field.truth,
+        "gentle": Field.truth,
+        "width?": Field.positive,
+        "backbone?": Field.any_text,
+        "cut?": whole(0, 1 << 12),
+        "n_views?": whole(0, 64),
+        "threads?": whole(1, 1024),
+        "seconds_per_step?": {"*": Field.positive},
+        "seconds?": Field.positive,
+        "seconds_per_image?": Field.positive,
+        "n_rounds?": whole(1, 1 << 10),
+    },
+}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -123,8 +123,8 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
         manifest.spec,
         manifest.size,
         manifest.sha256,
-        frozenset(content["held_out"]),
+        frozenset(content.get("held_out") or ()),
         seen,
         backbone,
-        int(content["plan"].get("cut", 0)),
+        (content.get("plan") or {}).get("cut") or 0,
     )

@@ -7,21 +7,24 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from threading import Thread
+from socket import SHUT_RDWR
+from threading import Thread, Timer
 from typing import Any
 
 from meanteacher.core import InputError
+from meanteacher.formats import escape_name
 from meanteacher.label.page import Pictures
 from meanteacher.label.session import Session
 from meanteacher.photos.decode import UnreadableError
 
 _HOST = "127.0.0.1"
-_MAX_BODY = 10_000
+_MAX_BODY, _MAX_DIGITS = 10_000, 9
 _SECONDS = 30.0
-"""How long a request may take to arrive."""
+"""How long a request may take in all, from the connection to the end of the answer."""
 
 
 class LabelServer(ThreadingHTTPServer):
@@ -49,7 +52,8 @@ class LabelServer(ThreadingHTTPServer):
                 "a free one."
             ) from error
         # Another site's name can be made to resolve to this machine; its requests still have that name as their host.
-        self.hosts = {f"{name}:{self.server_port}" for name in (_HOST, "localhost")}
+        self.hosts = [f"{name}:{self.server_port}" for name in (_HOST, "localhost")]
+        self.origins = [f"http://{host}" for host in self.hosts]
 
     @property
     def address(self) -> str:
@@ -87,7 +91,21 @@ class LabelServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: LabelServer
     server_version, sys_version = "meanteacher", ""
-    timeout = _SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        # A timeout of the socket would begin again with every byte that a slow client sends.
+        self._clock = Timer(_SECONDS, self._cut_off)
+        self._clock.daemon = True
+        self._clock.start()
+
+    def finish(self) -> None:
+        self._clock.cancel()
+        super().finish()
+
+    def _cut_off(self) -> None:
+        with suppress(OSError):  # it has been closed meanwhile
+            self.connection.shutdown(SHUT_RDWR)
 
     def do_GET(self) -> None:
         match self._request_path():
@@ -123,14 +141,21 @@ class _Handler(BaseHTTPRequestHandler):
                     self._refuse(HTTPStatus.BAD_REQUEST, "Not a valid request.")
                     return
         except InputError as error:
-            self._refuse(HTTPStatus.CONFLICT, str(error))
+            self._refuse(HTTPStatus.CONFLICT, escape_name(str(error)))
             return
+        except Exception:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "It failed; the terminal says why. Nothing was written.")
+            raise
         self._send_json(self.server.state())
 
     def _request_path(self) -> list[str] | None:
         """The parts of the path after the token, or None if the request was refused."""
         if self.headers.get("Host", "") not in self.server.hosts:
             self._refuse(HTTPStatus.FORBIDDEN, "Use the address that was printed in the terminal.")
+            return None
+        # A page of another site must not use the address, even if it has come to know it.
+        if self.headers.get("Origin", self.server.origins[0]) not in self.server.origins:
+            self._refuse(HTTPStatus.FORBIDDEN, "This page answers to no other site.")
             return None
         token, *path = self.path.strip("/").split("/")
         if not hmac.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
@@ -140,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _content(self) -> object:
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal() and int(length[:9]) <= _MAX_BODY):
+        if not (length.isascii() and length.isdecimal() and len(length) <= _MAX_DIGITS and int(length) <= _MAX_BODY):
             return None
         try:
             return json.loads(self.rfile.read(int(length)))

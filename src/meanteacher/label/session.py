@@ -1,6 +1,5 @@
 """The labelling session: which images to label, the answers, and the file they are written to."""
 
-import json
 import os
 import re
 import shlex
@@ -14,10 +13,11 @@ from typing import Any
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files import HeldError, locked
-from meanteacher.formats import certainty
+from meanteacher.formats import certainty, escape_name
 from meanteacher.label.page import class_keys
-from meanteacher.photos.find import Photos, escape_name, find_photos
+from meanteacher.photos.find import Photos, find_photos
 from meanteacher.photos.tables import read_labels, read_table, write_labels
+from meanteacher.report import RecordError, read_fit
 
 LABEL_NEXT = "label-next.csv"
 MAX_NAME = 100
@@ -47,13 +47,13 @@ def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
     if not run.is_dir():
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
     try:
-        data = json.loads((run / "fit.json").read_bytes())["data"]
-        labels = data.get("labels_file")
-        return tuple(map(str, data["class_names"])), str(data["source"]), Path(labels) if labels else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        data = read_fit(run)["data"]
+    except RecordError as error:
         raise InputError(
-            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out)."
+            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
         ) from error
+    labels = data.get("labels_file")
+    return tuple(data["class_names"]), str(data.get("source")), Path(labels) if labels else None
 
 
 def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:

@@ -5,10 +5,11 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, Batch, Cost, InputError, Schedule, StepOutput, check_choice
-from meanteacher.costs import ConsistencyCost, Mse, logit_distance
+from meanteacher.core import UNLABELLED, Batch, Cost, InputError, Scheduled, StepOutput, check_choice
+from meanteacher.costs import ConsistencyCost, Mse, logit_distance, per_place
 from meanteacher.methods.supervised import M, TeacherMethod
 from meanteacher.passes import Logits, both_outputs
+from meanteacher.schedules import as_schedule, fix_schedules
 
 ConsistencyOn = Literal["all", "unlabelled"]
 
@@ -17,7 +18,7 @@ ConsistencyOn = Literal["all", "unlabelled"]
 class ConsistencyMethod(TeacherMethod[M]):
     """Two views of each image must get the same prediction. The methods differ in where the target comes from."""
 
-    weight: Schedule
+    weight: Scheduled
     cost: ConsistencyCost = Mse()
     consistency_on: ConsistencyOn = "all"
     """The authors leave labelled rows out on semi-supervised SVHN only."""
@@ -27,17 +28,23 @@ class ConsistencyMethod(TeacherMethod[M]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        fix_schedules(self, "weight")
         check_choice("consistency_on", self.consistency_on, get_args(ConsistencyOn))
 
     def outputs(self, output: Logits) -> tuple[Tensor, Tensor]:
         """The student's logits for classification and for consistency."""
+        both = both_outputs(output)
         if (self.logit_distance is None) == isinstance(output, tuple):
             raise InputError(
                 f"{type(self).__name__}: logit_distance={self.logit_distance} does not fit a network with "
                 f"{'two outputs' if isinstance(output, tuple) else 'one output'}. Give a number, for instance 0.01, "
-                "with outputs=2, and None with outputs=1."
+                "with outputs=2, and None with outputs=1. If the second output is no logits, for instance features, "
+                "select the first: LogitsOf(network, lambda out: out[0])."
             )
-        return both_outputs(output)
+        return both
+
+    def checked(self, output: Logits) -> Tensor:
+        return self.outputs(output)[0]
 
     def step_output(
         self,
@@ -51,14 +58,15 @@ class ConsistencyMethod(TeacherMethod[M]):
         """The classification cost, the consistency cost, and with two outputs their distance.
 
         Args:
-            logits: [B, C], the student's for classification
-            consistency_logits: [B, C], the student's for consistency
-            target: [B, C], logits; whether it is detached is up to the method
+            logits: [B, C] or [B, C, ...], the student's for classification
+            consistency_logits: of the same shape, the student's for consistency
+            target: of the same shape, logits; whether it is detached is up to the method
             batch: what they were computed from
             step: for the ramp
-            rows: [B] of bool, to leave more rows out than `consistency_on` does; the cost rests without any
+            rows: [B] of bool, or one per place, to leave more rows out than `consistency_on` does; the cost rests
+                without any
         """
-        weight = self.weight(step)
+        weight = as_schedule(self.weight)(step)
         active = self.cost.is_active(target)
         if rows is not None:
             active = active & rows.any()
@@ -73,8 +81,8 @@ class ConsistencyMethod(TeacherMethod[M]):
         return StepOutput(costs, logits)
 
     def consistency_rows(self, batch: Batch, rows: Tensor | None = None) -> Tensor | None:
-        """[B] of bool, or None for every row."""
+        """[B] of bool, or [B, ...] where labels are per place; None for every row."""
         if self.consistency_on == "all":
             return rows
-        unlabelled = batch.labels == UNLABELLED
-        return unlabelled if rows is None else unlabelled & rows
+        unlabelled = self.labels(batch) == UNLABELLED
+        return unlabelled if rows is None else unlabelled & per_place(rows, unlabelled.shape)

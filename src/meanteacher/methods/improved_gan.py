@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meanteacher.core import Batch, Cost, InputError, Problem, Schedule, StepOutput
+from meanteacher.core import Batch, Cost, InputError, Problem, Scheduled, StepOutput
 from meanteacher.distributed.rows import all_rows, normal_rows
 from meanteacher.methods.supervised import TeacherMethod
 from meanteacher.passes import at_least_float32, class_output, untracked
-from meanteacher.teacher import Memory, Teacher
+from meanteacher.schedules import as_schedule, fix_schedules
+from meanteacher.teacher import Memory
 
 
 class GeneratorSpec(Protocol):
@@ -32,26 +33,37 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
     The generator learns by feature matching: the mean features of its images, before the student's last layer,
     must match those of the real ones. One backward pass serves both networks: made-up images are detached for the
     discriminator, and the discriminator's weights are detached for the generator.
+
+    >>> from meanteacher.models import PointGeneratorSpec
+    >>> from meanteacher.schedules import Constant
+    >>> generator = PointGeneratorSpec(n_noise=8)
+    >>> ImprovedGan(decay=Constant(0.99), buffers="average", weight=Constant(1.0), generator=generator).roles
+    ('student',)
     """
 
     generator: GeneratorSpec
-    weight: Schedule
+    weight: Scheduled
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fix_schedules(self, "weight")
 
     def init(self, student: nn.Module, problem: Problem) -> Memory[nn.Module]:
-        return Memory(Teacher(student, buffers=self.buffers), self.generator.build(problem))
+        return Memory(self.new_teacher(student, problem), self.generator.build(problem))
 
     def forward(self, student: nn.Module, memory: Memory[nn.Module], batch: Batch, step: int) -> StepOutput:
         real = batch.views["student"]
-        made_up = memory.own(normal_rows(torch.empty(len(real), self.generator.n_noise, device=real.device)))
+        noise = normal_rows(torch.empty(len(real), self.generator.n_noise, device=real.device))
+        made_up = memory.own(noise).to(real.dtype)
         with _Features(student) as seen:
             logits = class_output(student(real))
         real_features = seen.of_pass().mean(0).detach()
         fake_logits = class_output(untracked(student, made_up.detach()))
         constants = {name: p.detach() for name, p in student.named_parameters()}
         with _Features(student) as seen:
-            untracked(student, made_up, constants)
+            untracked(student, made_up, parameters=constants)
         made_up_features = seen.of_pass().mean(0)
-        weight = self.weight(step)
+        weight = as_schedule(self.weight)(step)
         return StepOutput(
             {
                 "classification": self.classification(logits, batch.labels),

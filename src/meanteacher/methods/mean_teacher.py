@@ -15,6 +15,18 @@ class MeanTeacher(ConsistencyMethod[Teacher]):
     """Mean Teacher (Tarvainen & Valpola 2017): consistency with a teacher that averages the student.
 
     The student must agree with the teacher, whose weights are the moving average of the student's (Sec. 2).
+
+    >>> import torch
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> student = nn.Linear(2, 3)
+    >>> method = MeanTeacher(decay=Constant(0.99), buffers="own", weight=SigmoidRampUp(value=10.0, steps=100))
+    >>> teacher = method.init(student, Problem(n_classes=3, n_examples=4, input_shape=(2,)))
+    >>> views = {role: torch.randn(4, 2) for role in method.roles}
+    >>> batch = Batch(views, labels=torch.tensor([0, 2, -1, -1]), index=torch.arange(4))
+    >>> output = method.forward(student, teacher, batch, step=0)
+    >>> output.total.backward()
+    >>> sorted(output.costs)
+    ['classification', 'consistency']
     """
 
     teacher_dropout: float | None = None
@@ -29,7 +41,7 @@ class MeanTeacher(ConsistencyMethod[Teacher]):
         return True
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return Teacher(student, buffers=self.buffers, dropout=self.teacher_dropout)
+        return self.new_teacher(student, problem, dropout=self.teacher_dropout)
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))

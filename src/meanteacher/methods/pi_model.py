@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.passes import class_output, untracked, without_dropout
+from meanteacher.passes import Logits, class_output, untracked, without_dropout
 from meanteacher.teacher import Memory, Teacher
 
 
@@ -16,13 +16,17 @@ class PiModel(ConsistencyMethod[Teacher]):
     """The Pi model (Laine & Aila 2017): two noisy passes of one network must agree.
 
     The student is its own teacher, and both sides are trained (App. B.1).
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> PiModel(decay=Constant(0.99), buffers="average", weight=SigmoidRampUp(value=10.0, steps=100)).roles
+    ('student', 'teacher')
     """
 
     one_sided: bool = False
     """Detach the second pass: Mean Teacher with a decay of 0."""
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return Teacher(student, buffers=self.buffers)
+        return self.new_teacher(student, problem)
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))
@@ -39,10 +43,14 @@ class PseudoEnsemble(ConsistencyMethod[Teacher]):
 
     Of the original's penalties at every layer this is the one at the output, which is the semi-supervised one.
     Give the role `teacher` a view without noise.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> PseudoEnsemble(decay=Constant(0.99), buffers="average", weight=SigmoidRampUp(value=10.0, steps=100)).roles
+    ('student', 'teacher')
     """
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return Teacher(student, buffers=self.buffers)
+        return self.new_teacher(student, problem)
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))
@@ -54,7 +62,8 @@ class PseudoEnsemble(ConsistencyMethod[Teacher]):
 class Denoiser(nn.Module):
     """ẑ = (z̃ - μ(u)) ν(u) + μ(u), with μ and ν of the form a₁ sigmoid(a₂ u + a₃) + a₄ u + a₅ per class.
 
-    u is the noisy prediction, normalised over the batch. The denoiser starts as the identity.
+    u is the noisy prediction, normalised over the batch, and where there is one per place, over the places. The
+    denoiser starts as the identity.
     """
 
     def __init__(self, n_classes: int) -> None:
@@ -64,8 +73,14 @@ class Denoiser(nn.Module):
         self.gain = nn.Parameter(start + torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])[:, None])
 
     def forward(self, noisy: Tensor) -> Tensor:
-        u = (noisy - noisy.mean(0)) / (noisy.var(0, correction=0) + 1e-5).sqrt()
-        mean, gain = (a[0] * torch.sigmoid(a[1] * u + a[2]) + a[3] * u + a[4] for a in (self.mean, self.gain))
+        rows = [axis for axis in range(noisy.ndim) if axis != 1]
+        spread = (noisy.var(rows, correction=0, keepdim=True) + 1e-5).sqrt()
+        u = (noisy - noisy.mean(rows, keepdim=True)) / spread
+        shape = (5, -1, *[1] * (noisy.ndim - 2))
+        mean, gain = (
+            a[0] * torch.sigmoid(a[1] * u + a[2]) + a[3] * u + a[4]
+            for a in (self.mean.view(shape), self.gain.view(shape))
+        )
         return (noisy - mean) * gain + mean
 
 
@@ -76,10 +91,17 @@ class GammaModel(ConsistencyMethod[Memory[Denoiser]]):
     The student is noisy. The target is the same network without noise, detached.
 
     Give the role `teacher` a view without noise.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> GammaModel(decay=Constant(0.99), buffers="average", weight=SigmoidRampUp(value=10.0, steps=100)).roles
+    ('student', 'teacher')
     """
 
+    def checked(self, output: Logits) -> Tensor:
+        return class_output(output)
+
     def init(self, student: nn.Module, problem: Problem) -> Memory[Denoiser]:
-        return Memory(Teacher(student, buffers=self.buffers), Denoiser(problem.n_classes))
+        return Memory(self.new_teacher(student, problem), Denoiser(problem.n_classes))
 
     def forward(self, student: nn.Module, memory: Memory[Denoiser], batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))

@@ -7,10 +7,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Batch, Cost, Problem, Schedule, StepOutput, check_choice
+from meanteacher.core import UNLABELLED, Batch, Cost, Problem, Scheduled, StepOutput, check_choice
 from meanteacher.costs import classification_cost
 from meanteacher.methods.supervised import M, Supervised, TeacherMethod
 from meanteacher.passes import class_output
+from meanteacher.schedules import as_schedule, fix_schedules
 from meanteacher.teacher import Memory, Teacher
 
 
@@ -19,19 +20,27 @@ class PseudoLabel(Supervised):
     """Pseudo-label (Lee 2013): the network's own predictions as labels.
 
     An unlabelled row is trained on the class that the network finds most probable.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> PseudoLabel(decay=Constant(0.99), buffers="average", weight=SigmoidRampUp(value=1.0, steps=100)).roles
+    ('student',)
     """
 
-    weight: Schedule
+    weight: Scheduled
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fix_schedules(self, "weight")
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))
-        unlabelled = batch.labels == UNLABELLED
+        unlabelled = self.labels(batch) == UNLABELLED
         guesses = logits.detach().argmax(1).where(unlabelled, UNLABELLED)
-        weight = self.weight(step)
+        weight = as_schedule(self.weight)(step)
         return StepOutput(
             {
                 "classification": self.classification(logits, batch.labels),
-                "pseudo-label": Cost(weight * classification_cost(logits, guesses), weight),
+                "pseudo-label": Cost(weight * classification_cost(logits, guesses, class_axis=1), weight),
             },
             logits,
         )
@@ -44,7 +53,7 @@ class MatchMethod(TeacherMethod[M]):
     Role `student` is the weak view, role `strong` the strong one.
     """
 
-    weight: Schedule
+    weight: Scheduled
     threshold: float
     labelled_by: Literal["student", "teacher"] = "student"
     """Whose prediction on the weak view is the label: the student's as in the original, or the teacher's."""
@@ -53,6 +62,7 @@ class MatchMethod(TeacherMethod[M]):
     def __post_init__(self) -> None:
         check_choice("labelled_by", self.labelled_by, ("student", "teacher"))
         super().__post_init__()
+        fix_schedules(self, "weight")
 
     @property
     def teacher_runs(self) -> bool:
@@ -65,12 +75,12 @@ class MatchMethod(TeacherMethod[M]):
         by_teacher = self.labelled_by == "teacher"
         target = class_output(memory.teacher(batch.views["student"])) if by_teacher else weak.detach()
         confidence, guess = target.softmax(1).max(1)
-        unlabelled = batch.labels == UNLABELLED
+        unlabelled = self.labels(batch) == UNLABELLED
         certain = unlabelled & (confidence >= self.thresholds(memory, guess))
         # Averaged over all unlabelled rows, not over the certain ones: the cost is small while few rows are certain.
         share = certain.sum() / unlabelled.sum().clamp_min(1)
-        weight = self.weight(step)
-        value = weight * share * classification_cost(strong, guess.where(certain, UNLABELLED))
+        weight = as_schedule(self.weight)(step)
+        value = weight * share * classification_cost(strong, guess.where(certain, UNLABELLED), class_axis=1)
         return StepOutput(
             {
                 "classification": self.classification(weak, batch.labels),
@@ -81,7 +91,7 @@ class MatchMethod(TeacherMethod[M]):
 
     @abstractmethod
     def thresholds(self, memory: M, guess: Tensor) -> Tensor:
-        """[B], the confidence from which on a row's guess is its label."""
+        """Of the guesses' shape: the confidence from which on a guess is a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +99,16 @@ class FixMatch(MatchMethod[Teacher]):
     """FixMatch (Sohn et al. 2020): confident predictions on a weak view are labels for a strong one.
 
     Role `student` is the weak view, role `strong` the strong one. The weight average is what is evaluated.
+
+    >>> from meanteacher.schedules import Constant
+    >>> FixMatch(decay=Constant(0.99), buffers="average", weight=Constant(1.0)).roles
+    ('student', 'strong')
     """
 
     threshold: float = 0.95
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return Teacher(student, buffers=self.buffers)
+        return self.new_teacher(student, problem)
 
     def thresholds(self, memory: Teacher, guess: Tensor) -> Tensor:
         return torch.full_like(guess, self.threshold, dtype=torch.float32)
@@ -117,7 +131,8 @@ class Certainty(nn.Module):
         return self.overall * self.per_class / self.per_class.max()
 
     def note(self, probabilities: Tensor, rows: Tensor, momentum: float) -> None:
-        """Update the averages with these rows, [B] of bool; without any, nothing changes."""
+        """Update the averages with these rows, [B] of bool, or places, [B, ...]; without any, nothing changes."""
+        rows, probabilities = rows.flatten(), probabilities.movedim(1, -1).flatten(0, -2)
         share = rows / rows.sum().clamp_min(1)
         pull = (1 - momentum) * rows.any()
         self.overall.lerp_(share @ probabilities.amax(1), pull)
@@ -132,13 +147,17 @@ class FreeMatch(MatchMethod[Memory[Certainty]]):
 
     The self-adaptive thresholds are the original's; its further cost on the distribution of the predictions is left
     out.
+
+    >>> from meanteacher.schedules import Constant
+    >>> FreeMatch(decay=Constant(0.99), buffers="average", weight=Constant(1.0)).roles
+    ('student', 'strong')
     """
 
     threshold: float = 1.0
     momentum: float = 0.999
 
     def init(self, student: nn.Module, problem: Problem) -> Memory[Certainty]:
-        return Memory(Teacher(student, buffers=self.buffers), Certainty(problem.n_classes))
+        return Memory(self.new_teacher(student, problem), Certainty(problem.n_classes))
 
     def thresholds(self, memory: Memory[Certainty], guess: Tensor) -> Tensor:
         return memory.own.threshold()[guess].clamp_max(self.threshold)
@@ -147,4 +166,4 @@ class FreeMatch(MatchMethod[Memory[Certainty]]):
         self, student: nn.Module, memory: Memory[Certainty], batch: Batch, output: StepOutput, step: int
     ) -> None:
         super().after_step(student, memory, batch, output, step)
-        memory.own.note(output.logits.detach().softmax(1), batch.labels == UNLABELLED, self.momentum)
+        memory.own.note(output.logits.detach().softmax(1), self.labels(batch) == UNLABELLED, self.momentum)

@@ -6,9 +6,20 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from torch import Tensor, nn
 
-from meanteacher.core import ADDED_LATER, Batch, Cost, InputError, Problem, Schedule, StepOutput, check_choice
-from meanteacher.costs import classification_cost
-from meanteacher.passes import class_output
+from meanteacher.core import (
+    ADDED_LATER,
+    UNLABELLED,
+    Batch,
+    Cost,
+    InputError,
+    Problem,
+    Scheduled,
+    StepOutput,
+    check_choice,
+)
+from meanteacher.costs import classification_cost, hidden_as_unlabelled
+from meanteacher.passes import Logits, LogitsOf, class_output, tried_out
+from meanteacher.schedules import as_schedule, fix_schedules
 from meanteacher.teacher import Buffers, Memory, Teacher, warmed_up
 
 M = TypeVar("M", bound=Teacher | Memory[Any])
@@ -22,14 +33,18 @@ class TeacherMethod(ABC, Generic[M]):
     evaluation of all our models", Table 1).
     """
 
-    decay: Schedule
+    decay: Scheduled
+    """Of the average; a number for one that is constant."""
     buffers: Buffers
     labelled_share: float | None = field(default=None, metadata=ADDED_LATER)
     """Where the number of labelled rows varies: their share of the average batch. The classification cost is then
     divided by their expected number instead of the number there is, and all labelled rows weigh alike."""
+    ignore_index: int = field(default=UNLABELLED, metadata=ADDED_LATER)
+    """A further label that counts as unlabelled, for instance 255 for the pixels of no class in a segmentation."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def __post_init__(self) -> None:
+        fix_schedules(self, "decay")
         check_choice("buffers", self.buffers, get_args(Buffers))
         if self.buffers == "own" and not self.teacher_runs:
             raise InputError(
@@ -55,17 +70,52 @@ class TeacherMethod(ABC, Generic[M]):
     def forward(self, student: nn.Module, memory: M, batch: Batch, step: int) -> StepOutput:
         """The costs of one step."""
 
+    def new_teacher(self, student: nn.Module, problem: Problem, *, dropout: float | None = None) -> Teacher:
+        """The teacher at step 0, of a student that returns what the method can learn from.
+
+        A copy of the student is tried out on two examples of zeros. If it takes no such input, its output is checked in
+        the first step.
+
+        Raises:
+            InputError: the student returns other than the logits of this problem, or `ignore_index` is a class.
+        """
+        teacher = Teacher(student, buffers=self.buffers, dropout=dropout)
+        if 0 <= self.ignore_index < problem.n_classes:
+            raise InputError(
+                f"{type(self).__name__}: ignore_index={self.ignore_index} is one of the {problem.n_classes} classes, "
+                "which would never be learnt. Give a number that is no class, such as 255."
+            )
+        if (output := tried_out(student, problem.input_shape)) is not None:
+            _check_shape(self.checked(output), problem)
+        stated = isinstance(student, LogitsOf) and student.class_axis is not None
+        if problem.label_shape and {*problem.label_shape} == {problem.n_classes} and not stated:
+            raise InputError(
+                f"There are as many classes ({problem.n_classes}) as places ({list(problem.label_shape)}), so the "
+                "shape of the logits does not say which are which. Say where the classes are: "
+                "LogitsOf(network, class_axis=1), or class_axis=-1."
+            )
+        return teacher
+
+    def checked(self, output: Logits) -> Tensor:
+        """The student's logits for classification, if its output is one that the method takes."""
+        return class_output(output)
+
+    def labels(self, batch: Batch) -> Tensor:
+        """The batch's labels, `UNLABELLED` wherever there is none."""
+        return hidden_as_unlabelled(batch.labels, self.ignore_index)
+
     def classification(self, logits: Tensor, labels: Tensor) -> Cost:
         """The cost of the labelled rows."""
-        return Cost(classification_cost(logits, labels, self.labelled_share))
+        cost = classification_cost(logits, labels, self.labelled_share, ignore_index=self.ignore_index, class_axis=1)
+        return Cost(cost)
 
     def after_step(self, student: nn.Module, memory: M, batch: Batch, output: StepOutput, step: int) -> None:
         """Move the teacher."""
-        memory.teacher.update(student, decay=warmed_up(self.decay(step), step))
+        memory.teacher.update(student, decay=warmed_up(as_schedule(self.decay)(step), step))
 
     def predictor(self, student: nn.Module, memory: M) -> nn.Module:
-        """The teacher's network."""
-        return memory.teacher.network
+        """The teacher's network, in evaluation mode."""
+        return memory.teacher.predictor()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +125,36 @@ class Supervised(TeacherMethod[Teacher]):
     Learn from the labelled rows only.
 
     The weight average is evaluated, as for every method; nothing learns from it.
+
+    >>> from meanteacher.schedules import Constant
+    >>> Supervised(decay=Constant(0.99), buffers="average").roles
+    ('student',)
     """
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return Teacher(student, buffers=self.buffers)
+        return self.new_teacher(student, problem)
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))
         return StepOutput({"classification": self.classification(logits, batch.labels)}, logits)
+
+
+def _check_shape(logits: Tensor, problem: Problem) -> None:
+    expected = [problem.n_classes, *problem.label_shape]
+    found = list(logits.shape[1:])
+    if found == expected and problem.n_classes > 1:
+        return
+    hint = "The network and the problem do not belong together."
+    if found[:1] == [1]:
+        hint = "The softmax of a single logit is always 1, so no cost could train it. Give the network two outputs."
+    elif len(found) > 1 and not problem.label_shape:
+        hint = (
+            f"For a label per place, as in segmentation, give Problem(..., label_shape={tuple(found[1:])}). For a "
+            "label per example, let the network return one prediction per example."
+        )
+    elif sorted(found) == sorted(expected):
+        hint = "If the classes come last, wrap the network: LogitsOf(network, class_axis=-1)."
+    raise InputError(
+        f"The network returns [B, {', '.join(map(str, found))}] for a problem whose logits are "
+        f"[B, {', '.join(map(str, expected))}]. {hint}"
+    )

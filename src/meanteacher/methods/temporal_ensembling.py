@@ -8,11 +8,14 @@ from torch import Tensor, nn
 
 from meanteacher.core import Batch, Problem, StepOutput
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.teacher import Memory, Teacher
+from meanteacher.teacher import Memory
 
 
 class EnsembleTable(nn.Module):
-    """The predictions for every training example, averaged over epochs. Its size grows with the data set."""
+    """The predictions for every training example, averaged over epochs. Its size grows with the data set.
+
+    Two numbers per example, class and place: for dense predictions it soon is larger than the images.
+    """
 
     average: Tensor
     latest: Tensor
@@ -21,20 +24,21 @@ class EnsembleTable(nn.Module):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
-        n, n_classes = problem.n_examples, problem.n_classes
-        self.register_buffer("average", torch.zeros(n, n_classes))
-        self.register_buffer("latest", torch.zeros(n, n_classes))
+        n, shape = problem.n_examples, (problem.n_classes, *problem.label_shape)
+        self.register_buffer("average", torch.zeros(n, *shape))
+        self.register_buffer("latest", torch.zeros(n, *shape))
         self.register_buffer("visited", torch.zeros(n, dtype=torch.bool))
         self.register_buffer("n_updates", torch.zeros(n))
 
     def target(self, index: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
-        """Bias-corrected predictions as logits [B, C], and which rows have any yet [B]."""
+        """Bias-corrected predictions as logits [B, C, ...], and which rows have any yet [B]."""
         known = self.n_updates[index] > 0
         correction = 1 - momentum ** self.n_updates[index].clamp_min(1)
-        return (self.average[index] / correction[:, None]).clamp_min(1e-30).log(), known
+        correction = correction.view(-1, *[1] * (self.average.ndim - 1))
+        return (self.average[index] / correction).clamp_min(1e-30).log(), known
 
     def note(self, index: Tensor, predictions: Tensor) -> None:
-        """Keep the predictions [B, C] for the end of the epoch."""
+        """Keep the predictions [B, C, ...] for the end of the epoch."""
         self.latest[index] = predictions
         self.visited[index] = True
 
@@ -55,6 +59,11 @@ class TemporalEnsembling(ConsistencyMethod[Memory[EnsembleTable]]):
     """Temporal Ensembling (Laine & Aila 2017): consistency with the average of past predictions.
 
     The target of an example is the average of the network's predictions for it in earlier epochs.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> weight = SigmoidRampUp(value=10.0, steps=100)
+    >>> TemporalEnsembling(decay=Constant(0.99), buffers="average", weight=weight, epoch_steps=500).roles
+    ('student',)
     """
 
     momentum: float = 0.6
@@ -63,7 +72,7 @@ class TemporalEnsembling(ConsistencyMethod[Memory[EnsembleTable]]):
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def init(self, student: nn.Module, problem: Problem) -> Memory[EnsembleTable]:
-        return Memory(Teacher(student, buffers=self.buffers), EnsembleTable(problem))
+        return Memory(self.new_teacher(student, problem), EnsembleTable(problem))
 
     def forward(self, student: nn.Module, memory: Memory[EnsembleTable], batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))

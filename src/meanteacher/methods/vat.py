@@ -7,11 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import Batch, Cost, Schedule, StepOutput
+from meanteacher.core import Batch, Cost, Scheduled, StepOutput
 from meanteacher.costs import entropy, kl_divergence
 from meanteacher.distributed.rows import normal_rows
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
+from meanteacher.schedules import as_schedule, fix_schedules
 from meanteacher.teacher import Teacher
 
 
@@ -26,7 +27,7 @@ def adversarial_direction(
     Args:
         predict: logits of perturbed examples, with the same noise every time
         x: [B, ...]
-        target: [B, C], the logits at x
+        target: [B, C] or [B, C, ...], the logits at x
         step_size: length of the finite step; too small a one is lost in the rounding of float32
         iterations: each costs a forward and a backward pass; one is enough in practice
     """
@@ -55,20 +56,28 @@ class Vat(Supervised):
     The prediction must not change under the worst small perturbation of the input.
 
     The extra passes of a step drop the same units as the first and leave batch statistics untouched.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> Vat(decay=Constant(0.99), buffers="average", weight=SigmoidRampUp(value=1.0, steps=100), epsilon=8.0).roles
+    ('student',)
     """
 
     epsilon: float
     """Length of the perturbation, over the whole example."""
-    weight: Schedule
+    weight: Scheduled
     step_size: float = 1e-2
     """Of the finite difference. The original's 1e-6 is below the resolution of float32."""
     iterations: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fix_schedules(self, "weight")
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x = batch.views["student"]
         noise = SameNoise(x.device)
         logits = class_output(student(x))
-        weight = self.weight(step)
+        weight = as_schedule(self.weight)(step)
         smoothness = kl_divergence(self.perturbed(student, x, logits.detach(), noise), logits.detach())
         costs = {
             "classification": self.classification(logits, batch.labels),
@@ -92,13 +101,18 @@ class VatEntMin(Vat):
     """VAT with entropy minimisation (Miyato et al. 2017): smoothness and confident predictions.
 
     VAT, and the entropy of the predictions as a further cost.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> weight = SigmoidRampUp(value=1.0, steps=100)
+    >>> VatEntMin(decay=Constant(0.99), buffers="average", weight=weight, epsilon=8.0).entropy_weight
+    1.0
     """
 
     entropy_weight: float = 1.0
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         vat = super().forward(student, memory, batch, step)
-        weight = self.entropy_weight * self.weight(step)
+        weight = self.entropy_weight * as_schedule(self.weight)(step)
         return StepOutput({**vat.costs, "entropy": Cost(weight * entropy(vat.logits), weight)}, vat.logits)
 
 
@@ -110,6 +124,11 @@ class MeanTeacherVat(Vat):
 
     "One approach is to choose the perturbation carefully. Another is to choose the teacher model carefully"
     (Sec. 1): VAT chooses the perturbation of the student's input, the weight average gives the target.
+
+    >>> from meanteacher.schedules import Constant, SigmoidRampUp
+    >>> weight = SigmoidRampUp(value=1.0, steps=100)
+    >>> MeanTeacherVat(decay=Constant(0.99), buffers="own", weight=weight, epsilon=8.0).roles
+    ('student', 'teacher')
     """
 
     roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
@@ -123,7 +142,7 @@ class MeanTeacherVat(Vat):
         noise = SameNoise(x.device)
         logits = class_output(student(x))
         target = class_output(memory(batch.views["teacher"]))
-        weight = self.weight(step)
+        weight = as_schedule(self.weight)(step)
         consistency = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
         costs = {
             "classification": self.classification(logits, batch.labels),

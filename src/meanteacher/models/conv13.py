@@ -10,6 +10,7 @@ from meanteacher.models.layers import (
     Outputs,
     WeightNormConv2d,
     WeightNormLinear,
+    check_width,
     initialise_layers,
     last_layer,
 )
@@ -18,7 +19,12 @@ from meanteacher.passes import Logits
 
 @dataclass(frozen=True, kw_only=True)
 class Conv13Spec:
-    """The 13-layer ConvNet: weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1."""
+    """The 13-layer ConvNet: weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1.
+
+    >>> network = Conv13Spec(width=0.1).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
+    >>> network(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
 
     width: float = 1.0
     """Multiplies every channel count: a quarter costs about a tenth."""
@@ -28,6 +34,7 @@ class Conv13Spec:
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
+        check_width(self.width, "Conv13")
         n_channels, *size = problem.input_shape
         if len(size) != 2 or min(size) < 12:
             raise InputError(

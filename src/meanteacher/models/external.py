@@ -22,6 +22,9 @@ class ExternalSpec:
     """A classification network built from its name, without pretrained weights.
 
     timm and torchvision are not dependencies of this package: they are imported when a network is built.
+
+    >>> ExternalSpec(library="timm", name="resnet18").outputs
+    1
     """
 
     library: Library
@@ -76,6 +79,9 @@ class PooledSpec:
     """A network of another library as a sequence of two layers: up to its pooled features, and a linear classifier.
 
     Built without pretrained weights; `pretrained_features` has the weights of the first layer.
+
+    >>> PooledSpec(library="torchvision", name="resnet18").name
+    'resnet18'
     """
 
     library: Library

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models.layers import ModelSpec, channels_of
+from meanteacher.models.layers import ModelSpec, channels_of, check_width
 from meanteacher.passes import Logits
 
 _KEPT = 12
@@ -23,6 +23,10 @@ class FastNetSpec:
     The first layer decorrelates small patches of the training images and is not trained, so only one convolution has
     a backward pass at full resolution. Each of the three stages convolves, halves the sides, normalises, and
     convolves again. The fixed whitening layer is known from fast training on CIFAR-10 (Page 2019; Jordan 2024).
+
+    >>> network = FastNetSpec(width=0.25).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
+    >>> network(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
     width: float = 1.0
@@ -35,8 +39,7 @@ class FastNetSpec:
         side = min(problem.input_shape[1:])
         if side < 16:
             raise InputError(f"FastNet takes images of at least 16x16 pixels, got {problem.input_shape}.")
-        if self.width <= 0:
-            raise InputError(f"width multiplies the channels of FastNet and is above 0; got {self.width}.")
+        check_width(self.width, "FastNet")
         return FastNetwork(n_channels, problem.n_classes, self, stride=max(1, side // 32))
 
 
@@ -105,6 +108,10 @@ class MirroredSpec:
     """In evaluation, the mean of the logits over an image and its mirror image, in twice the time.
 
     Training is unchanged. For images whose class does not change when mirrored.
+
+    >>> problem = Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
+    >>> MirroredSpec(FastNetSpec(width=0.25)).build(problem).eval()(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
     model: ModelSpec

@@ -15,10 +15,19 @@ from meanteacher.passes import at_least_float32
 
 
 class ModelSpec(Protocol):
-    """The part of a recipe that builds the network for the data."""
+    """The part of a recipe that builds the network for the data.
+
+    >>> class Linear:
+    ...     def build(self, problem):
+    ...         return nn.Linear(problem.input_shape[0], problem.n_classes)
+    >>> Linear().build(Problem(n_classes=2, n_examples=1, input_shape=(20,)))
+    Linear(in_features=20, out_features=2, bias=True)
+    """
 
     def build(self, problem: Problem) -> nn.Module: ...
 
+
+_WIDEST = 1000
 
 Outputs = Literal[1, 2]
 """How many last layers a network has.
@@ -77,6 +86,18 @@ def channels_of(problem: Problem, network: str) -> int:
             "Use MlpSpec for points and tables."
         )
     return problem.input_shape[0]
+
+
+def check_width(width: float, network: str) -> None:
+    """Refuse a width that no network can have.
+
+    Raises:
+        InputError: names the network.
+    """
+    if not 0 < width <= _WIDEST:
+        raise InputError(
+            f"width multiplies the channels of {network}, is above 0 and at most {_WIDEST}; got {width:g}."
+        )
 
 
 def conv(n_in: int, n_out: int, kernel: int, *, stride: int = 1, groups: int = 1, bias: bool = False) -> nn.Conv2d:

@@ -30,6 +30,9 @@ class LiteSpec:
 
     The network is a sequence of layers, so that it can be cut between any two of them: the stem, the blocks, the last
     convolution, the mean over the positions, and the linear classifier. A cut network keeps its parameters' names.
+
+    >>> LiteSpec().n_blocks(), LiteSpec(width=1.1, depth=1.2).n_blocks()
+    ((1, 2, 2, 3, 3, 4, 1), (1, 3, 3, 4, 4, 5, 1))
     """
 
     width: float = 1.0

@@ -7,12 +7,18 @@ from math import prod
 from torch import nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.layers import Outputs, last_layer
+from meanteacher.models.layers import Outputs, check_width, last_layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class MlpSpec:
-    """Fully connected layers with ReLU, and dropout before each but the first."""
+    """Fully connected layers with ReLU, and dropout before each but the first.
+
+    >>> import torch
+    >>> network = MlpSpec(hidden=(64, 64)).build(Problem(n_classes=10, n_examples=1, input_shape=(20,)))
+    >>> network(torch.rand(2, 20)).shape
+    torch.Size([2, 10])
+    """
 
     hidden: tuple[int, ...] = (256, 256)
     dropout: float = 0.0
@@ -28,7 +34,13 @@ class MlpSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PointGeneratorSpec:
-    """Fully connected, for points and tables."""
+    """Fully connected, for points and tables.
+
+    >>> import torch
+    >>> generator = PointGeneratorSpec(n_noise=8).build(Problem(n_classes=2, n_examples=1, input_shape=(20,)))
+    >>> generator(torch.randn(5, 8)).shape
+    torch.Size([5, 20])
+    """
 
     n_noise: int = 8
     hidden: tuple[int, int] = (64, 64)
@@ -47,7 +59,13 @@ class PointGeneratorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageGeneratorSpec:
-    """Transposed convolutions with batch normalisation, from 4x4 to 32x32 (Salimans et al. 2016, Sec. 6)."""
+    """Transposed convolutions with batch normalisation, from 4x4 to 32x32 (Salimans et al. 2016, Sec. 6).
+
+    >>> import torch
+    >>> problem = Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
+    >>> ImageGeneratorSpec(width=0.1).build(problem)(torch.randn(5, 100)).shape
+    torch.Size([5, 3, 32, 32])
+    """
 
     n_noise: int = 100
     width: float = 1.0
@@ -56,6 +74,7 @@ class ImageGeneratorSpec:
         n_channels, *size = problem.input_shape
         if size != [32, 32]:
             raise InputError(f"ImageGenerator makes images of 32x32 pixels, the data are {problem.input_shape}.")
+        check_width(self.width, "ImageGenerator")
         n512, n256, n128 = (max(1, round(n * self.width)) for n in (512, 256, 128))
 
         def up(n_in: int, n_out: int) -> list[nn.Module]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.layers import Outputs, channels_of, conv, last_layer
+from meanteacher.models.layers import Outputs, channels_of, check_width, conv, last_layer
 from meanteacher.passes import Logits
 
 
@@ -19,6 +19,10 @@ class Shake26Spec:
 
     This is the Mean Teacher authors' version. Gastaldi's own normalises after the first convolution,
     rectifies before the pooling, and takes every other pixel in the first stage's shortcut too.
+
+    >>> network = Shake26Spec(width=0.1).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
+    >>> network(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
     width: float = 1.0
@@ -26,6 +30,7 @@ class Shake26Spec:
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
+        check_width(self.width, "Shake26")
         return Shake26Network(channels_of(problem, "Shake26"), problem.n_classes, self)
 
 
@@ -135,6 +140,11 @@ class ResNeXt152Spec:
     """50 bottleneck blocks of three layers, 32 groups of 4 channels in the first (Xie et al. 2016).
 
     Made for 224x224 pixels. Smaller images work, but the last stage has 1/32 of their size.
+
+    >>> with torch.device("meta"):
+    ...     network = ResNeXt152Spec().build(Problem(n_classes=1000, n_examples=1, input_shape=(3, 224, 224)))
+    >>> f"{sum(p.numel() for p in network.parameters()):,}"
+    '59,951,400'
     """
 
     width: float = 1.0
@@ -142,6 +152,7 @@ class ResNeXt152Spec:
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
+        check_width(self.width, "ResNeXt152")
         return ResNeXt152Network(channels_of(problem, "ResNeXt152"), problem.n_classes, self)
 
 
@@ -210,6 +221,10 @@ class WideResNetSpec:
     convolution where the number of channels changes; no dropout; the last layer starts with Xavier's normal
     weights and no bias. Convolutions have no bias, as in the PyTorch versions: 1,467,610 parameters with
     ten classes. FixMatch's own, in TensorFlow, have one.
+
+    >>> network = WideResNetSpec(depth=10, widen=1).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
+    >>> network(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
     depth: int = 28

@@ -47,6 +47,10 @@ class Examples:
         batch_size: examples per batch, fewer in the last one; None where the iterator has batches of its own,
             (images [B, ...], labels [B])
         live: the iterator goes on by itself where it stopped, like a camera: a resumed run takes what comes next
+
+    >>> stream = Examples([(torch.zeros(2), 1), (torch.ones(2), None)], batch_size=2)
+    >>> next(stream.read()).labels
+    tensor([ 1, -1])
     """
 
     def __init__(
@@ -183,7 +187,11 @@ Keep = Literal["recent", "uniform"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replay:
-    """Labelled examples that are kept and shown again, because labels are rare. Unlabelled ones are never kept."""
+    """Labelled examples that are kept and shown again, because labels are rare. Unlabelled ones are never kept.
+
+    >>> Replay(size=64, rows=8).keep
+    'recent'
+    """
 
     size: int = 256
     """The most that are kept."""

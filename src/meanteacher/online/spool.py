@@ -1,7 +1,7 @@
 """A folder that others write to as the source of an on-line run."""
 
+import errno
 import os
-import stat
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError, check_choice
-from meanteacher.files import atomic_file
+from meanteacher.files import atomic_file, read_regular
 from meanteacher.online.arrivals import Arrived, Position, check_batch_size, joined, to_images, to_labels
 from meanteacher.photos.decode import UnreadableError, decode
 
@@ -68,6 +68,12 @@ class SpoolFolder:
         max_bytes: of a file and of its arrays; a larger one is skipped
         should_stop: asked before every file, after every batch and while waiting; True ends the stream
         announce: called with one sentence on every file that is skipped, and when too many wait
+
+    >>> from tempfile import mkdtemp
+    >>> spool = SpoolFolder(mkdtemp(), shape=(2,), class_names=("cat", "dog"), batch_size=8)
+    >>> path = spool.put(np.zeros((3, 2), np.float32), labels=np.array([0, 1, -1]))
+    >>> next(spool.read()).labels
+    tensor([ 0,  1, -1])
     """
 
     def __init__(
@@ -320,17 +326,13 @@ def _signature(found: os.stat_result) -> Signature:
 
 def _read(path: Path, max_bytes: int) -> bytes:
     """The content of a regular file, whatever its name has become since it was listed."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise UnreadableError("not a regular file")
-            if found.st_size > max_bytes:
-                raise UnreadableError(f"larger than {max_bytes:,} bytes")
-            data = file.read(max_bytes)
+        data = read_regular(path, max_bytes, follow=False)
     except OSError as error:
-        raise UnreadableError((error.strerror or type(error).__name__).lower(), lasting=False) from error
+        if error.errno == errno.EFBIG:
+            raise UnreadableError(f"larger than {max_bytes:,} bytes") from error
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UnreadableError(reason, lasting=error.errno == errno.EINVAL) from error
     if not data:
         raise UnreadableError("empty")
     return data

@@ -68,12 +68,18 @@ class OnlineTrainer:
         device: its name; "auto" takes a GPU if there is one
         precision: what the networks compute in
 
-    Example::
-
-        trainer = mt.OnlineTrainer(network, method, optim, n_classes=10, input_shape=(3, 32, 32), views=views)
-        trainer.step(images, labels)      # labels: -1 where unknown
-        trainer.predict(more_images)
-        trainer.save("online/")
+    >>> from meanteacher.methods import MeanTeacher
+    >>> from meanteacher.train import AdamSpec
+    >>> from meanteacher.views import Noise
+    >>> trainer = OnlineTrainer(
+    ...     nn.Linear(2, 3),
+    ...     MeanTeacher(decay=0.99, buffers="own", weight=5.0),
+    ...     AdamSpec(learning_rate=0.01, beta1=0.9, beta2=0.99),
+    ...     n_classes=3, input_shape=(2,), views={"student": Noise(0.1), "teacher": Noise(0.1)},
+    ... )
+    >>> done = trainer.step(torch.randn(4, 2), torch.tensor([0, 2, -1, -1]))  # -1 where unknown
+    >>> trainer.predict(torch.randn(5, 2)).shape
+    torch.Size([5])
     """
 
     def __init__(
@@ -277,6 +283,12 @@ class OnlineTrainer:
         """Whether the folder has a checkpoint to load."""
         return Checkpoints(Path(folder), {}).exists()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}  # no lock can be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=RLock())
+
     def _save_and_release(self, folder: Path | str, source: Arrivals) -> None:
         self.save(folder)
         source.release(self.position)
@@ -314,10 +326,8 @@ class OnlineTrainer:
             device=self.device,
         )
         if any(tensor.numel() == 0 for tensor in state.memory.state_dict().values()):
-            raise InputError(
-                f"{type(self.method).__name__} keeps something about every example, and a stream has no end. Use a "
-                "method whose memory does not depend on the number of examples, for instance MeanTeacher."
-            )
+            name = type(self.method).__name__
+            raise InputError(f"{name} keeps something about every example of a stream without end. Use MeanTeacher.")
         return state
 
 

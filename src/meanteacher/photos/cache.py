@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from meanteacher.core import InputError
-from meanteacher.files import HeldError, locked, write_atomic
+from meanteacher.files import HeldError, locked, make_own, open_regular, remove, write_atomic
+from meanteacher.files.fields import Field, read_json
 from meanteacher.photos.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.find import Photos
 
@@ -26,6 +27,7 @@ Stamp = tuple[int, int] | None
 _VERSION = 1
 """Of the decoded pixels: increase it when decoding changes, and every cache is made again."""
 
+_MAX_LIST_BYTES = 1 << 28
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 24
 
@@ -57,8 +59,7 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
     progress = progress or (lambda done, total: None)
     file = folder / f"images-{size}.npy"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / ".lock"):
+        with locked(make_own(folder) / ".lock"):
             stamps = _stamps(photos)
             old = _read_cache(file, photos.root, size)
             if old is not None and old.names == photos.names and old.stamps == stamps:
@@ -98,18 +99,22 @@ def _check_room(folder: Path, n_bytes: int) -> None:
         )
 
 
+_ABOUT = {"version": Field.anything, "root": Field.path, "images": Field.sequence}
+
+
 def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:
     """The cache, if it is complete and of these images."""
     try:
-        about = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
-        # Not "r": torch takes no array that is read-only.
-        images = np.lib.format.open_memmap(file, mode="c")
-        names = tuple(name for name, *_ in about["images"])
+        about = read_json(file.with_suffix(".json"), most=_MAX_LIST_BYTES).check(_ABOUT)
+        with open_regular(file, follow=False):
+            # Not "r": torch takes no array that is read-only.
+            images = np.lib.format.open_memmap(file, mode="c")
+        names = tuple(str(name) for name, *_ in about["images"])
         stamps = tuple(None if n_bytes is None else (n_bytes, time) for _, n_bytes, time, _ in about["images"])
-        unreadable = {k: reason for k, (*_, reason) in enumerate(about["images"]) if reason is not None}
+        unreadable = {k: str(reason) for k, (*_, reason) in enumerate(about["images"]) if reason is not None}
         is_ours = about["version"] == _VERSION and about["root"] == str(root.resolve())
     # Whatever is wrong, the cache can be made again.
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError):
         return None
     is_complete = images.shape == (len(names), 3, size, size) and images.dtype == np.uint8
     return _Cache(images, unreadable, names, stamps) if is_ours and is_complete else None
@@ -122,8 +127,9 @@ def _write(
     # Not files.atomic_file: the part has the same name at every attempt, so that the next one overwrites what a killed
     # process left, and the list must be deleted between flushing the pixels to disk and renaming them.
     part = file.with_name(f".writing-{file.name}")
+    remove(part)
     try:
-        with part.open("wb") as out:
+        with part.open("xb") as out:
             shape = (len(photos), 3, size, size)
             np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
             out.flush()

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.formats import count
+from meanteacher.formats import count, escape_name
 from meanteacher.photos.cache import Decoded
 from meanteacher.photos.duplicates import Duplicates, find_duplicates
-from meanteacher.photos.find import Photos, escape_name
+from meanteacher.photos.find import Photos
 from meanteacher.photos.findings import (
     SEVERITIES,
     Finding,

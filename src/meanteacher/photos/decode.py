@@ -1,15 +1,25 @@
-"""One image file as a square of pixels, safely and fast."""
+"""One image file as a square of pixels, safely and fast.
 
+Images are decoded in threads, which cannot be stopped. So what a file asks for is compared with limits before it is
+decoded (`files.images`), and where Pillow decodes in Python, each read of the file looks at the time.
+"""
+
+import ctypes
 import errno
+import logging
 import os
+import re
 import struct
+import time
+from collections.abc import Iterator
+from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, _imaging
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -17,10 +27,20 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-Box = tuple[float, float, float, float]
-MAX_PIXELS = 100_000_000
-"""An image with more is refused by its header: a file of some kilobytes can hold more pixels than fit in memory."""
+from meanteacher.files import open_regular
+from meanteacher.files.images import (
+    START,
+    Head,
+    TooMuchError,
+    check_pixels,
+    check_scans,
+    check_work,
+    is_plain_text,
+    read_head,
+    read_orientation,
+)
 
+Box = tuple[float, float, float, float]
 FILTER = Image.Resampling.BILINEAR
 """Pillow widens it where an image becomes smaller: each pixel is an average of what it covers."""
 REDUCING_GAP = 2.0
@@ -28,8 +48,12 @@ REDUCING_GAP = 2.0
 BACKGROUND = "white"
 """Replaces transparent pixels."""
 
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 1 << 29
 _HEAD_BYTES = 1 << 16
+_SECONDS = 20.0
+"""Of a thread's processor time, for one image that Pillow decodes in Python."""
+_STRIP = 1 << 20
+"""Pixels that become grey at a time."""
 
 # By the first bytes, because extensions are often wrong.
 _KINDS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
@@ -76,7 +100,7 @@ def decode(source: Path | bytes | Image.Image, size: int) -> NDArray[np.uint8]:
         if data.startswith(START):
             image, orientation = _decode_jpeg(data, size)
         else:
-            opened = source if isinstance(source, Image.Image) else _open(BytesIO(data), data)
+            opened = source if isinstance(source, Image.Image) else _open_checked(data)
             image, orientation = _decode_other(opened, size)
         # Transposed after resizing, when there are fewer pixels.
         pixels = _upright_rgb(image, orientation).tobytes()
@@ -100,11 +124,9 @@ def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
     data = _read(path)
     try:
         if data.startswith(START):
-            head = read_head(data)
-            _check_pixels(head.width, head.height)
+            _checked_head(data)
             return data, "jpg"
-        opened = _open(BytesIO(data), data)
-        _check_pixels(*opened.size)
+        opened = _open_checked(data)
         if isinstance(opened, PngImageFile):
             return data, "png"
         file = BytesIO()
@@ -132,8 +154,8 @@ def header(path: Path) -> tuple[int, int, str]:
                 head = read_head(_read(path))
             size, mode, orientation = (head.width, head.height), head.mode, head.orientation
         else:
-            with path.open("rb") as file:
-                image = _open(file, data)
+            with open_regular(path) as file:
+                image = _open(BytesIO(data) if data.startswith(b"P") else file, data)
                 size, mode, orientation = image.size, image.mode, _orientation(image)
     except UnreadableError:
         raise
@@ -163,11 +185,11 @@ def _upright_rgb(image: Image.Image, orientation: int) -> Image.Image:
 
 def _read(path: Path, *, most: int = -1) -> bytes:
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
             if n_bytes > _MAX_BYTES and most < 0:
                 raise UnreadableError(f"too large: {n_bytes / 1e9:.1f} GB")
-            data = file.read(most)
+            data = file.read(n_bytes if most < 0 else most)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             reason = "a broken link" if path.is_symlink() else "gone"
@@ -180,24 +202,66 @@ def _read(path: Path, *, most: int = -1) -> bytes:
 
 
 def _decode_jpeg(data: bytes, size: int) -> tuple[Image.Image, int]:
-    head = read_head(data)
-    _check_pixels(head.width, head.height)
+    head = _checked_head(data)
     image, box = read_pixels(data, head, least=int(REDUCING_GAP * size))
     return resize_to_square(image, size, box), head.orientation
 
 
+def _checked_head(data: bytes) -> Head:
+    head = read_head(data)
+    check_pixels(head.width, head.height, len(data))
+    check_scans(data, head.width, head.height)
+    return head
+
+
 def _decode_other(image: Image.Image, size: int) -> tuple[Image.Image, int]:
-    _check_pixels(*image.size)
     image.load()
     # Some files have their EXIF data after the pixels.
     return resize_to_square(_plain(image), size), _orientation(image)
 
 
+class _Timed(BytesIO):
+    """The content of a file, which nobody reads for longer than the limit."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._ends = time.thread_time() + _SECONDS
+
+    def read(self, n: int | None = -1, /) -> bytes:
+        if time.thread_time() > self._ends:
+            raise UnreadableError("takes too long")
+        return super().read(n)
+
+
+def _open_checked(data: bytes) -> ImageFile.ImageFile:
+    """The image whose size and work are within the limits."""
+    if is_plain_text(data):
+        check_work(BytesIO(data))
+        # Pillow takes minutes for many comments.
+        data = re.sub(rb"#[^\r\n]*", b"", data)
+    image = _open(_Timed(data), data)
+    check_pixels(*image.size, len(data))
+    return image
+
+
 def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:
     for starts, kind in _KINDS:
         if start.startswith(starts):
+            if kind is TiffImageFile:
+                _silence_libtiff()
+            check_work(file)
             return kind(file)
     raise UnreadableError("not an image")
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Its messages go to standard error, and so does Pillow's log; what matters of them becomes an exception."""
+    logging.getLogger(TiffImageFile.__module__).addHandler(logging.NullHandler())
+    library = ctypes.CDLL(_imaging.__file__)
+    for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+        if handler := getattr(library, name, None):
+            handler(ctypes.c_void_p(None))
 
 
 def _orientation(image: Image.Image) -> int:
@@ -205,17 +269,10 @@ def _orientation(image: Image.Image) -> int:
     return read_orientation(image.info.get("exif", b""))
 
 
-def _check_pixels(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise UnreadableError(f"too large: {width}x{height} pixels")
-
-
 def _plain(image: Image.Image) -> Image.Image:
     """The image as L, RGB or RGBA: the modes whose pixels can be averaged."""
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        return _from_numbers(np.asarray(image))
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _from_numbers(image)
     mode = "RGBA" if image.has_transparency_data else "L" if image.mode in ("L", "1") else "RGB"
     try:
         return image if image.mode == mode else image.convert(mode)
@@ -223,16 +280,35 @@ def _plain(image: Image.Image) -> Image.Image:
         raise UnreadableError(f"unsupported colour mode: {image.mode}") from error
 
 
-def _from_numbers(values: NDArray[np.number]) -> Image.Image:
-    """Grey from numbers whose white is not in the header: the smallest common white that no number exceeds."""
-    common = (1, 255, 65535) if values.dtype.kind == "f" else (65535,)
-    numbers = np.nan_to_num(values, posinf=0, neginf=0).clip(0)
-    most = float(numbers.max())
-    white = next((white for white in common if most <= white), most)
-    return Image.fromarray((numbers * (255 / white) + 0.5).astype(np.uint8))
+def _from_numbers(image: Image.Image) -> Image.Image:
+    """Grey from numbers whose white is not in the header: the smallest common white that no number exceeds.
+
+    In strips, since a copy of all numbers would take gigabytes.
+    """
+    if image.mode.startswith("I;16"):
+        strips = ((values >> 8).astype(np.uint8) for values in _strips(image))
+    else:
+        common = (1, 255, 65535) if image.mode == "F" else (65535,)
+        most = max(float(_finite(values).max()) for values in _strips(image))
+        white = next((white for white in common if most <= white), most)
+        strips = ((_finite(values) * (255 / white) + 0.5).astype(np.uint8) for values in _strips(image))
+    return Image.fromarray(np.concatenate(list(strips)))
+
+
+def _strips(image: Image.Image) -> Iterator[NDArray[Any]]:
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield np.asarray(image.crop((0, top, image.width, min(top + rows, image.height))))
+
+
+def _finite(values: NDArray[Any]) -> NDArray[Any]:
+    finite: NDArray[Any] = np.nan_to_num(values, posinf=0, neginf=0).clip(0)
+    return finite
 
 
 def _reason(error: Exception, data: bytes) -> str:
+    if isinstance(error, TooMuchError):
+        return str(error)
     if isinstance(error, Image.DecompressionBombError):
         return "too large"
     # Pillow reports the end of the data in several ways.
@@ -250,59 +326,6 @@ def _refers_beyond_its_end(data: bytes) -> bool:
     if data.startswith(b"II*\0"):
         return int.from_bytes(data[4:8], "little") >= len(data)
     return data.startswith(b"MM\0*") and int.from_bytes(data[4:8], "big") >= len(data)
-
-
-# The JPEG header is read by hand because Pillow's own reader costs 10 to 50 % of a decoding, and warns about damaged
-# EXIF data from worker threads: docs/experiments/jpeg-header.md.
-START = b"\xff\xd8"
-_STAND_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_END, _SCAN, _EXIF = 0xD9, 0xDA, 0xE1
-_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
-_ORIENTATION, _SHORT = 0x0112, 3
-
-
-class Head(NamedTuple):
-    """The size of the stored pixels, and the orientation that shows them upright."""
-
-    width: int
-    height: int
-    mode: str
-    """Pillow's name of the colours."""
-    orientation: int
-
-
-def read_head(data: bytes) -> Head:
-    """Read the segments up to the frame's.
-
-    Raises:
-        EOFError: the data end before the frame's segment does.
-        ValueError: this JPEG cannot be decoded.
-    """
-    at, orientation = len(START), 1
-    while True:
-        # Bytes between two segments are skipped, as every decoder does.
-        at = data.find(b"\xff", at)
-        if at < 0 or at + 10 > len(data):
-            raise EOFError
-        marker = data[at + 1]
-        if marker == 0xFF:
-            at += 1
-        elif marker in _STAND_ALONE:
-            at += 2
-        elif marker in _FRAMES:
-            mode = _MODES.get(data[at + 9])
-            height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-            if data[at + 4] != 8 or mode is None or not width or not height:
-                raise ValueError("not 8 bits per channel, or an unknown number of channels")
-            return Head(width, height, mode, orientation)
-        else:
-            length = data[at + 2] << 8 | data[at + 3]
-            if marker in (_END, _SCAN) or length < 2:
-                raise ValueError("no frame before the pixels")
-            if marker == _EXIF and data.startswith(b"Exif\0\0", at + 4):
-                orientation = read_orientation(data[at + 4 : at + 2 + length])
-            at += 2 + length
 
 
 def read_pixels(data: bytes, head: Head, *, least: int) -> tuple[Image.Image, Box]:
@@ -323,27 +346,3 @@ def read_pixels(data: bytes, head: Head, *, least: int) -> tuple[Image.Image, Bo
     if head.mode == "CMYK":
         image = image.convert("RGB")
     return image, (0, 0, head.width / scale, head.height / scale)
-
-
-def read_orientation(exif: bytes) -> int:
-    """The orientation, 1 to 8, in EXIF data; 1 (upright) where there is none, or an invalid one.
-
-    >>> read_orientation(b"nonsense")
-    1
-    """
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order: Literal["little", "big"]
-    if tiff.startswith(b"II*\0"):
-        order = "little"
-    elif tiff.startswith(b"MM\0*"):
-        order = "big"
-    else:
-        return 1
-    first = int.from_bytes(tiff[4:8], order)
-    end = first + 2 + 12 * int.from_bytes(tiff[first : first + 2], order)
-    for at in range(first + 2, min(end, len(tiff)), 12):
-        tag, kind = (int.from_bytes(tiff[k : k + 2], order) for k in (at, at + 2))
-        if tag == _ORIENTATION:
-            value = int.from_bytes(tiff[at + 8 : at + 10], order)
-            return value if kind == _SHORT and 1 <= value <= 8 else 1
-    return 1

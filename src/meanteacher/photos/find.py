@@ -1,7 +1,6 @@
 """The images of a folder or an .npz file, and the labels of some of them."""
 
 import os
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.formats import count
+from meanteacher.formats import count, escape_name
 from meanteacher.photos.tables import LabelRow, is_text, read_labels, read_npz
 
 EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
@@ -135,23 +134,6 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
         added = _labels_of(labels, photos, dict(zip(names, known, strict=True)))
         known = [added.get(name, label) for name, label in zip(names, known, strict=True)]
     return _photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes)
-
-
-def escape_name(name: str) -> str:
-    r"""The name with a backslash escape for what cannot be printed: control characters, bytes that are not UTF-8.
-
-    >>> escape_name("caf\udce9\n.jpg")
-    'caf\\xe9\\x0a.jpg'
-    """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", _escape, name)
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    # os.fsdecode maps a byte that is not UTF-8 to this range.
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"
 
 
 def _class_of(name: str) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.formats import count
+from meanteacher.formats import count, escape_name
 from meanteacher.photos.decode import UnreadableError, header
 from meanteacher.photos.duplicates import Duplicates, same_picture
-from meanteacher.photos.find import Photos, escape_name
+from meanteacher.photos.find import Photos
 
 Severity = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")

@@ -1,25 +1,30 @@
 """Labels as a CSV file; images and labels as an .npz file."""
 
 import csv
+import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import write_atomic
-from meanteacher.formats import count
+from meanteacher.files import open_regular, read_regular, write_atomic
+from meanteacher.formats import count, escape_name
 
 COLUMNS = ("path", "label")
 _SEPARATORS = ",;\t"
 _AS_UTF8 = 'save it as "CSV UTF-8"'
+_MAX_BYTES, _MAX_ROWS, _MAX_HEADER = 1 << 26, 2_000_000, 10_000
 _ROWS_AT_ONCE = 4096
 _CHANNELS = (1, 3)
+_ARRAYS = ("images", "labels", "names", "class_names")
+_FREE_BYTES, _MOST_UNPACKED = 1 << 26, 100
+"""An .npz may unpack to a hundred times its size, and a small one to so many bytes."""
 
 
 class LabelRow(NamedTuple):
@@ -79,7 +84,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     """
     header = ",".join(columns)
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _MAX_BYTES)
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}: expected a CSV file with the columns {header}.") from error
     except OSError as error:
@@ -89,20 +94,16 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if not text.strip():
         raise InputError(f"{path} is empty: its first row must be {header}.")
-    first = StringIO(text, newline="").readline().strip()
-    for separator in _SEPARATORS:
-        cells = next(csv.reader([first], delimiter=separator), [])
-        if [cell.strip().lower() for cell in cells] == list(columns):
-            break
-    else:
-        raise InputError(f"{path} has the columns {first!r} instead of {header}: correct its first row.")
-    rows = []
+    separator = _separator(path, StringIO(text, newline="").readline().strip(), columns)
+    rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 rows.append((line, cells))
+                if len(rows) > _MAX_ROWS:
+                    raise InputError(f"{path} has more than {_MAX_ROWS:,} rows, which is not supported.")
             # A quoted cell may contain line breaks.
             line = reader.line_num + 1
     except csv.Error as error:
@@ -115,6 +116,20 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
             )
     # Without the header.
     return rows[1:]
+
+
+def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
+    """Of the table whose first row this is."""
+    # A longer one is no list of a few columns, and more than the csv module takes.
+    for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
+        try:
+            cells = next(csv.reader([first], delimiter=separator), [])
+        except csv.Error:
+            continue
+        if [cell.strip().lower() for cell in cells] == list(columns):
+            return separator
+    shown = f"{escape_name(first[:60])!r}{'' if len(first) <= 60 else ' …'}"
+    raise InputError(f"{path} has the columns {shown} instead of {','.join(columns)}: correct its first row.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,8 +152,6 @@ def read_npz(path: Path) -> Npz:
         InputError: says which array is wrong, and what it should be.
     """
     arrays = _arrays(path)
-    if "images" not in arrays:
-        raise InputError(f"{path} contains {', '.join(arrays) or 'nothing'} but no array named images: add it.")
     images = _images(path, arrays["images"])
     n = len(images)
     for name in ("labels", "names"):
@@ -156,15 +169,35 @@ def read_npz(path: Path) -> Npz:
 
 def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with open_regular(path) as opened:
+            _check_unpacked(opened)
+            with np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in _ARRAYS if name in file.files}
+                others = sorted(set(file.files) - set(_ARRAYS))
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}: give a folder of images, or an .npz file.") from error
     # A damaged archive makes the reader fail in many ways: BadZipFile, EOFError, zlib.error, ValueError ...
     except Exception as error:
         raise InputError(
-            f"{path} cannot be read ({error}): write it with numpy.savez, from arrays of numbers or of str."
+            f"{path} cannot be read ({str(error)[:200]}): write it with numpy.savez, from arrays of numbers or of str."
         ) from error
+    if "images" not in arrays:
+        there = escape_name(", ".join([*arrays, *others])[:200])
+        raise InputError(f"{path} contains {there or 'nothing'} but no array named images: add it.")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"{path}: {name} is no array: write the file with numpy.savez.")
+    return arrays
+
+
+def _check_unpacked(file: IO[bytes]) -> None:
+    """Refuse a file that unpacks to disproportionately many bytes, before any is unpacked."""
+    n_bytes = file.seek(0, 2)
+    with zipfile.ZipFile(file) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > max(_FREE_BYTES, _MOST_UNPACKED * n_bytes):
+        raise ValueError(f"its {n_bytes:,} bytes unpack to {unpacked:,}")
+    file.seek(0)
 
 
 def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -216,7 +249,10 @@ def _texts(path: Path, name: str, values: NDArray[np.generic]) -> tuple[str, ...
         raise InputError(
             f"{path}: {name} is {values.dtype} of shape {values.shape}, expected a list of str: convert it."
         )
-    return tuple(str(value).strip() for value in values)
+    texts = tuple(str(value).strip() for value in values)
+    if not all(map(is_text, texts)):
+        raise InputError(f"{path}: {name} contains text that is not Unicode: correct it.")
+    return texts
 
 
 def _check_unique(path: Path, name: str, texts: Sequence[str]) -> None:

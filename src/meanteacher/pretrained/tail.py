@@ -1,11 +1,13 @@
 """Mean Teacher on the last layers of a pretrained network: the network, its views and its recipe."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
@@ -13,7 +15,7 @@ from meanteacher.core import LOCATION, Augment, Images, InputError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Fixed
 from meanteacher.experiment import DataSpec, Recipe
-from meanteacher.files import write_atomic
+from meanteacher.files import read_regular, write_atomic
 from meanteacher.methods import MeanTeacher, Supervised
 from meanteacher.pretrained.backbones import Backbone
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product
@@ -26,6 +28,7 @@ _RATE = 1e-3
 _HEAD_STEP = 0.1
 """How fast the linear classifier learns, relative to the length of its input."""
 _TRIAL_STEPS = 4
+_MAX_BYTES = 1 << 32
 _COST = Confident(threshold=0.7, temperature=0.1, alignment=1.0)
 
 
@@ -100,12 +103,17 @@ class Tail(nn.Sequential):
 
     def load(self, start: Path) -> None:
         """Set the weights that the file has; the other layers stay as they are."""
-        tensors = safetensors.load(start.read_bytes())
-        weight, bias = tensors.pop("head.weight"), tensors.pop("head.bias")
-        with torch.no_grad():
-            self.head.weight.copy_(weight / self.head.scale)
-            self.head.bias.copy_(bias)
-        self.load_state_dict(tensors, strict=False)
+        try:
+            tensors = safetensors.load(read_regular(start, _MAX_BYTES))
+            weight, bias = tensors.pop("head.weight"), tensors.pop("head.bias")
+            with torch.no_grad():
+                self.head.weight.copy_(weight / self.head.scale)
+                self.head.bias.copy_(bias)
+            self.load_state_dict(tensors, strict=False)
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError(
+                f"{start} does not hold the first weights of the run ({str(error).partition(chr(10))[0]}). Start again."
+            ) from error
 
     def fill(self, whole: nn.Sequential, front: Iterable[nn.Module]) -> None:
         """Give `whole`, which ends with an ordinary linear classifier, the weights of `front` and of this tail."""
@@ -129,6 +137,18 @@ class _ScaledLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x * self.scale, self.weight, self.bias)
+
+
+def start_digest(path: Path) -> str:
+    """The sha256 of a file for `TailSpec.start`.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return hashlib.sha256(read_regular(path, _MAX_BYTES)).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}). Start the fit again.") from error
 
 
 def save_start(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,18 +1,18 @@
-"""Recipes: data only, one file per table or figure of the paper."""
+"""Recipes: data only, one file per table or figure of the paper, and those of our own."""
 
 from difflib import get_close_matches
 
 from meanteacher.core import InputError
 from meanteacher.experiment import Recipe
-from meanteacher.recipes import digits, fast, figures, moons, quoted, small, table1, table2, table3, table4, table5
+from meanteacher.recipes import compare, fast, figures, moons, quoted, small, table1, table2, table3, table4, table5
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        *digits.RECIPES,
+        *small.RECIPES,
         *fast.RECIPES,
         *moons.RECIPES,
-        *small.RECIPES,
+        *compare.RECIPES,
         *table1.RECIPES,
         *table2.RECIPES,
         *table3.RECIPES,

@@ -81,7 +81,9 @@ def _moved(size: int, flip: bool) -> tuple[Augment, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Benchmark:
+class Benchmark:
+    """A data set with so many labels, and how a batch of it looks."""
+
     name: str
     source: Source
     n_labelled: int
@@ -93,6 +95,7 @@ class _Benchmark:
     """Whether labelled rows get no RandAugment. With few labels it keeps the network from memorising them."""
 
     def recipe(self, name: str, kind: Literal["mean-teacher", "supervised"], minutes: int) -> Recipe:
+        """With so many steps that it takes about these minutes on two cores."""
         steps = _STEPS_PER_MINUTE * minutes
         labelled = max(self.labelled_rows, _MIN_LABELLED_ROWS.get(minutes, 0)) if kind == "mean-teacher" else _BATCH
         return Recipe(
@@ -122,7 +125,7 @@ class _Benchmark:
         return tuple(self.recipe(f"{self.name}/minutes-{n}", "mean-teacher", n) for n in (1, 3, 10, 60))
 
 
-_SVHN = _Benchmark(
+_SVHN = Benchmark(
     name="fast/svhn-500",
     source=Svhn(),
     n_labelled=500,
@@ -131,7 +134,7 @@ _SVHN = _Benchmark(
     labelled_rows=32,
     weak_labelled_view=False,
 )
-_CIFAR10 = _Benchmark(
+_CIFAR10 = Benchmark(
     name="fast/cifar10-4000",
     source=Cifar10(),
     n_labelled=4000,
@@ -140,6 +143,6 @@ _CIFAR10 = _Benchmark(
     labelled_rows=64,
     weak_labelled_view=True,
 )
-_CIFAR10_250 = replace(_CIFAR10, name="fast/cifar10-250", n_labelled=250, labelled_rows=32, weak_labelled_view=False)
+CIFAR10_250 = replace(_CIFAR10, name="fast/cifar10-250", n_labelled=250, labelled_rows=32, weak_labelled_view=False)
 
-RECIPES = (*_SVHN.both(), *_SVHN.curve(), *_CIFAR10.both(), *_CIFAR10.curve(), *_CIFAR10_250.both())
+RECIPES = (*_SVHN.both(), *_SVHN.curve(), *_CIFAR10.both(), *_CIFAR10.curve(), *CIFAR10_250.both())

@@ -1,8 +1,13 @@
-"""Where each number of the paper stands: its tables and figures, cell by cell, as names of recipes."""
+"""Where each number of the paper stands: its tables and figures, cell by cell, as names of recipes.
+
+Tables of our own, which compare what the paper does not, have the same form.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from meanteacher.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Table:
     """One part of a table: all its rows have the same columns."""
 
     name: str
-    """ "1" to "5"."""
+    """ "1" to "5"; a word for a table of our own."""
     title: str
     columns: tuple[str, ...]
     rows: Mapping[str, tuple[Cell, ...]]
@@ -192,6 +197,18 @@ TABLES: dict[str, tuple[Table, ...]] = {
     ),
 }
 """By the number of the table; a table of several parts has one value for each."""
+
+OUR_TABLES: dict[str, tuple[Table, ...]] = {
+    "cifar10-250": (
+        Table(
+            name="cifar10-250",
+            title="CIFAR-10: test error with 250 labels, every method with the fast network",
+            columns=("250 labels",),
+            rows={name: (f"compare/cifar10-250/{name}",) for name in METHODS},
+        ),
+    ),
+}
+"""By name. The paper has no number for any of their cells."""
 
 _EVALUATION = "figure4/evaluation"
 """The setting of table 1, which every part of figure 4 contains: it is run once."""

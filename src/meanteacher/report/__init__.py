@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from meanteacher.files import write_atomic
+from meanteacher.files.fields import RecordError
 from meanteacher.formats import display_name, listed
 from meanteacher.report import fit_page, model_card
 from meanteacher.report.compare import Difference, Pair, Row, Spread, paired_difference, summarise, to_text
-from meanteacher.report.fields import RecordError
 from meanteacher.report.figures import dot_plot, learning_curves
-from meanteacher.report.fit_page import FIT_SCHEMA, read_fit
+from meanteacher.report.fit_file import FIT_SCHEMA, read_fit
 from meanteacher.report.fit_tables import Fit
 from meanteacher.report.page import answer, render_page, write_page
 from meanteacher.report.records import Claim, Record, load_record, load_records

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
 
+from meanteacher.files.fields import RecordError
 from meanteacher.formats import BASELINE, METHODS, display_name, percentage
-from meanteacher.report.fields import RecordError
 from meanteacher.report.records import Claim, Errors, Part, Record, complete_runs
 
 

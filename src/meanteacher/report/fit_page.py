@@ -1,39 +1,16 @@
 """One offline HTML page about a fit: the answer first, then what it is based on."""
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from meanteacher.formats import BASELINE, certainty, count, display_name, percent, points
 from meanteacher.report import fit_tables
-from meanteacher.report.fields import RecordError
 from meanteacher.report.figures import fit_curves, reliability_diagram
 from meanteacher.report.fit_tables import OURS, Fit
 from meanteacher.report.page import render
-
-FIT_SCHEMA = 1
-
-
-def read_fit(folder: str | Path) -> dict[str, Any]:
-    """What fit.json in a folder holds.
-
-    Raises:
-        RecordError: there is none, or it is not one that this version wrote.
-    """
-    path = Path(folder) / "fit.json"
-    try:
-        fit = json.loads(path.read_text(encoding="utf-8"))
-        schema = fit["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{folder} holds no finished fit ({error}). Give the folder of one.") from error
-    if schema != FIT_SCHEMA or not isinstance(fit, dict):
-        raise RecordError(f"{path} has the schema {schema}, this version reads {FIT_SCHEMA}. Fit again.")
-    return fit
-
 
 MAY_BE_ABSENT = ("estimate", "plan", "timing", "created", "backbone", "trial")
 """Of what the template reads itself."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import escape
 
+from meanteacher.files.fields import Field, RecordError, read_json
 from meanteacher.formats import BASELINE, count, listed, percent, percent_range, percentage
 from meanteacher.report.compare import (
     Difference,
@@ -18,7 +19,6 @@ from meanteacher.report.compare import (
     percent_spread,
     summarise,
 )
-from meanteacher.report.fields import Field, RecordError
 from meanteacher.report.page import caution, conditions
 from meanteacher.report.records import Data, Errors, Record, alarm_of, complete_runs, data_of
 
@@ -63,11 +63,7 @@ def gathered(records: Iterable[Record]) -> str:
 
 def load_gathered(path: str | Path) -> list[Record]:
     """The runs again, without what the file leaves out: fields of the recipe, curve and vitals."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}). Write it again from the runs.") from error
-    file = Field(str(path), "", content)
+    file = read_json(Path(path), "Write it again from the runs.")
     if file["schema"].value != SCHEMA:
         raise RecordError(f"{path}: schema is {file['schema'].value!r}, this version reads {SCHEMA}. Write it again.")
     datasets = [data_of(data) for data in file["data"].elements()]
@@ -125,6 +121,59 @@ HEADER = (
     "Difference to supervised-only, percentage points",
     "Seconds per run",
 )
+
+
+EQUATIONS = {
+    "supervised": r"J = C",
+    "pseudo-label": r"""
+J = C + \frac{w}{|U|} \sum_{x \in U} -\log f_{\hat y}(x, \theta, \eta),
+\quad \hat y = \mathrm{argmax}_k f_k(x, \theta, \eta)
+""",
+    "pseudo-ensemble": r"J = C + \frac{w}{K} \, \mathbb{E} \lVert f(x, \theta, \eta) - f(x, \theta) \rVert^2",
+    "gamma-model": r"J = C + \frac{w}{K} \, \mathbb{E} \lVert g(f(x, \theta, \eta)) - \bar f(x, \theta) \rVert^2",
+    "pi-model": r"J = C + \frac{w}{K} \, \mathbb{E} \lVert f(x, \theta, \eta) - f(x, \theta, \eta') \rVert^2",
+    "temporal-ensembling": r"""
+J = C + \frac{w}{K} \, \mathbb{E} \lVert f(x, \theta, \eta) - \frac{z_n(x)}{1 - \alpha^n} \rVert^2,
+\quad z_n(x) = \alpha \, z_{n-1}(x) + (1 - \alpha) \, \bar f(x, \theta, \eta)
+""",
+    "improved-gan": r"""
+J = C - \frac{w}{2} \, \mathbb{E} \left[ \log D(x) + \log(1 - D(G(n))) \right]
++ w \, | \mathbb{E} \, h(x) - \mathbb{E} \, h(G(n)) |,
+\quad D = \frac{\sum_k e^{z_k}}{1 + \sum_k e^{z_k}}
+""",
+    "vat": r"""
+J = C + w \, \mathbb{E} \, D( \bar f(x, \theta, \eta), f(x + r, \theta, \eta) ),
+\quad r = \mathrm{argmax}_{\lVert r \rVert = \epsilon} D( f(x, \theta, \eta), f(x + r, \theta, \eta) )
+""",
+    "vat-entmin": r"""
+J = C + w \, \mathbb{E} \, D( \bar f(x, \theta, \eta), f(x + r, \theta, \eta) )
+- \lambda w \, \mathbb{E} \sum_k f_k(x, \theta, \eta) \log f_k(x, \theta, \eta)
+""",
+    "mean-teacher": r"""
+J = C + \frac{w}{K} \, \mathbb{E} \lVert f(x, \theta, \eta) - f(x, \theta', \eta') \rVert^2,
+\quad \theta'_t = \alpha \, \theta'_{t-1} + (1 - \alpha) \, \theta_t
+""",
+    "mean-teacher-vat": r"J = C + w \, \mathbb{E} \, D( f(x, \theta', \eta'), f(x + r, \theta, \eta) )",
+    "fixmatch": r"""
+J = C + \frac{w}{|U|} \sum_{x \in U} 1[ p_{\hat y} \ge \tau ] \, ( -\log f_{\hat y}(x', \theta, \eta) ),
+\quad p = \bar f(x, \theta, \eta), \quad \hat y = \mathrm{argmax}_k p_k
+""",
+    "freematch": r"""
+J = C + \frac{w}{|U|} \sum_{x \in U} 1[ p_{\hat y} \ge \tau_{\hat y} ] \, ( -\log f_{\hat y}(x', \theta, \eta) ),
+\quad \tau_k = \tau \, \frac{q_k}{\max_j q_j}
+""",
+}
+"""method -> the cost of a step, in TeX."""
+
+NOTATION = """
+In the equations *f*(*x*, θ, η) is the softmax output for *x* with weights θ and noise η: the view and the dropout.
+Without η there is no noise. *C* is the classification cost, −log *f* of the label, averaged over the labelled rows; *U*
+are the unlabelled rows. *w* is the weight at this step, *K* the number of classes, θ′ the average of the weights, *D*
+with two arguments the KL divergence. What has a bar or θ′ is constant for the gradient. In the Gamma model, *g* is the
+denoiser, which works on the logits. In the improved GAN, *z* are the logits, *h* the features before the last layer,
+*G* is the generator and *n* its noise; the last cost trains the generator alone, the others the student. *x*′ is the
+strong view of *x*. In FreeMatch, τ and *q* are running averages of the confidence, overall and per class.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +253,7 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
         "paired by draw, ± its standard error. The paper, where a method names it or its sections, is Mean Teacher's. "
         f"{note}".strip(),
         " ".join(_findings(texts, differences, data.n_test)),
+        NOTATION.strip(),
         *(part for method in texts for part in _section(method, texts[method], runs[method])),
         "---",
         f"Every number here comes from [{NUMBERS}]({NUMBERS}), which holds {count(len(records), 'run')} made with "
@@ -255,8 +305,10 @@ def _section(method: str, text: MethodText, runs: Sequence[Record]) -> list[str]
         f"## {text.title}",
         source,
         text.summary,
+        f"$$\n{EQUATIONS[method].strip()}\n$$",
         f'<img src="{FOLDER}/{method}.svg" width="480" alt="{escape(description(text.title, shown))}">',
         f"*{_caption(shown, runs)}*",
+        f"`examples/methods/{method.replace('-', '_')}.py` is a whole program.",
         f"The health checks raised an alarm in {count(len(alarming), 'run')}: {kinds}." if alarming else "",
     ]
 

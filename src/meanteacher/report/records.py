@@ -1,12 +1,12 @@
 """The record of a run, read from its JSON file and checked field by field."""
 
-import json
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from meanteacher.report.fields import Field, RecordError
+from meanteacher.files.fields import Field, RecordError, read_json
 
 SCHEMA = 1
 FILE_NAME = "record.json"
@@ -145,16 +145,7 @@ class Record:
 
 def load_record(path: str | Path) -> Record:
     """Read one record; anything unexpected in it is a `RecordError` that names the field."""
-    path = Path(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}). Give the path of a record.") from error
-    except ValueError as error:
-        raise RecordError(
-            f"{path}: is not valid JSON in UTF-8 ({error}). Run the recipe again to write a new record."
-        ) from error
-    return _record(Field(str(path), "", content))
+    return _record(read_json(Path(path)))
 
 
 def load_records(folder: str | Path) -> list[Record]:
@@ -194,7 +185,7 @@ def _record(field: Field) -> Record:
     schema = field["schema"].value
     if schema != SCHEMA:
         raise RecordError(
-            f"{field.file}: schema is {schema!r}, this version reads {SCHEMA}. "
+            f"{field.file}: schema is {reprlib.repr(schema)}, this version reads {SCHEMA}. "
             "Use the version of meanteacher that wrote it, or run the recipe again."
         )
     status = field["status"].text()

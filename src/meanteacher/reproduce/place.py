@@ -7,7 +7,7 @@ from pathlib import Path
 from meanteacher.core import InputError
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES
-from meanteacher.recipes.places import Quoted, Table
+from meanteacher.recipes.places import OUR_TABLES, Quoted, Table
 from meanteacher.report import load_record
 from meanteacher.report.compare import percent_spread, spread
 from meanteacher.report.paper_figure import as_files, draw_curves, draw_settings
@@ -57,7 +57,7 @@ def table(
     """Run what is missing of a table of the paper, and write it beside the paper's numbers.
 
     Args:
-        name: "1" to "5", as the paper numbers them
+        name: "1" to "5", as the paper numbers them; or "cifar10-250", which compares all methods on images
         cell: a part of it, such as "svhn-500/mean-teacher", "svhn-500" or "mean-teacher"
         seeds: how many runs per cell; as many as the paper's if not given
         scale: minutes of a run on one core: scaled twins are run instead, which are no runs of the paper's
@@ -74,9 +74,10 @@ def table(
         InputError: something given is wrong.
         Interrupted: by `should_stop`. The same call continues.
 
-    Example::
-
-        table("1", cell="svhn-500", seeds=2, scale=6, jobs=2)
+    >>> from tempfile import mkdtemp
+    >>> made = table("1", cell="svhn-500/mean-teacher", seeds=2, train=False, out=mkdtemp())
+    >>> made.unfinished, [path.name for path in made.files]
+    (2, ['table-1-svhn-500-mean-teacher.md', 'table-1-svhn-500-mean-teacher.html'])
     """
     parts = find_table(name)
     runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, scale=scale, preset=preset, out=Path(out))
@@ -85,7 +86,7 @@ def table(
     tables = [_table(part, runs, records, chosen=bool(cell)) for part in parts]
     tables = [part for part in tables if part.cells]
     orderings = orderings_of(tables, _COMPARED)
-    title = f"Table {name} of the paper"
+    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper"
     stem = f"table-{name}" + _suffix(cell, scale, preset)
     files = _written(
         Path(out),
@@ -131,6 +132,10 @@ def figure(
         train: as for `table`
         follower: as for `table`
         should_stop: as for `table`
+
+    >>> from tempfile import mkdtemp
+    >>> figure("4d", cell="decay-0.999", seeds=1, train=False, out=mkdtemp()).unfinished
+    1
     """
     place = find_figure(name)
     names = recipe_names(place, cell=cell)
@@ -217,7 +222,7 @@ def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chos
     shown = {cell.recipe for cell in cells}
     its_runs = [run for run in runs if _paper_name(run.name) in shown]
     return PaperTable(
-        title=f"Table {part.name}. {part.title}",
+        title=part.title if part.name in OUR_TABLES else f"Table {part.name}. {part.title}",
         cells=cells,
         scale=_scale_caption(its_runs),
         unfinished=sum(run not in records for run in its_runs),

@@ -17,10 +17,11 @@ from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.scaled import has_twin, scaled
-from meanteacher.files import HeldError, locked
+from meanteacher.files import HeldError, locked, open_regular
+from meanteacher.files.fields import RecordError, read_json
 from meanteacher.recipes import RECIPES
 from meanteacher.recipes.paper import AS_CODED
-from meanteacher.recipes.places import FIGURES, TABLES, Figure, Table
+from meanteacher.recipes.places import FIGURES, OUR_TABLES, TABLES, Figure, Table
 
 Preset = Literal["paper", "as-coded"]
 State = Literal["complete", "running", "started", "missing"]
@@ -71,10 +72,10 @@ class Run:
         """
         if self.record.exists():
             try:
-                recorded = json.loads(self.record.read_text(encoding="utf-8"))["recipe"]["fingerprint"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                recorded = read_json(self.record, "")["recipe"]["fingerprint"].text()
+            except RecordError as error:
                 raise InputError(
-                    f"{self.record} is damaged ({error!r}). Move the folder away to run it again."
+                    f"{self.record} is damaged ({str(error).strip()}). Move the folder away to run it again."
                 ) from error
             self._check_same(recorded)
             return "complete"
@@ -85,7 +86,7 @@ class Run:
     def steps_done(self) -> int:
         """By the last line of its metrics."""
         try:
-            with (self.folder / "metrics.jsonl").open("rb") as file:
+            with open_regular(self.folder / "metrics.jsonl") as file:
                 file.seek(0, 2)
                 file.seek(max(0, file.tell() - _TAIL_BYTES))
                 lines = file.read().splitlines()
@@ -94,7 +95,7 @@ class Run:
         for line in reversed(lines):
             try:
                 return int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 continue  # the line that is being written, or the end of a longer one
         return 0
 
@@ -118,17 +119,23 @@ class Run:
                 return False
         except HeldError:
             return True
+        except OSError as error:
+            raise InputError(f"{lock} is no lock of a run ({error.strerror}). Move the folder away.") from error
 
 
 def find_table(name: str) -> tuple[Table, ...]:
-    """The parts of a table of the paper.
+    """The parts of a table of the paper, or of our own.
 
     Raises:
         InputError: there is none of that name.
     """
-    if name not in TABLES:
-        raise InputError(f"The paper has no table {name!r} of results. It has: {', '.join(TABLES)}.")
-    return TABLES[name]
+    tables = {**TABLES, **OUR_TABLES}
+    if name not in tables:
+        raise InputError(
+            f"The paper has no table {name!r} of results. It has: {', '.join(TABLES)}. Tables of our own are: "
+            f"{', '.join(OUR_TABLES)}."
+        )
+    return tables[name]
 
 
 def find_figure(name: str) -> Figure:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meanteacher.core import InputError, Interrupted
+from meanteacher.files import append_to, open_regular
 from meanteacher.reproduce.runs import Run
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
 """For a run to save and end, before it is killed."""
 _EXIT_INPUT, _EXIT_INTERRUPTED = 2, 75
+_TAIL_BYTES = 8192
 
 
 class Follower:
@@ -98,7 +100,7 @@ class Workers:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
         try:
             run.log.parent.mkdir(parents=True, exist_ok=True)
-            log = run.log.open("ab")
+            log = append_to(run.log)
         except OSError as error:
             raise InputError(f"Cannot write to {run.log.parent}: {error}. Give another folder with --out.") from error
         with log:
@@ -153,7 +155,9 @@ def _stop(running: Sequence[_Worker]) -> None:
 
 def _last_line(log: Path) -> str:
     try:
-        lines = log.read_bytes()[-8192:].decode("utf-8", "replace").split("\n")
+        with open_regular(log) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, overload
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import atomic_file
+from meanteacher.files import atomic_file, open_regular
 from meanteacher.shards.tar import MAX_CLASSES, MAX_IMAGE_BYTES, examples
 
 MAX_INDEX_BYTES = 1 << 30
@@ -16,7 +16,7 @@ MAX_BROKEN = 10_000
 """Examples of one shard that may be left out: with more, it is another kind of file."""
 
 _FORMAT = "meanteacher shard index 1"
-_MAX_LINE_BYTES = 1 << 26
+_MAX_LINE_BYTES = 1 << 24
 
 
 class Names(Sequence[str]):
@@ -115,7 +115,7 @@ def load_index(path: Path) -> ShardIndex:
     """
     line = 1
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = json.loads(_line(file))
             if header["format"] != _FORMAT:
                 raise ValueError(f"its format is {header['format']!r}")

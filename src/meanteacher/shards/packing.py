@@ -77,6 +77,16 @@ def pack(
     Raises:
         InputError: something given is wrong, or too many photos cannot be read.
         Interrupted: `should_stop` said so. Complete shards are kept.
+
+    >>> from tempfile import mkdtemp
+    >>> from PIL import Image
+    >>> photos = Path(mkdtemp())
+    >>> for name in ("cat", "dog"):
+    ...     (photos / name).mkdir()
+    ...     Image.new("RGB", (8, 8), name == "cat" and "red" or "blue").save(photos / name / "1.png")
+    >>> packed = pack(photos, mkdtemp())
+    >>> packed.n_images, packed.class_names
+    (2, ('cat', 'dog'))
     """
     out = Path(shards)
     if images_per_shard is not None and images_per_shard < 1:

@@ -15,6 +15,7 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import BrokenImages, TrainTest
 from meanteacher.data.download import Progress, fetch
 from meanteacher.data.encoded import EncodedDataset
+from meanteacher.files import open_regular
 from meanteacher.shards.index import (
     MAX_BROKEN,
     MAX_INDEX_BYTES,
@@ -102,7 +103,7 @@ class ShardFiles:
 
     def read(self, position: int) -> bytes:
         size = self.sizes[position]
-        with self._shard(position).open("rb", buffering=0) as file:
+        with open_regular(self._shard(position), buffering=0) as file:
             file.seek(self.offsets[position])
             content = file.read(size)
         if len(content) < size:
@@ -189,7 +190,7 @@ def _index(shard: Path, folder: Path) -> ShardIndex:
                 f"or if the shard is right, delete {beside}."
             )
         return index
-    made = folder / _FOLDER / f"{shard.stem}-{_digest(str(shard.absolute()))}.index.jsonl"
+    made = folder / _FOLDER / f"{shard.stem[:40]}-{_digest(str(shard.absolute()))}.index.jsonl"
     if made.exists():
         index = load_index(made)
         if (index.n_bytes, index.modified) == (status.st_size, status.st_mtime_ns):

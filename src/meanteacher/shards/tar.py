@@ -8,11 +8,13 @@ depends on what a header says. (Python's tarfile reads an extended header of any
 """
 
 import json
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files import open_regular
 
 MAX_CLASSES = 100_000
 MAX_IMAGE_BYTES = 1 << 28
@@ -63,7 +65,7 @@ def examples(shard: Path) -> Iterator[Example]:
     Raises:
         InputError: it is not a complete tar file.
     """
-    with shard.open("rb", buffering=0) as file:
+    with open_regular(shard, buffering=0) as file:
         key, parts = "", list[tuple[str, _Member]]()
         for member in _members(file, shard):
             folder, _, last = member.name.rpartition("/")
@@ -124,9 +126,10 @@ def _read_label(kind: str, member: _Member, file: IO[bytes], default: int | str)
         if isinstance(label, str) and label.removeprefix("-").isdecimal():
             label = int(label[:20])
         if isinstance(label, str) and label:
+            label.encode()  # JSON can write what is no character
             return label
         if type(label) is not int or not UNLABELLED <= label < MAX_CLASSES:
-            raise ValueError(f"{label!r} is not a name or a number below {MAX_CLASSES:,}")
+            raise ValueError(f"{reprlib.repr(label)} is not a name or a number below {MAX_CLASSES:,}")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{member.name!r} has no label that can be read: {error}") from error
     return label

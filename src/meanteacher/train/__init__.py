@@ -2,7 +2,8 @@
 
 from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
 from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState
-from meanteacher.train.loop import Intervals, start, take_step, train
+from meanteacher.train.loggers import ScalarLogger, TensorBoardLogger, WandbLogger
+from meanteacher.train.loop import Intervals, Pace, start, take_step, train
 from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
 from meanteacher.train.vitals import Alarm, Declared, Vitals
 
@@ -18,9 +19,13 @@ __all__ = [
     "MetricsFile",
     "MuonSpec",
     "OptimSpec",
+    "Pace",
+    "ScalarLogger",
     "SgdSpec",
+    "TensorBoardLogger",
     "TrainState",
     "Vitals",
+    "WandbLogger",
     "start",
     "take_step",
     "train",

@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meanteacher.files import write_atomic
+from meanteacher.core import InputError
+from meanteacher.files import append_to, read_regular, remove, reporting_full_disk, write_atomic
 from meanteacher.train.checkpoint import Evaluation
 from meanteacher.train.vitals import Alarm
+
+_MAX_BYTES = 1 << 30
+"""Of metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,14 @@ class LogEntry:
 
 
 class Callback:
-    """Follows a run. Every method does nothing: override those that you need."""
+    """Follows a run. Every method does nothing: override those that you need.
+
+    >>> class Errors(Callback):
+    ...     def on_evaluation(self, evaluation):
+    ...         print(f"step {evaluation.step}: {evaluation.teacher:.1%}")
+    >>> Errors().on_evaluation(Evaluation(step=50, part="test", student=0.25, teacher=0.125))
+    step 50: 12.5%
+    """
 
     def on_log(self, entry: LogEntry) -> None:
         """Every few steps: mean costs, their weights, the learning rate and the speed."""
@@ -73,19 +84,26 @@ class MetricsFile(Callback):
         self._append("alarm", alarm)
 
     def _append(self, event: str, entry: LogEntry | Evaluation | Alarm) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": event, **asdict(entry)}) + "\n")
+        with reporting_full_disk(self.path), append_to(self.path) as file:
+            file.write(json.dumps({"event": event, **asdict(entry)}).encode() + b"\n")
 
     def _drop_after(self, step: int) -> None:
         """Remove what a killed run wrote after its last checkpoint: the resumed run writes it again."""
-        if not self.path.exists():
+        try:
+            lines = read_regular(self.path, _MAX_BYTES).splitlines()
+        except FileNotFoundError:
+            remove(self.path)  # a link to nowhere
             return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # the line that was being written when the run was killed
-            if entry["step"] <= step:
-                kept.append(line + "\n")
-        write_atomic(self.path, "".join(kept))
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be read ({error.strerror}). Move it away, and resume.") from error
+        with reporting_full_disk(self.path):
+            write_atomic(self.path, b"".join(line + b"\n" for line in lines if _is_entry(line, step)))
+
+
+def _is_entry(line: bytes, step: int) -> bool:
+    """Whether it is an entry of this step or an earlier one, and not the line that was being written at the end."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(entry, dict) and type(at := entry.get("step")) is int and at <= step

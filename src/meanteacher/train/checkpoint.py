@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
+import re
 import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -16,7 +19,8 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Method
-from meanteacher.files import write_atomic
+from meanteacher.files import make_own, open_regular, read_regular, remove, write_atomic
+from meanteacher.files.fields import Field, RecordError, Shape, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +105,21 @@ class Checkpoints:
         Raises:
             InputError: the disk is full or not writable. The previous checkpoint is intact.
         """
-        final = self.folder / f"step_{state.step:08d}"
+        final = self.folder / _name(state.step)
         temporary = self.folder / f".writing-{final.name}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_own(self.folder)
             self._clear_leftovers()
             temporary.mkdir()
             self._write(state, temporary)
-            if final.exists():  # reached before, then damaged or trained again
-                shutil.rmtree(final)
+            remove(final)  # reached before, then damaged or trained again
             temporary.rename(final)
             _sync(self.folder)
             self._point("last", final.name)
             best = state.best()
-            if best is not None and best.step == state.step:
-                self._point("best", final.name)
+            # Also where the best one was saved before, by a process that was killed before it could point to it.
+            if best is not None and self._pointer("best") != _name(best.step):
+                self._point("best", _name(best.step))
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise InputError(
@@ -134,9 +138,10 @@ class Checkpoints:
         folder = self.path(name)
         self._verify(folder)
         try:
-            saved = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")
+            saved = _load_state(folder / "state.pt")
             for part, module in state.modules().items():
                 load_model(module, folder / f"{part}.safetensors")
+            _check_optimizer(saved["optimizer"], state.optimizer)
             state.optimizer.load_state_dict(saved["optimizer"])
             state.step = saved["step"]
             state.skipped = saved.get("skipped", 0)  # a state of version 0.1 has none
@@ -147,17 +152,16 @@ class Checkpoints:
             state.processes = [(step, n) for step, n in saved.get("processes", [(0, 1)])]
             state.rank_buffers = saved.get("rank_buffers", [])
             state.stream = saved.get("stream", {})
-        except (RuntimeError, UnpicklingError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            reason = str(error).strip().splitlines()[0]
+        # A damaged state makes torch and the optimiser fail in many ways.
+        except Exception as error:
+            reason = _reason(error)
             raise InputError(f"{folder} is not a state that meanteacher wrote: {reason}") from error
 
     def path(self, name: str) -> Path:
         """The folder that the pointer `last` or `best` names."""
-        try:
-            folder = self.folder / (self.folder / name).read_text(encoding="utf-8").strip()
-        except OSError:
-            folder = None
-        if folder is None or not folder.is_dir():
+        pointer = self._pointer(name)
+        folder = self.folder / pointer
+        if not pointer or not folder.is_dir():
             # A pointer may be missing or name a folder that was removed; `last` is then the newest folder.
             steps = self._steps() if name == "last" else []
             if not steps:
@@ -168,8 +172,16 @@ class Checkpoints:
     def exists(self) -> bool:
         return bool(self._steps())
 
+    def _pointer(self, name: str) -> str:
+        """The name of the folder that `last` or `best` holds; empty if there is none."""
+        try:
+            target = read_regular(self.folder / name, 1000).decode("ascii", "replace").strip()
+        except OSError:
+            return ""
+        return target if _STEP.fullmatch(target) else ""
+
     def _steps(self) -> list[Path]:
-        return sorted(self.folder.glob("step_*"))
+        return sorted(path for path in self.folder.glob("step_*") if _STEP.fullmatch(path.name))
 
     def _write(self, state: TrainState, folder: Path) -> None:
         for part, module in state.modules().items():
@@ -202,12 +214,12 @@ class Checkpoints:
     def _verify(self, folder: Path) -> None:
         damaged = f"Delete that folder to resume from the one before it, or start the run again elsewhere: {folder}"
         try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            manifest = read_json(folder / "manifest.json", "").check(_MANIFEST)
             files, identity, version = manifest["sha256"], manifest["identity"], manifest["format"]
             expected = {f"{part}.safetensors" for part in ("student", "memory", "normalise")} | {"state.pt"}
             wrong = [name for name in sorted(expected) if _sha256(folder / name) != files.get(name)]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"The checkpoint is damaged or incomplete ({error}). {damaged}") from error
+        except (OSError, RecordError) as error:
+            raise InputError(f"The checkpoint is damaged or incomplete ({str(error).strip()}). {damaged}") from error
         if version != _FORMAT:
             raise InputError(
                 f"The checkpoint {folder} has format {version}, this version reads {_FORMAT}. "
@@ -229,22 +241,92 @@ class Checkpoints:
         _sync(self.folder)
 
     def _prune(self) -> None:
-        keep = set(self._steps()[-2:])
-        if (self.folder / "best").exists():
-            keep.add(self.path("best"))
+        keep = {*self._steps()[-2:], self.folder / self._pointer("best")}
         for folder in self._steps():
             if folder not in keep:
-                shutil.rmtree(folder)
+                remove(folder)
 
     def _clear_leftovers(self) -> None:
         """Of a process that was killed while it wrote."""
-        for leftover in self.folder.glob(".*"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        for pattern in (".writing-step_*", ".last.*.part", ".best.*.part"):
+            for leftover in self.folder.glob(pattern):
+                remove(leftover)
+
+
+def _load_state(path: Path) -> dict[str, Any]:
+    """The content of state.pt, of which nothing is executed, unpacked or trusted."""
+    with zipfile.ZipFile(path) as archive:
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise ValueError("it is compressed")
+    saved = torch.load(path, weights_only=True, map_location="cpu")
+    content: dict[str, Any] = Field(str(path), "", saved, "").check(_STATE)
+    return content
+
+
+def _pairs(field: Field) -> None:
+    for pair in field.sequence():
+        step, n = cast(tuple[object, object], pair)
+        Field(field.file, field.name, step, "").count()
+        Field(field.file, field.name, n, "").count(1)
+
+
+_VITALS: Shape = {
+    "readings": [Field.mapping],
+    "alarms": [{"step": Field.count, "kind": Field.text, "sentence": Field.text}],
+    "streaks": {"*": Field.count},
+    "labelled": [Field.count],
+    "rows": Field.count,
+    "labelled_rows": Field.count,
+    "sums": Field.mapping,
+}
+_STATE: Shape = {
+    "optimizer": {"state": Field.mapping, "param_groups": [Field.mapping]},
+    "step": Field.count,
+    "skipped?": Field.count,
+    "seconds": Field.positive,
+    "cpu_seconds": Field.positive,
+    "curve": [
+        {
+            "step": Field.count,
+            "part": Field.text,
+            "student": Field.number,
+            "teacher": Field.number,
+            "student_cost?": Field.number,
+            "teacher_cost?": Field.number,
+        }
+    ],
+    "vitals": lambda field: field.mapping() and field.check(_VITALS),
+    "processes?": _pairs,
+    "rank_buffers?": [Field.mapping],
+    "stream?": Field.mapping,
+}
+_MANIFEST: Shape = {"format": Field.anything, "identity": {"*": Field.text}, "sha256": {"*": Field.text}}
+_STEP = re.compile(r"step_\d{8,20}")
+
+
+def _check_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Refuse moments that are not of the parameters' shapes, which torch would notice only in the next step."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for k, state in saved["state"].items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.dim() and value.shape != parameters[k].shape:
+                raise ValueError(f"{name} of the optimiser has the shape {tuple(value.shape)}")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what went wrong; of a pickle, not torch's advice to load it in an unsafe way."""
+    if isinstance(error, UnpicklingError | zipfile.BadZipFile | EOFError):
+        return "state.pt holds something else than tensors and plain values"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _name(step: int) -> str:
+    return f"step_{step:08d}"
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_regular(path) as file:
+        return hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import Schedule
+from meanteacher.core import Scheduled
+from meanteacher.schedules import as_schedule, fix_schedules
 
 
 class OptimSpec(Protocol):
@@ -24,27 +25,33 @@ class OptimSpec(Protocol):
 class AdamSpec:
     """Adam with ramped learning rate, beta1 and beta2 (App. B.1)."""
 
-    learning_rate: Schedule
-    beta1: Schedule
-    beta2: Schedule
+    learning_rate: Scheduled
+    beta1: Scheduled
+    beta2: Scheduled
     epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        fix_schedules(self, "learning_rate", "beta1", "beta2")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, eps=self.epsilon, fused=True)
 
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
-            group["betas"] = (self.beta1(step), self.beta2(step))
+            group["lr"] = as_schedule(self.learning_rate)(step)
+            group["betas"] = (as_schedule(self.beta1)(step), as_schedule(self.beta2)(step))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SgdSpec:
     """Stochastic gradient descent with Nesterov momentum and L2 weight decay (App. B.2)."""
 
-    learning_rate: Schedule
+    learning_rate: Scheduled
     momentum: float = 0.9
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        fix_schedules(self, "learning_rate")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(
@@ -58,7 +65,7 @@ class SgdSpec:
 
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
+            group["lr"] = as_schedule(self.learning_rate)(step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +76,9 @@ class MuonSpec:
     takes a third of the steps. torch's own Muon takes matrices only.
     """
 
-    learning_rate: Schedule
+    learning_rate: Scheduled
     """Of the convolutions. Each update has a spectral norm of about one, whatever the gradient's scale."""
-    sgd_learning_rate: Schedule
+    sgd_learning_rate: Scheduled
     """Of the other parameters: the last layer, and scales and shifts of normalisation."""
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -79,14 +86,17 @@ class MuonSpec:
     matrix_decay: float = 0.0
     """The convolutions shrink by learning rate times this in every step."""
 
+    def __post_init__(self) -> None:
+        fix_schedules(self, "learning_rate", "sgd_learning_rate")
+
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         every = list(parameters)
         return _MuonOptimizer([p for p in every if p.ndim == 4], [p for p in every if p.ndim != 4], spec=self)
 
     def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         matrices, others = optimizer.param_groups
-        matrices["lr"] = self.learning_rate(step)
-        others["lr"] = self.sgd_learning_rate(step)
+        matrices["lr"] = as_schedule(self.learning_rate)(step)
+        others["lr"] = as_schedule(self.sgd_learning_rate)(step)
 
 
 class _MuonOptimizer(torch.optim.Optimizer):

@@ -83,7 +83,9 @@ class _Repeatable:
         now = [(module, module.training) for module, _ in self.modes]
         try:
             _set_modes(self.modes)
-            return untracked(self.network, x, self.parameters)  # running statistics count a part once
+            # Running statistics count a part once.
+            repeated: Logits = untracked(self.network, x, parameters=self.parameters)
+            return repeated
         finally:
             _set_modes(now)
 
@@ -121,10 +123,11 @@ def whole_batches(
     state: TrainState, method: Method, ranks: Ranks, micro_batch: int | None
 ) -> Iterator[tuple[nn.Module, nn.Module]]:
     """Student and memory for one call of `Method.forward`: the student and the predictor are `WholeBatch`es in it."""
-    student, memory, predictor = state.student, state.memory, state.predictor(method)
+    student, memory = state.student, state.memory
     if ranks.size == 1 and micro_batch is None:
         yield student, memory
         return
+    predictor = state.predictor(method)
     wrapped = WholeBatch(predictor, ranks, micro_batch)
     held_by = [
         (module, name) for module in memory.modules() for name, child in module.named_children() if child is predictor

@@ -280,8 +280,8 @@ def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter], ranks: Ranks) -
 
 
 def _largest_class_share(logits: Tensor) -> float:
-    counts = torch.bincount(logits.detach().argmax(1), minlength=logits.shape[1])
-    return float(counts.max() / len(logits))
+    guesses = logits.detach().argmax(1).flatten()
+    return float(torch.bincount(guesses, minlength=logits.shape[1]).max() / len(guesses))
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Views: what each role sees. They work on whole batches on any device, with independent draws per image."""
 
-from meanteacher.views.basic import Chain, Flip, Noise, Translate
+from meanteacher.views.basic import Chain, FeatureDropout, Flip, Noise, Translate
+from meanteacher.views.dense import Warp
 from meanteacher.views.geometry import Crop, Cutout, Rotate
 from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Scaled, Zca
 from meanteacher.views.strong import Jitter, RandAugment
@@ -9,6 +10,7 @@ __all__ = [
     "Chain",
     "Crop",
     "Cutout",
+    "FeatureDropout",
     "Flip",
     "Jitter",
     "Noise",
@@ -19,5 +21,6 @@ __all__ = [
     "Rotate",
     "Scaled",
     "Translate",
+    "Warp",
     "Zca",
 ]

@@ -1,4 +1,4 @@
-"""The views of the paper's ConvNet experiments: flip, translation and noise, one after the other."""
+"""The views of the paper's ConvNet experiments, flip, translation and noise, and the dropout of features."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,12 @@ from meanteacher.core import Augment, InputError
 
 @dataclass(frozen=True)
 class Chain:
-    """Apply each in turn. An empty chain shows the images as they are."""
+    """Apply each in turn. An empty chain shows the images as they are.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> Chain((Flip(), Noise(0.1)))(images, draws).shape
+    torch.Size([2, 3, 8, 8])
+    """
 
     augments: tuple[Augment, ...] = ()
 
@@ -23,7 +28,13 @@ class Chain:
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirror each image left to right with probability one half. Not for digits or text."""
+    """Mirror each image left to right with probability one half. Not for digits or text.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> flipped = Flip()(images, draws)
+    >>> all(bool((one == seen).all() or (one.flip(-1) == seen).all()) for one, seen in zip(images, flipped))
+    True
+    """
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
@@ -37,7 +48,7 @@ class Flip:
 
 def _widest(images: Tensor) -> torch.dtype:
     """int64 where every row of the images is a whole number of them, otherwise their own dtype."""
-    starts = (images.storage_offset(), images.shape[-1])
+    starts = (images.storage_offset(), *images.stride()[:-1])  # also of an axis of one value, which may be any
     whole = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
     return torch.int64 if whole else images.dtype
 
@@ -47,6 +58,10 @@ class Translate:
     """Shift each image by up to `pixels` along each axis, whole pixels, the border reflected (Table 5).
 
     The reflection does not repeat the edge pixel.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> Translate(2)(images, draws).shape
+    torch.Size([2, 3, 8, 8])
     """
 
     pixels: int
@@ -88,7 +103,12 @@ def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int
 
 @dataclass(frozen=True)
 class Noise:
-    """Add independent N(0, deviation²) to every value, after the images have been normalised (Table 5)."""
+    """Add independent N(0, deviation²) to every value, after the images have been normalised (Table 5).
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> Noise(0.15)(images, draws).shape
+    torch.Size([2, 3, 8, 8])
+    """
 
     deviation: float
 
@@ -99,3 +119,24 @@ class Noise:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
         return images.add(noise, alpha=self.deviation)
+
+
+@dataclass(frozen=True)
+class FeatureDropout:
+    """Set each value to zero with probability `rate`: a feature of a standardised table to its mean.
+
+    The other values keep their scale, unlike behind a dropout layer: a view is a row that could have been measured.
+
+    >>> FeatureDropout(0.5)(torch.ones(2, 100), torch.Generator().manual_seed(0)).unique()
+    tensor([0., 1.])
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise InputError(f"FeatureDropout needs a rate from 0 to below 1; got {self.rate}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        kept = torch.rand(images.shape, generator=generator, device=images.device) >= self.rate
+        return images * kept

@@ -16,6 +16,10 @@ class Rotate:
     """Rotate each image about its centre by an angle uniform within ±`degrees` (10 on ImageNet, App. B.2.2).
 
     What comes from outside the image is zero, the mean of normalised data.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> Rotate(10.0)(images, draws).shape
+    torch.Size([2, 3, 8, 8])
     """
 
     degrees: float = 10.0
@@ -41,8 +45,9 @@ def warped(
     *,
     size: tuple[int, int] | None = None,
     beyond: Literal["zeros", "border"] = "zeros",
+    between: Literal["bilinear", "nearest"] = "bilinear",
 ) -> Tensor:
-    """Each image as its own affine map shows it, bilinear.
+    """Each image as its own affine map shows it.
 
     Args:
         images: [B, C, H, W]
@@ -50,6 +55,7 @@ def warped(
             both in pixels right of and below the centre
         size: height and width of the result; those of the images by default
         beyond: what is seen where the map leads outside the image
+        between: what is seen between pixels
 
     >>> right = torch.tensor([[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]])
     >>> warped(torch.tensor([[[[1.0, 2.0, 3.0]]]]), right)
@@ -65,7 +71,7 @@ def warped(
     down = (source[:, :, 1:2] * y + source[:, :, 2:])[..., None]
     # All x, then all y: several times as fast to add as the pairs of affine_grid, and as fast to sample.
     grid = (across + down).permute(0, 2, 3, 1)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode=beyond, align_corners=False)
+    return F.grid_sample(images, grid, mode=between, padding_mode=beyond, align_corners=False)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,10 @@ class Crop:
 
     Values between pixels are bilinear, without smoothing: bring images far larger than `size` near it first,
     or the crop shows every few pixels only.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> Crop(size=4)(images, draws).shape
+    torch.Size([2, 3, 4, 4])
     """
 
     size: int | None = None
@@ -129,6 +139,10 @@ class Cutout:
     """Set a square of `size` pixels to zero, the mean of normalised data (DeVries & Taylor, 2017).
 
     Its middle is uniform over the pixels of the image, so it may extend past the border.
+
+    >>> images, draws = torch.ones(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> bool((Cutout(4)(images, draws) == 0).any())
+    True
     """
 
     size: int

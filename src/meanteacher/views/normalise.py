@@ -15,7 +15,14 @@ _VALUES = 1 << 24
 
 
 class Normaliser(Protocol):
-    """The part of a recipe that builds the normalisation from the training images."""
+    """The part of a recipe that builds the normalisation from the training images.
+
+    >>> class Centred:
+    ...     def fit(self, images, index=None):
+    ...         return nn.Identity()
+    >>> Centred().fit(torch.rand(4, 3, 8, 8))
+    Identity()
+    """
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         """The module fitted to these images, or to those at `index` [N]."""
@@ -33,7 +40,12 @@ def to_float(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PerImage:
-    """Each image to zero mean and unit variance over all its pixels and channels (SVHN, App. B.1.2)."""
+    """Each image to zero mean and unit variance over all its pixels and channels (SVHN, App. B.1.2).
+
+    >>> images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
+    >>> bool(PerImage().fit(images)(images).mean().abs() < 1e-5)
+    True
+    """
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         return _PerImageModule()
@@ -53,6 +65,9 @@ class Scaled:
 
     The limit is 0.5 with Miyato et al. (2017) and 1 with Salimans et al. (2016). Floating point is taken to lie in
     [0, 1].
+
+    >>> Scaled(limit=1.0).fit(torch.zeros(1))(torch.tensor([0, 255], dtype=torch.uint8))
+    tensor([-1.,  1.])
     """
 
     limit: float
@@ -76,7 +91,12 @@ class _ScaledModule(nn.Module):
 
 @dataclass(frozen=True)
 class PerChannel:
-    """Each channel, or each feature of a table, to zero mean and unit variance over the training data."""
+    """Each channel, or each feature of a table, to zero mean and unit variance over the training data.
+
+    >>> images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
+    >>> bool(PerChannel().fit(images)(images).mean((0, 2, 3)).abs().max() < 1e-5)
+    True
+    """
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         # Sums of differences from one value of each channel are precise where the mean is large, and exactly zero
@@ -132,6 +152,10 @@ class Zca:
 
     `Zca(contrast=True, epsilon=0.1)` is the authors' code: each image centred and scaled to one length
     first. `Zca(contrast=False, epsilon=1e-5)` is that of Laine & Aila. The paper states neither.
+
+    >>> images = torch.randint(256, (20, 1, 2, 2), dtype=torch.uint8)
+    >>> Zca(contrast=False, epsilon=1e-5).fit(images)(images).shape
+    torch.Size([20, 1, 2, 2])
     """
 
     contrast: bool

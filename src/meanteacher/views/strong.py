@@ -34,6 +34,10 @@ class Jitter:
     `brightness` moves the image's mean as multiplying its bytes by 1 ± brightness does, `contrast` and
     `saturation` are factors 1 ± the value, `hue` is a share of the hue circle either way. Every draw is
     uniform. The order does not matter, see `recoloured`.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> Jitter()(images, draws).shape
+    torch.Size([2, 3, 8, 8])
     """
 
     brightness: float = 0.4
@@ -229,6 +233,10 @@ class RandAugment:
 
     The moves of an image are composed and sampled once, after its changes of value: it is interpolated only once, and
     the blank border does not enter the range that solarise and similar operations use.
+
+    >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
+    >>> RandAugment(n=2, operations=("rotate", "brightness"))(images, draws).shape
+    torch.Size([2, 3, 8, 8])
     """
 
     n: int = 2

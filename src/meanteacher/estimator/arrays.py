@@ -1,0 +1,349 @@
+"""Arrays: as what a network takes, their labels, the recipe for them and its run; tables, small images and images."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor, nn
+
+from meanteacher import methods
+from meanteacher.core import UNLABELLED, Augment, Images, InputError, Method, check_choice
+from meanteacher.costs import Confident
+from meanteacher.data import Dataset, Fixed, TrainTest
+from meanteacher.data.download import Progress
+from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.formats import percent
+from meanteacher.inference.compute import computing, one_network_per_thread
+from meanteacher.models import FastNetSpec, MirroredSpec, MlpSpec, ModelSpec, PointGeneratorSpec
+from meanteacher.pretrained.backbones import Backbone
+from meanteacher.recipes.fast import fast_optim, fast_views
+from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
+from meanteacher.train import (
+    AdamSpec,
+    Alarm,
+    Callback,
+    Evaluation,
+    Intervals,
+    LogEntry,
+    OptimSpec,
+    Pace,
+    TrainState,
+    Vitals,
+    train,
+)
+from meanteacher.views import Chain, FeatureDropout, Noise, PerChannel, Translate
+from meanteacher.views.normalise import per_channel, to_float
+
+_SMALLEST = 16  # pixels of the shorter side that FastNet takes
+_WEIGHTS = {
+    "pseudo-label": 1.0,
+    "pseudo-ensemble": 10.0,
+    "gamma-model": 10.0,
+    "pi-model": 5.0,
+    "temporal-ensembling": 10.0,
+    "improved-gan": 1.0,
+    "vat": 1.0,
+    "vat-entmin": 2.0,
+    "mean-teacher": 3.0,
+    "mean-teacher-vat": 5.0,
+    "fixmatch": 1.0,
+    "freematch": 1.0,
+}
+"""For tables, whose views are stronger than those of the moons; Mean Teacher has another cost than there."""
+_EPSILON = 0.2  # length of VAT's perturbation over the root of the number of features
+_COST = Confident(threshold=0.9, temperature=0.1)
+_PART = 32  # images whose features are computed at a time
+_EVALUATED = 1000  # labelled rows at most, whose error the progress shows
+_IMBALANCED = 0.9  # share of one class among the labels, from which on it may also have almost all predictions
+_PROMPT = 1e-6  # seconds per step, before any is measured
+
+
+def unlabelled(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """[N], where the label is unknown: -1, or "-1", which numpy makes of it among strings.
+
+    >>> unlabelled(np.array(["cat", -1])).tolist(), unlabelled(np.array([0, -1])).tolist()
+    ([False, True], [False, True])
+
+    Raises:
+        InputError: a label is missing, as in a data frame.
+    """
+    if y.dtype.kind in "OU":
+        if any(label is None for label in y):
+            raise InputError(f"y has missing labels. Replace them by {UNLABELLED}, for instance with y.fillna(-1).")
+        return np.array([label in (UNLABELLED, str(UNLABELLED)) for label in y.tolist()], dtype=bool)
+    return np.asarray(y == UNLABELLED)
+
+
+def encoded(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
+    """[N], the position of each label among the sorted classes, `UNLABELLED` where it is unknown.
+
+    Raises:
+        InputError: a label is none of the classes.
+    """
+    known = ~unlabelled(y)
+    found = np.searchsorted(classes, y[known]).clip(max=len(classes) - 1)
+    strange = classes[found] != y[known]
+    if strange.any():
+        raise InputError(
+            f"y has the label {y[known][strange][0]!r}, which is none of the classes {classes.tolist()}. Name every "
+            "class in the first call of partial_fit."
+        )
+    labels = torch.full((len(y),), UNLABELLED)
+    labels[torch.from_numpy(known)] = torch.from_numpy(found)
+    return labels
+
+
+def as_images(array: NDArray[Any]) -> Tensor:
+    """[N, C, H, W], bytes or float32, of [N, H, W], [N, H, W, C] or [N, C, H, W].
+
+    Raises:
+        InputError: it is none of them.
+
+    >>> as_images(np.zeros((5, 8, 8))).shape, as_images(np.zeros((5, 8, 8, 3))).shape
+    (torch.Size([5, 1, 8, 8]), torch.Size([5, 3, 8, 8]))
+    """
+    kind = np.uint8 if array.dtype == np.uint8 else np.float32
+    images = torch.from_numpy(np.require(array, kind, ["C", "W"]))  # torch takes no array that is read-only
+    if images.ndim == 3:
+        return images[:, None]
+    last, first = (images.ndim == 4 and images.shape[axis] in (1, 3) for axis in (3, 1))
+    if last == first:
+        raise InputError(
+            f"X has the shape {array.shape}. Give a table [N, n_features], or images [N, H, W], [N, H, W, C] or "
+            "[N, C, H, W] with C = 1 or 3 channels."
+        )
+    return images.permute(0, 3, 1, 2).contiguous() if last else images
+
+
+def features(images: Tensor, backbone: Backbone) -> NDArray[np.float32]:
+    """[N, n_features], what the pretrained network finds in images [N, C, H, W] of any size.
+
+    Raises:
+        InputError: they are neither bytes nor between 0 and 1.
+    """
+    if images.is_floating_point() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
+        raise InputError(
+            f"A pretrained network takes bytes (uint8), or values from 0 to 1; got {float(images.min()):g} to "
+            f"{float(images.max()):g}. Scale the images."
+        )
+    whole = nn.Sequential(per_channel(backbone.mean, backbone.deviation), *backbone.network()).eval()
+    compute = computing(whole, (3, backbone.size, backbone.size), np.float32)
+
+    def of(part: Tensor) -> NDArray[np.float32]:
+        size = (backbone.size, backbone.size)
+        resized = F.interpolate(to_float(part), size, mode="bilinear", antialias=True).clamp(0, 1)
+        return compute(resized.expand(-1, 3, -1, -1).contiguous().numpy())
+
+    with one_network_per_thread() as (pool, _):
+        return np.concatenate(list(pool.map(of, images.split(_PART))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenArrays:
+    """The source of a recipe on arrays: whoever made the recipe has them."""
+
+    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
+        raise InputError("A recipe on arrays can only be run by the estimator that has them.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standardised:
+    """The normalisation of a table: none, since it comes standardised."""
+
+    def fit(self, images: Images, index: object = None) -> nn.Module:
+        return nn.Identity()
+
+
+def takes_mlp(shape: tuple[int, ...]) -> bool:
+    """Whether rows of this shape are trained with an MLP: those of a table, and small images [C, H, W]."""
+    return len(shape) == 1 or min(shape[1:]) < _SMALLEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySettings:
+    """What the estimators let their user choose; None stands for a default that depends on the data."""
+
+    method: str | Method
+    steps: int
+    batch_size: int | None
+    hidden: tuple[int, ...]
+    noise: float
+    feature_dropout: float | None
+    flip: bool
+    learning_rate: float | None
+    weight: float | None
+    decay: float | None
+    ramp_up: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str):
+            check_choice("method", self.method, tuple(methods.METHODS))
+        if self.steps < 1:
+            raise InputError(f"steps is at least 1, got {self.steps}.")
+        if not 0 <= self.ramp_up <= 1:
+            raise InputError(f"ramp_up is a share of the steps from 0 to 1, got {self.ramp_up}.")
+        if self.decay is not None and not 0 <= self.decay < 1:
+            raise InputError(f"decay lies from 0 to below 1, got {self.decay}.")
+
+    def recipe(self, shape: tuple[int, ...], *, n_examples: int, n_labelled: int, endless: bool = False) -> Recipe:
+        """For rows of this shape.
+
+        Args:
+            shape: of a row: [n_features], or [C, H, W] for images
+            n_examples: rows that are trained on
+            n_labelled: of them
+            endless: whether there is no last step: the learning rate stays, for rows that keep arriving
+        """
+        batch = self._batch(shape, n_examples, n_labelled)
+        method = self._built(shape, -(-n_examples // batch.size), endless)
+        if type(method) is methods.Supervised:  # it learns nothing from the other rows
+            batch = Fixed(size=batch.labelled, labelled=batch.labelled, unlabelled_pool="all")
+        return Recipe(
+            name=f"arrays/{self.method if isinstance(self.method, str) else type(method).__name__}",
+            data=DataSpec(source=GivenArrays(), n_labelled=None),
+            model=self._network(shape),
+            method=method,
+            normalise=Standardised() if len(shape) == 1 else PerChannel(),
+            views=self._views(method, shape),
+            batch=batch,
+            optim=self._optim(shape, endless),
+            steps=self.steps,
+            evaluate_every=self.steps,
+            seeds=(0,),
+        )
+
+    def _batch(self, shape: tuple[int, ...], n_examples: int, n_labelled: int) -> Fixed:
+        """Of a table all labelled rows, if they fill less than half of a batch; images are seen anew in every view."""
+        table = takes_mlp(shape)
+        size = self.batch_size or (200 if table else 160)
+        labelled = max(1, min(n_labelled, size // 2) if table else round(0.6 * size))
+        return Fixed(size=min(size, labelled + n_examples), labelled=labelled, unlabelled_pool="all")
+
+    def _network(self, shape: tuple[int, ...]) -> ModelSpec:
+        if takes_mlp(shape):
+            return MlpSpec(hidden=self.hidden)
+        return MirroredSpec(FastNetSpec()) if self.flip else FastNetSpec()
+
+    def _optim(self, shape: tuple[int, ...], endless: bool) -> OptimSpec:
+        if not takes_mlp(shape) and not endless and self.learning_rate is None:
+            return fast_optim(self.steps)
+        rate = (0.01 if takes_mlp(shape) else 0.003) if self.learning_rate is None else self.learning_rate
+        rise = SigmoidRampUp(value=rate, steps=10 if endless else max(1, self.steps // 10))
+        fall = SigmoidRampDown(value=1.0, steps=max(1, self.steps // 4), total=self.steps)
+        return AdamSpec(
+            learning_rate=rise if endless else Product((rise, fall)), beta1=Constant(0.9), beta2=Constant(0.99)
+        )
+
+    def _built(self, shape: tuple[int, ...], epoch_steps: int, endless: bool) -> Method:
+        """The method of that name with these settings, as far as it has them."""
+        if not isinstance(self.method, str):
+            return self.method
+        kind: Any = methods.METHODS[self.method]
+        # By default the teacher averages over about a twentieth of the run.
+        average = 0.95 if endless else max(0.9, 1 - 20 / self.steps)
+        usual = _WEIGHTS.get(self.method, 0.0) if takes_mlp(shape) or self.method != "mean-teacher" else 1.0
+        weight = usual if self.weight is None else self.weight
+        settings: dict[str, Any] = {
+            "decay": Constant(average if self.decay is None else self.decay),
+            "buffers": "average",
+            "weight": SigmoidRampUp(value=weight, steps=max(1, round(self.ramp_up * self.steps))),
+            "epsilon": _EPSILON * math.sqrt(math.prod(shape)),
+            "epoch_steps": epoch_steps,
+            "generator": PointGeneratorSpec(),
+        }
+        if kind is methods.MeanTeacher:
+            settings["cost"] = _COST
+        built: Method = kind(**{field.name: settings[field.name] for field in fields(kind) if field.name in settings})
+        return built
+
+    def _views(self, method: Method, shape: tuple[int, ...]) -> Mapping[str, Augment]:
+        weak, strong = self._weak_and_strong(shape)
+        if isinstance(method, methods.FixMatch | methods.FreeMatch):
+            return {"student": weak, "strong": strong}
+        if isinstance(method, methods.PseudoEnsemble | methods.GammaModel):
+            return {"student": strong, "teacher": Chain()}
+        if isinstance(method, methods.Vat | methods.ImprovedGan):  # they make their own perturbations
+            return {"student": weak, "teacher": weak}
+        return {"student": strong, "teacher": weak, "strong": strong}
+
+    def _weak_and_strong(self, shape: tuple[int, ...]) -> tuple[Augment, Augment]:
+        if not takes_mlp(shape):
+            views = fast_views(min(shape[1:]), flip=self.flip)
+            return views["teacher"], views["student"]
+        moved: tuple[Augment, ...] = (Translate(1),) if len(shape) == 3 and min(shape[1:]) > 1 else ()
+        # Few features say less about each other.
+        dropout = min(0.3, 0.03 * math.prod(shape)) if self.feature_dropout is None else self.feature_dropout
+        strong = Chain((*moved, FeatureDropout(dropout), Noise(self.noise)))
+        return Chain((*moved, Noise(self.noise / 3))), strong
+
+
+def run(
+    recipe: Recipe, dataset: Dataset, *, seed: int, device: torch.device, ends: float | None, verbose: bool
+) -> TrainState:
+    """Train the recipe on these rows, of which all labels are shown, and write no file.
+
+    Args:
+        recipe: from `ArraySettings`
+        dataset: to train on
+        seed: of weights, batches, views and noise
+        device: to compute on
+        ends: by `time.perf_counter`: when that comes near, steps are left out
+        verbose: whether to print the costs
+    """
+    known = (dataset.labels != UNLABELLED).nonzero().flatten()
+    largest = int(torch.bincount(dataset.labels[known]).max()) / len(known)
+    few = known[:_EVALUATED]
+    shown = Dataset(dataset.images[few], dataset.labels[few], dataset.class_names)
+    prepared = Prepared(recipe, seed=seed, data=TrainTest(dataset, shown), device=device)
+    state = prepared.start()
+    train(
+        state,
+        recipe.method,
+        recipe.optim,
+        prepared.stream,
+        steps=recipe.steps,
+        seed=seed,
+        vitals=Vitals(prepared.declared),
+        evaluate=prepared.evaluate,
+        every=Intervals(evaluate=recipe.steps),
+        callbacks=[_Progress(recipe.steps, verbose=verbose, imbalanced=largest > _IMBALANCED)],
+        skip_to=None if ends is None else Pace(steps=recipe.steps, seconds_per_step=_PROMPT, ends=ends),
+    )
+    return state
+
+
+class _Progress(Callback):
+    """Alarms as warnings, and on request a line per tenth of the steps."""
+
+    def __init__(self, steps: int, *, verbose: bool, imbalanced: bool) -> None:
+        self._steps, self._verbose, self._imbalanced = steps, verbose, imbalanced
+        self._told = 0
+
+    def on_log(self, entry: LogEntry) -> None:
+        tenth = 10 * entry.step // self._steps
+        if self._verbose and tenth > self._told:
+            self._told = tenth
+            costs = ", ".join(f"{name} {cost:.4f}" for name, cost in entry.costs.items())
+            print(f"step {entry.step:,} of {self._steps:,}: {costs}")  # noqa: T201
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        if self._verbose:
+            print(f"error on the labelled rows: {percent(evaluation.teacher)}")  # noqa: T201
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        # Where almost all labels are of one class, so may the predictions be.
+        if not (self._imbalanced and alarm.kind == "collapse"):
+            warn(alarm)
+
+
+def warn(alarm: Alarm) -> None:
+    warnings.warn(f"Step {alarm.step:,}: {alarm.sentence}", ConvergenceWarning, stacklevel=2)

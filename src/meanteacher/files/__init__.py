@@ -1,0 +1,180 @@
+"""Files: how an untrusted one is opened, the one atomic write, and the one lock; `fields` reads JSON, `images` headers.
+
+What is read is a regular file of a limited size: a link to a device has no end, and a pipe would be waited for. What is
+written goes through no link, so that nothing outside the folder changes.
+"""
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from filelock import FileLock, Timeout
+
+from meanteacher.core import InputError
+
+PARTS = ".*.????????.part"
+"""Matches the names of files that `atomic_file` has not finished."""
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_SPECIAL = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Nobody waits at a pipe; on Windows, bytes stay as they are; no child process inherits it."""
+
+
+class HeldError(Exception):
+    """Another process holds the lock."""
+
+
+def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> IO[bytes]:
+    """Open a file to read its bytes. A link may lead to it, unless `follow` is False.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file: a folder, a device, a pipe.
+    """
+    return _opened(path, os.O_RDONLY | (0 if follow else _NO_FOLLOW), "rb", buffering)
+
+
+def append_to(path: Path) -> IO[bytes]:
+    """Open a file to append bytes to it, made where it is missing. It may not be a link.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    return _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_FOLLOW, "ab")
+
+
+def _opened(path: Path, flags: int, mode: str, buffering: int = -1) -> IO[bytes]:
+    descriptor = os.open(path, flags | _SPECIAL, 0o666)
+    try:
+        found = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(found):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(found):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, mode, buffering)
+
+
+def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
+    """The content of a regular file, whose size is compared with `most` before it is read.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file, or has more bytes.
+    """
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, at most {most:,} are read", str(path))
+        return file.read(size)
+
+
+def make_own(folder: Path) -> Path:
+    """Make a folder inside an output folder, where it is missing. Returns it.
+
+    Raises:
+        OSError: it cannot be made, or it is a link: what is written there would be written elsewhere.
+    """
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "A link, which is not followed", str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link (and not what it leads to), or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock file `path` for a `with` block.
+
+    The system gives the lock back when the process ends, in whatever way: the file that stays behind locks nothing.
+
+    Args:
+        path: is made where it is missing, its folder is not.
+        wait: seconds for which another process may still hold it.
+
+    Raises:
+        HeldError: another process holds it.
+        OSError: the file cannot be made or is a link, or the file system has no locks.
+    """
+    if not path.parent.is_dir():
+        # filelock would make it.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        # Some versions of filelock would empty what it leads to.
+        raise OSError(errno.ELOOP, "A link or a special file, which is no lock", str(path))
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=wait)
+    except Timeout as error:
+        raise HeldError(str(path)) from error
+    except NotImplementedError as error:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(path)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name when the block ends without an error, so that nobody reads half of it."""
+    # Beside the target, since only a rename within one file system is atomic. Shortened, since a name has 255 bytes.
+    part = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def clear_parts(folder: Path) -> None:
+    """Delete what processes left in a folder that were killed while they wrote. Nobody may be writing there."""
+    for part in folder.glob(PARTS):
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def reporting_full_disk(path: Path) -> Iterator[None]:
+    """Turn the error of a disk that is full or not writable into a message.
+
+    Args:
+        path: the file or folder that is written in the block
+
+    Raises:
+        InputError: it could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"Could not write {path}: {error.strerror or error}. What was saved before is intact: free some space and "
+            "resume."
+        ) from error
+
+
+def write_atomic(path: Path, content: str | bytes) -> Path:
+    """Write the whole file, or leave it as it was. Returns the path."""
+    with atomic_file(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+    return path
+
+
+def write_json(path: Path, value: object) -> Path:
+    """Write a value as JSON, the whole file or nothing. Returns the path."""
+    return write_atomic(path, json.dumps(value, indent=1))

@@ -1,0 +1,96 @@
+"""Every method on CIFAR-10 with 250 labels, with the fast network: ten minutes per run on two CPU cores.
+
+All methods share network, steps, batch size and the view of the labelled rows; supervised-only has labelled rows alone.
+The consistency methods share their cost and its weight, those of `fast/cifar10-250`, and differ in where the target
+comes from. Other settings are those of each method's authors. None was tuned here, and no result is recorded yet.
+`meanteacher table cifar10-250` runs them all.
+"""
+
+from dataclasses import replace
+
+from meanteacher.core import Augment, Method
+from meanteacher.data import Fixed
+from meanteacher.experiment.recipe import Recipe
+from meanteacher.methods import (
+    FixMatch,
+    FreeMatch,
+    GammaModel,
+    ImprovedGan,
+    MeanTeacherVat,
+    PiModel,
+    PseudoEnsemble,
+    PseudoLabel,
+    Supervised,
+    TemporalEnsembling,
+    Vat,
+    VatEntMin,
+)
+from meanteacher.methods.consistency import ConsistencyMethod
+from meanteacher.models import ImageGeneratorSpec
+from meanteacher.recipes import fast
+from meanteacher.schedules import Constant, LinearRampDown
+from meanteacher.train import AdamSpec
+from meanteacher.views import Chain
+
+_BASE = fast.CIFAR10_250.recipe("compare/cifar10-250/mean-teacher", "mean-teacher", minutes=10)
+"""Mean Teacher; the others are variations of it."""
+assert isinstance(_BASE.method, ConsistencyMethod)
+assert isinstance(_BASE.batch, Fixed)
+_DECAY, _WEIGHT, _COST = _BASE.method.decay, _BASE.method.weight, _BASE.method.cost
+_STRONG, _WEAK = _BASE.views["student"], _BASE.views["teacher"]
+_CLEAN: Augment = Chain(())
+_EPSILON = 8.0
+"""Of Miyato et al. (2017) on CIFAR-10."""
+_EPOCH_STEPS = -(-50_000 // (_BASE.batch.size - _BASE.batch.labelled))
+_GAN_OPTIM = AdamSpec(
+    learning_rate=LinearRampDown(value=0.0003, steps=_BASE.steps // 3, total=_BASE.steps),
+    beta1=Constant(0.5),
+    beta2=Constant(0.999),
+)
+"""Of Salimans et al. (2016): a generator learns with other steps than a classifier."""
+
+_BOTH = {"student": _STRONG, "teacher": _WEAK}
+_FROM_CLEAN = {"student": _STRONG, "teacher": _CLEAN}
+_MATCHED = {"student": _WEAK, "strong": _STRONG}
+_SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
+    "supervised": (Supervised(decay=_DECAY, buffers="average"), {"student": _STRONG}),
+    "pseudo-label": (PseudoLabel(decay=_DECAY, buffers="average", weight=_WEIGHT), {"student": _STRONG}),
+    "pseudo-ensemble": (
+        PseudoEnsemble(decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST),
+        _FROM_CLEAN,
+    ),
+    "gamma-model": (GammaModel(decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST), _FROM_CLEAN),
+    "pi-model": (PiModel(decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST), _BOTH),
+    "temporal-ensembling": (
+        TemporalEnsembling(
+            decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST, momentum=0.6, epoch_steps=_EPOCH_STEPS
+        ),
+        {"student": _STRONG},
+    ),
+    "improved-gan": (
+        ImprovedGan(decay=_DECAY, buffers="average", weight=Constant(1.0), generator=ImageGeneratorSpec(width=0.25)),
+        {"student": _WEAK},
+    ),
+    "vat": (Vat(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
+    "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
+    "mean-teacher": (_BASE.method, _BOTH),
+    "mean-teacher-vat": (
+        MeanTeacherVat(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON),
+        {"student": _WEAK, "teacher": _WEAK},
+    ),
+    "fixmatch": (FixMatch(decay=_DECAY, buffers="average", weight=_WEIGHT, threshold=0.95), _MATCHED),
+    "freematch": (FreeMatch(decay=_DECAY, buffers="average", weight=_WEIGHT, momentum=0.99), _MATCHED),
+}
+
+RECIPES: tuple[Recipe, ...] = tuple(
+    replace(
+        _BASE,
+        name=f"compare/cifar10-250/{name}",
+        method=method,
+        views=views,
+        labelled_view=_STRONG,
+        batch=replace(_BASE.batch, labelled=_BASE.batch.size) if name == "supervised" else _BASE.batch,
+        optim=_GAN_OPTIM if name == "improved-gan" else _BASE.optim,
+    )
+    for name, (method, views) in _SYSTEMS.items()
+)

@@ -1,0 +1,175 @@
+"""Loggers: what a run tells its callbacks, sent to TensorBoard or to Weights & Biases.
+
+Both libraries are extras. A logger writes nothing before the first event, so that of several processes only the one
+that calls its callbacks opens a log.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from os import PathLike
+from typing import Any, Self
+
+from meanteacher.core import InputError
+from meanteacher.train.callbacks import Callback, LogEntry
+from meanteacher.train.checkpoint import Evaluation
+from meanteacher.train.vitals import Alarm
+
+
+class ScalarLogger(Callback, ABC):
+    """Sends numbers and alarms, each with its step. Subclass it for a logger of your own.
+
+    Whatever the library raises becomes one warning, and from then on nothing is sent: a logger never ends a run.
+
+    >>> class Printed(ScalarLogger):
+    ...     def send(self, step, numbers):
+    ...         print(step, numbers)
+    ...     def send_alarm(self, alarm):
+    ...         print(alarm.sentence)
+    >>> Printed().on_evaluation(Evaluation(step=10, part="test", student=0.25, teacher=0.2))
+    10 {'error/test/student': 0.25, 'error/test/teacher': 0.2}
+    """
+
+    _failed = False
+
+    @abstractmethod
+    def send(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Send numbers by their names; names are grouped by a slash."""
+
+    @abstractmethod
+    def send_alarm(self, alarm: Alarm) -> None:
+        """Send an alarm of the vitals."""
+
+    def close(self) -> None:
+        """End the log. Called at the end of a `with` block."""
+
+    def on_log(self, entry: LogEntry) -> None:
+        numbers = {
+            **{f"cost/{name}": value for name, value in entry.costs.items()},
+            **{f"weight/{name}": value for name, value in entry.weights.items()},
+            "learning rate": entry.learning_rate,
+            "images per second": entry.images_per_second,
+        }
+        self._guarded(lambda: self.send(entry.step, numbers))
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        numbers = {
+            f"error/{evaluation.part}/student": evaluation.student,
+            f"error/{evaluation.part}/teacher": evaluation.teacher,
+        }
+        self._guarded(lambda: self.send(evaluation.step, numbers))
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        self._guarded(lambda: self.send_alarm(alarm))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guarded(self.close)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            act()
+        except Exception as error:
+            self._failed = True
+            warnings.warn(
+                f"{type(self).__name__} failed and is switched off; the run goes on ({type(error).__name__}: {error}). "
+                "metrics.jsonl in the folder of the run has every number.",
+                stacklevel=4,
+            )
+
+
+class TensorBoardLogger(ScalarLogger):
+    """Writes event files for TensorBoard: `tensorboard --logdir FOLDER`. Needs the extra `tensorboard`.
+
+    Every event is on the disk when the call returns. A resumed run hides what was written after its checkpoint.
+
+    Args:
+        folder: of the event files
+
+    >>> from tempfile import mkdtemp
+    >>> from pathlib import Path
+    >>> folder = mkdtemp()
+    >>> with TensorBoardLogger(folder) as logger:
+    ...     logger.on_evaluation(Evaluation(step=10, part="test", student=0.25, teacher=0.2))
+    >>> len(list(Path(folder).iterdir()))
+    1
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        _check_installed("tensorboard")
+        self.folder = folder
+        self._writer: Any = None
+
+    def send(self, step: int, numbers: Mapping[str, float]) -> None:
+        writer = self._opened(step)
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    def send_alarm(self, alarm: Alarm) -> None:
+        writer = self._opened(alarm.step)
+        writer.add_text(f"alarm/{alarm.kind}", alarm.sentence, alarm.step)
+        writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self, step: int) -> Any:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(self.folder, purge_step=step)
+        return self._writer
+
+
+class WandbLogger(ScalarLogger):
+    """Sends a run to Weights & Biases. Needs the extra `wandb`.
+
+    Where it sends, and as whom, is wandb's own matter: `wandb login`, or WANDB_MODE=offline to write files alone.
+
+    Args:
+        project: that the run appears in
+        options: of `wandb.init`, such as `name`, `dir`, `config` or `mode`
+
+    Example: `logger = mt.WandbLogger("digits", name="seed 0", mode="offline")`
+    """
+
+    def __init__(self, project: str = "meanteacher", **options: Any) -> None:
+        _check_installed("wandb")
+        self.options = {"project": project, **options}
+        self._run: Any = None
+
+    def send(self, step: int, numbers: Mapping[str, float]) -> None:
+        # As a number of its own: wandb drops what has a smaller step than before, as a resumed run may have.
+        self._opened().log({"step": step, **numbers})
+
+    def send_alarm(self, alarm: Alarm) -> None:
+        self._opened().alert(title=f"{alarm.kind} at step {alarm.step}", text=alarm.sentence)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()
+
+    def _opened(self) -> Any:
+        if self._run is None:
+            import wandb
+
+            self._run = wandb.init(**self.options)
+            self._run.define_metric("*", step_metric="step")
+        return self._run
+
+
+def _check_installed(library: str) -> None:
+    """Before the run, when nothing is lost.
+
+    Raises:
+        InputError: says how to install it.
+    """
+    if find_spec(library) is None:
+        raise InputError(f"{library} is not installed. Install it with: pip install 'meanteacher[{library}]'")

@@ -1,0 +1,339 @@
+"""What is fuzzed: every reader of a file, with small valid files that mutations start from."""
+
+import dataclasses
+import gzip
+import io
+import json
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from PIL import Image
+from scipy.io import savemat
+
+from fit_example import fit_example
+from meanteacher.classifier.bundle import Classifier, load
+from meanteacher.core import InputError, Problem
+from meanteacher.data.cifar10 import Cifar10
+from meanteacher.data.split import Split
+from meanteacher.data.svhn import Svhn
+from meanteacher.experiment import Recipe, override, run
+from meanteacher.experiment.folder import RunFolder
+from meanteacher.experiment.prepared import Prepared
+from meanteacher.fitting.plan import Plan
+from meanteacher.fitting.training import PlanFile
+from meanteacher.models import FastNetSpec
+from meanteacher.photos.decode import UnreadableError, as_jpeg_or_png, decode, header
+from meanteacher.photos.find import find_photos
+from meanteacher.photos.tables import read_npz
+from meanteacher.recipes import RECIPES
+from meanteacher.report import load_record, read_fit
+from meanteacher.shards.index import load_index, make_index
+from meanteacher.train import MetricsFile
+from meanteacher.views import PerImage
+from photo_support import picture, save
+from support import recipe
+
+EXPECTED = (InputError, UnreadableError)
+"""What bad input may raise. Anything else is a defect."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader.
+
+    Args:
+        share: of all cases
+        valid: contents that it reads without an error
+        read: reads a content that was mutated; may use the folder, which is empty at first and kept between the cases
+    """
+
+    share: float
+    valid: Callable[[], Sequence[bytes]]
+    read: Callable[[bytes, Path], object]
+
+
+def _encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
+    file = io.BytesIO()
+    picture(0, 24, 16).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+@cache
+def _images() -> list[bytes]:
+    grey = io.BytesIO()
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(grey, "TIFF")
+    info = struct.pack("<IiiHHIIiiII", 40, 4, 4, 1, 8, 1, 0, 0, 0, 256, 0)
+    runs = b"BM" + struct.pack("<IHHI", 1100, 0, 0, 1078) + info + bytes(1024) + b"\x04\x07\x00\x00" * 4 + b"\x00\x01"
+    return [
+        _encoded("JPEG"),
+        _encoded("JPEG", progressive=True),
+        _encoded("JPEG", "CMYK"),
+        _encoded("PNG"),
+        _encoded("PNG", "RGBA"),
+        _encoded("PNG", "P"),
+        _encoded("GIF", "P"),
+        _encoded("BMP"),
+        runs,
+        _encoded("WEBP"),
+        _encoded("WEBP", lossless=True),
+        _encoded("TIFF"),
+        _encoded("TIFF", compression="tiff_lzw"),
+        _encoded("TIFF", compression="jpeg"),
+        grey.getvalue(),
+        _encoded("PPM"),
+        b"P3 # x\n2 2\n255\n" + b"1 2 3 # y\n" * 4,
+        b"P1\n4 2\n0 1 0 1\n1 0 1 0\n",
+    ]
+
+
+def _read_image(data: bytes, folder: Path) -> None:
+    decode(data, 8)
+    path = folder / "image"
+    path.write_bytes(data)
+    header(path)
+    as_jpeg_or_png(path)
+
+
+def _file(name: str, read: Callable[[Path], object]) -> Callable[[bytes, Path], object]:
+    """A reader that is given the path of the file."""
+
+    def write_and_read(data: bytes, folder: Path) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        read(path)
+
+    return write_and_read
+
+
+def _label_files() -> list[bytes]:
+    return [
+        b'path,label\na/1.png,x\nb/2.png,"y"\n',
+        b"path;label\na/1.png;x\nb/2.png;y\n",
+        b"path\tlabel\r\na/1.png\t\xc3\xa9\r\nb/2.png\tx\r\n",
+    ]
+
+
+def _read_labels(path: Path) -> None:
+    photos = path.parent / "photos"
+    if not photos.exists():
+        save(photos / "a" / "1.png")
+        save(photos / "b" / "2.png")
+    find_photos(photos, path)
+
+
+@cache
+def _npz() -> list[bytes]:
+    arrays = {"images": np.zeros((3, 4, 4, 3), np.uint8), "labels": np.array([0, 1, -1])}
+    names = {"class_names": np.array(["a", "b"]), "names": np.array(["1", "2", "3"])}
+    contents = []
+    for write, more in ((np.savez, {}), (np.savez_compressed, names), (np.savez, names)):
+        file = io.BytesIO()
+        write(file, **arrays, **more)
+        contents.append(file.getvalue())
+    return contents
+
+
+@cache
+def _matlab() -> list[bytes]:
+    contents = []
+    for compressed in (False, True):
+        file = io.BytesIO()
+        content = {"X": np.zeros((32, 32, 3, 1), np.uint8), "y": np.array([[1]], np.uint8)}
+        savemat(file, content, do_compression=compressed)
+        contents.append(file.getvalue())
+    return contents
+
+
+def _read_svhn(path: Path) -> None:
+    (path.parent / "train_32x32.mat").write_bytes(_matlab()[0])
+    Svhn().load(path.parent)
+
+
+def _read_batch(data: bytes, folder: Path) -> None:
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(exist_ok=True)
+    meta, batch = _batches()
+    (batches / "batches.meta").write_bytes(meta if b"filenames" in data else data)
+    (batches / "data_batch_1").write_bytes(data if b"filenames" in data else batch)
+    for name in (*(f"data_batch_{k}" for k in range(2, 6)), "test_batch"):
+        (batches / name).write_bytes(batch)
+    Cifar10().load(folder)
+
+
+@cache
+def _batches() -> list[bytes]:
+    batch = {b"data": np.zeros((1, 3072), np.uint8), b"labels": [3], b"filenames": [b"a.png"]}
+    meta = {b"label_names": [b"x"] * 10, b"num_vis": 3072}
+    return [pickle.dumps(content, protocol=2) for content in (meta, batch)]
+
+
+@cache
+def _archives() -> list[bytes]:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name in ("batches.meta", "data_batch_1"):
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"abc"))
+    return [file.getvalue()]
+
+
+def _read_archive(data: bytes, folder: Path) -> None:
+    with TemporaryDirectory(dir=folder) as scratch:
+        (Path(scratch) / "cifar-10-python.tar.gz").write_bytes(gzip.compress(data, 1))
+        Cifar10().download(Path(scratch))
+
+
+@cache
+def _shards() -> list[bytes]:
+    contents = []
+    for format_ in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=format_) as tar:
+            for name, content in (("a" * 120 + ".jpg", _images()[0]), ("b.cls", b"1"), ("b.png", _images()[3])):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+            member = tarfile.TarInfo("b.json")
+            member.size = 12
+            tar.addfile(member, io.BytesIO(b'{"label": 1}'))
+        contents.append(file.getvalue())
+    return contents
+
+
+def _index() -> list[bytes]:
+    with TemporaryDirectory() as folder:
+        shard = Path(folder) / "a.tar"
+        shard.write_bytes(_shards()[0])
+        make_index(shard).save(Path(folder) / "a.index.jsonl")
+        return [(Path(folder) / "a.index.jsonl").read_bytes()]
+
+
+@cache
+def _bundle() -> dict[str, bytes]:
+    spec = FastNetSpec(width=0.125)
+    torch.manual_seed(0)
+    network = spec.build(Problem(2, 1, (3, 16, 16))).eval()
+    parts = {"spec": spec, "normaliser": PerImage()}
+    with TemporaryDirectory() as folder:
+        saved = Classifier(network, PerImage().fit(torch.empty(0)), ("a", "b"), 16, 1.0, {}, **parts).save(
+            Path(folder) / "model"
+        )
+        return {path.name: path.read_bytes() for path in saved.iterdir()}
+
+
+def _read_model(data: bytes, folder: Path) -> None:
+    for name, content in _bundle().items():
+        (folder / name).write_bytes(content)
+    (folder / "model.json").write_bytes(data)
+    load(folder)
+
+
+def _read_weights(data: bytes, folder: Path) -> None:
+    about = json.loads(_bundle()["model.json"])
+    (folder / "model.json").write_text(json.dumps(about | {"sha256": sha256(data).hexdigest()}))
+    (folder / "weights.safetensors").write_bytes(data)
+    load(folder)
+
+
+def _weights() -> list[bytes]:
+    return [_bundle()["weights.safetensors"]]
+
+
+def _small() -> Recipe:
+    return recipe(steps=2, evaluate_every=2)
+
+
+@cache
+def _run_folder() -> dict[str, bytes]:
+    """The files of a complete run of two steps."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        run(_small(), seed=0, out=out, data=_small().data.source.load(out))
+        return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def _read_run_json(data: bytes, folder: Path) -> None:
+    (folder / "run.json").write_bytes(data)
+    about = json.loads(_named("run.json")[0])
+    with RunFolder(folder, about["identity"], about["recipe"], resume=True) as opened:
+        opened.device()
+        opened.speed()
+        opened.record()
+
+
+def _read_state(data: bytes, folder: Path) -> None:
+    """The state of a checkpoint, with the right sha256."""
+    for name, content in _run_folder().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (state,) = (folder / "checkpoints").glob("step_*/state.pt")
+    manifest = json.loads((state.parent / "manifest.json").read_text())
+    state.write_bytes(data)
+    manifest["sha256"]["state.pt"] = sha256(data).hexdigest()
+    (state.parent / "manifest.json").write_text(json.dumps(manifest))
+    Prepared(_small(), seed=0, data=_small().data.source.load(folder)).restored(folder)
+
+
+def _named(ending: str) -> list[bytes]:
+    return [content for name, content in _run_folder().items() if name.endswith(ending)]
+
+
+def _plan() -> list[bytes]:
+    plan = Plan(minutes=3, size=32, steps=100, flip=True, width=0.5, seconds_per_step={"supervised": 1.0})
+    about = {"fingerprint": "f", "spent": 1.0, "device": "cpu", "trial": {"chosen": "scratch", "sentence": "x"}}
+    return [json.dumps(about | {"plan": plan.to_json()}).encode()]
+
+
+def _read_plan(path: Path) -> None:
+    file = PlanFile(path.parent)
+    for read in (file.device, file.trial, file.plan, lambda: file.spent("f")):
+        read()
+
+
+def _fits() -> list[bytes]:
+    whole = fit_example()
+    del whole["gallery"]
+    return [json.dumps(whole).encode()]
+
+
+def _override(data: bytes, folder: Path) -> None:
+    settings = data.decode("utf-8", "replace").split("\n")
+    changed = override(RECIPES["digits/mean-teacher"], *settings)
+    assert dataclasses.is_dataclass(changed)
+
+
+TARGETS: dict[str, Target] = {
+    "images": Target(0.35, _images, _read_image),
+    "labels.csv": Target(0.07, _label_files, _file("labels.csv", _read_labels)),
+    "npz": Target(0.08, _npz, _file("a.npz", read_npz)),
+    "svhn": Target(0.06, _matlab, _file("test_32x32.mat", _read_svhn)),
+    "cifar10": Target(0.06, _batches, _read_batch),
+    "cifar10 archive": Target(0.02, _archives, _read_archive),
+    "shard": Target(0.06, _shards, _file("a.tar", make_index)),
+    "shard index": Target(0.04, _index, _file("a.index.jsonl", load_index)),
+    "split": Target(0.03, lambda: _named("split.txt"), _file("split.txt", Split.load)),
+    "model.json": Target(0.04, lambda: [_bundle()["model.json"]], _read_model),
+    "weights": Target(0.03, _weights, _read_weights),
+    "record.json": Target(0.04, lambda: _named("record.json"), _file("record.json", load_record)),
+    "run.json": Target(0.02, lambda: _named("run.json"), _read_run_json),
+    "metrics.jsonl": Target(0.02, lambda: _named("metrics.jsonl"), _file("metrics.jsonl", MetricsFile)),
+    "state.pt": Target(0.01, lambda: _named("state.pt"), _read_state),
+    "plan.json": Target(0.03, _plan, _file("plan.json", _read_plan)),
+    "fit.json": Target(0.02, _fits, _file("fit.json", lambda path: read_fit(path.parent))),
+    "--set": Target(
+        0.02,
+        lambda: [b"steps=300", b"method.weight.value=50\nbatch.size=64", b"model.outputs=2\nevaluate_every=7"],
+        _override,
+    ),
+}
