@@ -228,6 +228,15 @@ def test_a_pair_on_different_labelled_sets_makes_no_page(content, run, write):
         render_page([run("supervised"), load_record(write(other))], "Digits")
 
 
+def test_runs_that_hold_out_other_images_have_their_own_answer(content, records, write):
+    held_out = content("mean-teacher", recipe="digits/held-out")
+    held_out["data"]["n_validation"] = 100
+    held_out["split"]["fingerprint"] = "of other labels"
+    text = Page(render_page([*records, load_record(write(held_out))], "Digits")).text
+    assert text.count("With 40 labels, the test error") == 2
+    assert text.count("There is no other method to compare with") + text.count("no supervised-only runs") == 1
+
+
 def test_no_records_make_no_page():
     with pytest.raises(RecordError, match="None of 0 runs is complete"):
         render_page([], "Digits")

@@ -150,7 +150,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The recipes that ran on the same data with the same number of labels."""
+    """The recipes that ran on the same data with the same number of labels and of held-out images."""
 
     heading: str
     summary: str
@@ -167,10 +167,13 @@ class Comparison:
 
 
 def comparisons(records: Iterable[Record], part: Part) -> list[Comparison]:
-    """One comparison per data set and number of labels, the fewest labels first."""
-    groups: defaultdict[tuple[int, str], list[Record]] = defaultdict(list)
+    """One comparison per data set, number of labels and number of validation images, the fewest labels first.
+
+    Runs that hold out other images for validation draw other labelled sets for the same seed, so they make no pairs.
+    """
+    groups: defaultdict[tuple[int, str, int], list[Record]] = defaultdict(list)
     for record in records:
-        groups[record.data.n_labelled, record.data.fingerprint].append(record)
+        groups[record.data.n_labelled, record.data.fingerprint, record.data.n_validation].append(record)
     return [_comparison(groups[key], part) for key in sorted(groups)]
 
 
