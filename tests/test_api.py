@@ -1,15 +1,16 @@
 """`meanteacher.api`: recipes from Python and from a person's own file."""
 
 import json
+import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from forking import start_script
 from meanteacher import api
 from meanteacher.core import InputError, Interrupted
 from meanteacher.experiment import override
@@ -152,14 +153,13 @@ def test_error_in_the_file_is_one_sentence_with_its_line(tmp_path: Path, content
 
 
 def test_run_takes_a_recipe_from_a_file_and_prints_the_command_that_resumes_it(file: Path):
-    command = [sys.executable, "-c", "from meanteacher.cli import main; main()", "run", "my file.py:own"]
-    options = ["--seed", "2", "--set", "steps=100000", "--compile", "no"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, cwd=file.parent)
+    words = ["run", "my file.py:own", "--seed", "2", "--set", "steps=100000", "--compile", "no"]
+    process, ended = start_script("from meanteacher.cli import main; main()", *words, cwd=file.parent)
     metrics = file.parent / "runs" / "own+steps=100000" / "seed-2" / "metrics.jsonl"
     deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 75
-    assert "meanteacher run 'my file.py:own' --seed 2 --set steps=100000 --compile no --resume" in shown
+    os.kill(process, signal.SIGINT)
+    done = ended()
+    assert done.returncode == 75, done.stderr
+    assert "meanteacher run 'my file.py:own' --seed 2 --set steps=100000 --compile no --resume" in done.stdout

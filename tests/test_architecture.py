@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import meanteacher
+from support import for_each
 
 SRC = Path(meanteacher.__file__).parent
 ALONE = {"PYTHONPATH": str(SRC.parent)}
@@ -75,7 +76,7 @@ def test_every_part_has_its_place_in_the_order():
     assert {_part(path) for path in FILES} == set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+@for_each(FILES)
 def test_imports_point_down_only(path: Path):
     part = _part(path)
     assert _imports(path) - {part} <= MAY_IMPORT[part]
@@ -114,7 +115,7 @@ def _public() -> dict[str, Any]:
 
 
 PUBLIC = {name: value for name, value in _public().items() if not inspect.ismodule(value) and name != "UNLABELLED"}
-every_public_name = pytest.mark.parametrize("name", PUBLIC)
+every_public_name = for_each(PUBLIC)
 
 
 def test_the_public_names_are_found():

@@ -9,6 +9,7 @@ import pytest
 
 import meanteacher
 from meanteacher.formats import certainty, count, percent, percent_range, percentage, points
+from support import for_each
 
 SRC = Path(meanteacher.__file__).parent
 FILES = sorted(path for path in SRC.rglob("*.py") if path.name != "formats.py")
@@ -28,7 +29,7 @@ def _percentages(path: Path) -> Iterator[str]:
                 yield f"{path.name}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+@for_each(FILES)
 def test_no_other_module_writes_a_percentage(path: Path):
     assert list(_percentages(path)) == []
 

@@ -4,7 +4,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from meanteacher.seeding import derive_seed, generator, isolated_global_randomness, seed_global
+from meanteacher.seeding import derive_seed, generator, isolated_global_randomness, seed_global, set_global
 
 TRIPLES = st.tuples(st.integers(-3, 1_000), st.text("a1|/-", max_size=6), st.integers(0, 1_000))
 
@@ -89,3 +89,21 @@ def test_dropout_becomes_a_function_of_the_triple() -> None:
         first, second = mask(1), mask(2)
         assert torch.equal(mask(1), first)
         assert not torch.equal(first, second)
+
+
+def test_the_global_generator_is_seeded_as_torch_does_it() -> None:
+    with isolated_global_randomness():
+        set_global(5)
+        drawn = torch.rand(9)
+        torch.manual_seed(5)
+        assert torch.equal(drawn, torch.rand(9))
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_other_devices_are_seeded_where_there_are_some(available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: available)
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    with isolated_global_randomness():
+        set_global(5)
+    assert seeds == ([5] if available else [])

@@ -1,5 +1,6 @@
 """The commands as a person types them."""
 
+import dataclasses
 import io
 import json
 import os
@@ -14,26 +15,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from meanteacher import api
+from forking import run_script, start_script
+from meanteacher import api, recipes
 from meanteacher.cli import app as app_module
 from meanteacher.cli.app import app
 from meanteacher.fitting.config import FitConfig
 from support import PATIENCE
 
-COMMAND = [sys.executable, "-c", "from meanteacher.cli import main; main()"]
+MAIN = "from meanteacher.cli import main; main()"
 SHORT = ["--set", "steps=12", "--set", "evaluate_every=6"]
 
 
 def _meanteacher(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    return run_script(MAIN, *arguments, cwd=cwd, COLUMNS="200")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["demo", "--help"], ["list", "--help"], []])
@@ -92,16 +86,16 @@ def test_default_folder_is_named_after_recipe_and_seed(tmp_path: Path):
 def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, number: signal.Signals):
     # On a slow machine so many steps would be worth compiling for.
     arguments = ["run", "digits/supervised", "--out", str(tmp_path / "r"), "--set", "steps=100000", "--compile", "no"]
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    process, ended = start_script(MAIN, *arguments, COLUMNS="200")
     metrics = tmp_path / "r" / "metrics.jsonl"
     deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(number)
-    shown, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 75
-    assert "nothing is lost. Resume with:" in shown
-    (command,) = [line.strip() for line in shown.splitlines() if line.strip().startswith("meanteacher run")]
+    os.kill(process, number)
+    done = ended()
+    assert done.returncode == 75, done.stderr
+    assert "nothing is lost. Resume with:" in done.stdout
+    (command,) = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("meanteacher run")]
     assert command == shlex.join(["meanteacher", *arguments, "--resume"])
     saved = (tmp_path / "r" / "checkpoints" / "last").read_text().strip()
     assert (tmp_path / "r" / "checkpoints" / saved / "manifest.json").exists()
@@ -309,12 +303,19 @@ def test_list_shows_the_papers_numbers():
     assert shown.stdout.count("/as-coded") == 3
 
 
-def test_demo_compares_the_methods_and_writes_the_page(tmp_path: Path):
-    shown = _meanteacher("demo", "--out", str(tmp_path / "d"), "--draws", "2")
-    assert shown.returncode == 0, shown.stderr
+def test_demo_compares_the_methods_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A few steps of each run; a second call trains nothing again."""
+    find = recipes.find
+    monkeypatch.setattr(recipes, "find", lambda name: dataclasses.replace(find(name), steps=40, evaluate_every=20))
+    words, runner = ["demo", "--out", str(tmp_path / "d"), "--draws", "2"], CliRunner(env={"COLUMNS": "200"})
+    shown = runner.invoke(app, words)
+    assert shown.exit_code == 0, shown.output
     assert any(line.startswith("Mean Teacher ") for line in shown.stdout.splitlines()), "a row of the table per line"
     assert "standard error" in shown.stdout
     page = (tmp_path / "d" / "report.html").read_text()
     assert "<svg" in page
-    again = _meanteacher("demo", "--out", str(tmp_path / "d"), "--draws", "2")
-    assert again.returncode == 0, again.stderr
+    records = {path: path.stat().st_mtime_ns for path in (tmp_path / "d").rglob("record.json")}
+    assert len(records) == 6
+    again = runner.invoke(app, words)
+    assert again.exit_code == 0, again.output
+    assert {path: path.stat().st_mtime_ns for path in records} == records

@@ -4,8 +4,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import meanteacher as mt
+from forking import run_script
 from meanteacher.cli.app import app
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.data import EncodedDataset
@@ -23,7 +22,6 @@ from meanteacher.shards import Shards
 from meanteacher.shards.index import index_path, load_index
 from meanteacher.shards.packing import Packed, pack
 from shard_support import picture
-from support import PATIENCE, child_environment
 
 
 @pytest.fixture
@@ -237,10 +235,7 @@ def test_a_killed_call_leaves_nothing_half_written_under_its_name(photos: Path, 
         "kill = lambda done, total: done == 8 and os.kill(os.getpid(), signal.SIGKILL)\n"
         "pack(Path(sys.argv[1]), Path(sys.argv[2]), images_per_shard=3, progress=kill)\n"
     )
-    command = [sys.executable, "-c", script, str(photos), str(out)]
-    killed = subprocess.run(
-        command, env=child_environment(), check=False, capture_output=True, text=True, timeout=PATIENCE
-    )
+    killed = run_script(script, photos, out)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert sorted(path.name for path in out.glob("*.tar")) == ["train-000000.tar", "train-000001.tar"]
     pack(photos, out, images_per_shard=3, resume=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 import backbone_detectors
@@ -405,9 +405,14 @@ def prepare(area: str) -> None:
         needed()
 
 
-def caught_by(area: str = "training") -> Iterator[str]:
-    """Everything that notices something wrong with the code as it is now, one after the other."""
-    for name, check in AREAS[area]().items():
+def caught_by(area: str = "training", first: Container[str] = ()) -> Iterator[str]:
+    """Everything that notices something wrong with the code as it is now, one after the other.
+
+    Args:
+        area: whose checks are asked
+        first: names of those that are asked before the others
+    """
+    for name, check in sorted(AREAS[area]().items(), key=lambda item: item[0] not in first):
         try:
             check()
         except Exception as error:

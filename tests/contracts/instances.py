@@ -22,6 +22,7 @@ from meanteacher.models import (
     ResNeXt152Spec,
     Shake26Spec,
     WideResNetSpec,
+    residual,
 )
 from meanteacher.views import (
     Chain,
@@ -115,6 +116,15 @@ class PooledStandIn(_WithoutLibrary, PooledSpec):
     pass
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShallowResNeXt(ResNeXt152Spec):
+    """Two blocks in each stage, one of either kind: all fifty are trained by tests/methods/test_on_images.py."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        with mock.patch.object(residual, "_BLOCKS", (2, 2, 2, 2)):
+            return super().build(problem)
+
+
 PROBLEM = Problem(n_classes=4, n_examples=20, input_shape=(3, 32, 32))
 NETWORKS: dict[str, ModelSpec] = {
     "conv13": Conv13Spec(width=0.05),
@@ -126,7 +136,7 @@ NETWORKS: dict[str, ModelSpec] = {
     "mirrored-two-outputs": MirroredSpec(model=WideResNetSpec(depth=10, widen=1, outputs=2)),
     "mlp": MlpSpec(hidden=(20, 10), dropout=0.1, outputs=2),
     "pooled": PooledStandIn(library="timm", name="any"),
-    "resnext152": ResNeXt152Spec(width=0.05, outputs=2),
+    "resnext152": ShallowResNeXt(width=0.05, outputs=2),
     "shake26": Shake26Spec(width=0.05, outputs=2),
     "wrn": WideResNetSpec(depth=10, widen=1, outputs=2),
 }

@@ -238,6 +238,7 @@ def test_tables_are_refused(name: str):
     inside = getattr(NETWORKS[name], "model", NETWORKS[name])
     kind = type(inside).__name__.removesuffix("Spec")
     named = {"Conv13": "13-layer ConvNet", "ExternalStandIn": "timm's any", "PooledStandIn": "timm's any"}
+    named["ShallowResNeXt"] = "ResNeXt152"
     network = named.get(kind, kind)
     with pytest.raises(InputError, match=rf"{network} takes images .*\(20,\).* Mlp"):
         NETWORKS[name].build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))

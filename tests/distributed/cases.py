@@ -2,17 +2,25 @@
 
 import dataclasses
 import hashlib
+import io
+import os
 import signal
+import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from test_rows import encoded, stream_of
 from torch import Tensor, nn
 
+from meanteacher.cli import launch, main
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import InputError, LostRankError, Problem
 from meanteacher.data import Fixed
@@ -63,7 +71,7 @@ def few_labels(method: str = "mean-teacher", **changes: Any) -> Recipe:
 SGD = SgdSpec(learning_rate=Constant(0.05))
 """Unlike Adam, whose steps have the same length for any multiple of the gradient."""
 VARIANTS: dict[str, Recipe] = {
-    **{name: recipe(name, model=PlainSpec(), optim=SGD, steps=50, evaluate_every=25) for name in METHODS},
+    **{name: recipe(name, model=PlainSpec(), optim=SGD, steps=12, evaluate_every=6) for name in METHODS},
     "varying labels": recipe(batch="mixed", model=PlainSpec(), optim=SGD, steps=12),
     "two outputs": dataclasses.replace(
         recipe(model=PlainSpec(outputs=2), optim=SGD, steps=12),
@@ -248,9 +256,77 @@ def stopped(folder: str) -> dict[str, Any]:
     }
 
 
+def command_line(folder: str, words: list[str]) -> str:
+    """What `meanteacher` prints with these words, in a process that somebody else has started."""
+    os.environ["MARKER"] = folder  # which is there, so that nobody is killed
+    sys.argv, printed = ["meanteacher", *words], io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return printed.getvalue()
+
+
+class Forked:
+    """In the place of `subprocess.Popen`, for what `--nproc` starts: a process that has imported everything."""
+
+    def __init__(self, command: list[str], *, env: dict[str, str], start_new_session: bool) -> None:
+        assert command[:3] == [sys.executable, "-m", "meanteacher"]
+        assert start_new_session
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            os.setsid()
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv, code = ["meanteacher", *command[3:]], 1
+            try:
+                main()
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+
+    def poll(self, options: int = os.WNOHANG) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int | None:
+        return self.poll(0)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def launched(folder: str, words: list[str]) -> str:
+    """What `meanteacher` and the processes that it starts print with these words."""
+    os.environ["MARKER"] = str(Path(folder) / "marker")
+    sys.argv, printed = ["meanteacher", *words], Path(folder) / "printed"
+    with (
+        mock.patch.object(launch, "subprocess", SimpleNamespace(Popen=Forked)),
+        printed.open("a", encoding="utf-8") as file,
+        redirect_stdout(file),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    assert not ended.value.code
+    return printed.read_text(encoding="utf-8")
+
+
 def plain(folder: str) -> dict[str, Any]:
     """A run that rank 0's signal stops, for another number of processes to resume it."""
     return whole_run(str(Path(folder) / "run"), "plain", 0)
+
+
+def resumed_by_another_number(folder: str) -> dict[str, Any]:
+    """The run that `plain` left, and the same one undisturbed."""
+    return {name: whole_run(str(Path(folder) / name), "plain", None, name == "run") for name in ("run", "straight")}
 
 
 def refused(folder: str) -> str:

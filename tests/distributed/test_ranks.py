@@ -40,6 +40,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
         ["plain", []],
         ["helped", []],
         ["broken", []],
+        ["refused", []],
     ]
     found = in_processes("several", 2, str(folder), calls)
     return folder, found
@@ -139,8 +140,8 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_the_run_resumes_exa
 def test_another_number_of_processes_resumes_the_run_and_is_recorded(pair: tuple[Path, list[Found]]):
     """The network has no batch norm, so it ends where it would have ended."""
     folder = pair[0] / "plain"
-    (resumed,) = in_processes("whole_run", 1, str(folder / "run"), "plain", None, True)
-    (straight,) = in_processes("whole_run", 1, str(folder / "straight"), "plain")
+    (done,) = in_processes("resumed_by_another_number", 1, str(folder))
+    resumed, straight = done["run"], done["straight"]
     assert resumed["record"]["processes"] == [{"from_step": 0, "n": 2}, {"from_step": 6, "n": 1}]
     assert resumed["record"]["errors"] == straight["record"]["errors"]
     one, two = (cases.tensors_of(folder / name) for name in ("straight", "run"))
@@ -171,7 +172,6 @@ def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):
     assert "MEANTEACHER_TIMEOUT" in message
 
 
-def test_more_processes_than_rows_are_refused(tmp_path: Path):
-    errors = in_processes("refused", 2, str(tmp_path))
-    assert all("A batch of 1 rows cannot be divided over 2 processes" in error for error in errors)
-    assert not list(tmp_path.iterdir())
+def test_more_processes_than_rows_are_refused(pair: tuple[Path, list[Found]]):
+    assert all("A batch of 1 rows cannot be divided over 2 processes" in found["refused"] for found in pair[1])
+    assert not list((pair[0] / "refused").iterdir())

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cases import files_of
+from processes import in_processes
 
 from support import PATIENCE, child_environment
 
@@ -16,28 +18,38 @@ RECIPE = f"{Path(__file__).with_name('killed.py')}:dies"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
 
 
-def command(launcher: list[str], out: Path, *, marker: Path, options: tuple[str, ...] = ()) -> str:
-    """Run the recipe with a launcher; returns what was printed."""
-    words = [sys.executable, *launcher, "-m", "meanteacher", "run", RECIPE, "--out", str(out), "--device", "cpu"]
-    words += ["--compile", "no", "--precision", "float32", *options]
-    environment = child_environment(OMP_NUM_THREADS="1", MARKER=str(marker))
-    ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert ran.returncode == 0, ran.stderr[-5000:]
-    return ran.stdout + ran.stderr
+def command(out: Path) -> list[str]:
+    """The words after `meanteacher` that run the recipe."""
+    options = ["--device", "cpu", "--compile", "no", "--precision", "float32"]
+    return ["run", RECIPE, "--out", str(out), *options]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "marker").touch()
-    printed = command([], folder / "run", marker=folder / "marker", options=("--nproc", "2"))
-    assert printed.count("Complete. Test error") == 1  # one process writes
+    printed = in_processes("command_line", 2, str(folder), command(folder / "run"))
+    assert "".join(printed).count("Complete. Test error") == 1  # one process writes
     return folder / "run"
 
 
-@pytest.mark.parametrize(("launcher", "options"), [([], ("--nproc", "2")), (TORCHRUN, ())], ids=["nproc", "torchrun"])
-def test_a_killed_rank_costs_no_byte(launcher: list[str], options: tuple[str, ...], undisturbed: Path, tmp_path: Path):
-    command(launcher, tmp_path / "run", marker=tmp_path / "marker", options=options)
+def by_torchrun(folder: Path) -> str:
+    """In processes that torchrun starts."""
+    words = [sys.executable, *TORCHRUN, "-m", "meanteacher", *command(folder / "run")]
+    environment = child_environment(OMP_NUM_THREADS="1", MARKER=str(folder / "marker"))
+    ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ran.returncode == 0, ran.stderr[-5000:]
+    return ran.stdout + ran.stderr
+
+
+def by_nproc(folder: Path) -> str:
+    """In processes that are forked where they would be started anew, which takes several times as long."""
+    (printed,) = in_processes("launched", 1, str(folder), [*command(folder / "run"), "--nproc", "2"])
+    return str(printed)
+
+
+@pytest.mark.parametrize("launched", [by_nproc, by_torchrun])
+def test_a_killed_rank_costs_no_byte(launched: Callable[[Path], str], undisturbed: Path, tmp_path: Path):
+    assert launched(tmp_path).count("Complete. Test error") == 1
     assert (tmp_path / "marker").exists()  # it was killed
     assert files_of(tmp_path / "run") == files_of(undisturbed)
     one, other = (json.loads((out / "record.json").read_text()) for out in (tmp_path / "run", undisturbed))

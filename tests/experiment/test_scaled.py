@@ -23,12 +23,13 @@ from meanteacher.recipes.places import FIGURES, TABLES
 from meanteacher.reproduce.runs import recipe_names
 from meanteacher.schedules import Constant, Cosine, LinearRampDown, LinearWarmUp, SigmoidRampDown, SigmoidRampUp
 from meanteacher.views import PerChannel, Zca
+from support import for_each
 
 CONVNETS = [
     name for name, recipe in RECIPES.items() if isinstance(recipe.model, Conv13Spec) and recipe.model.width == 1
 ]
 TWINS = {name: scaled(RECIPES[name], 6) for name in CONVNETS}
-every_convnet = pytest.mark.parametrize("name", CONVNETS)
+every_convnet = for_each(CONVNETS)
 
 
 def _schedules(value: Any) -> list[Any]:

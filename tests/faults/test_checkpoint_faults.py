@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from forking import run_script
 from meanteacher.core import InputError
 from meanteacher.experiment import Claim, run
 from meanteacher.schedules import Constant
@@ -182,14 +183,7 @@ def test_crash_while_saving_leaves_a_checkpoint_to_resume_from(interrupted: Path
         "t._resume(pathlib.Path(sys.argv[2]))\n"
     )
     here = Path(__file__).parent
-    crashed = subprocess.run(
-        [sys.executable, "-c", script, str(here), str(interrupted), moment],
-        env=child_environment(),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    crashed = run_script(script, here, interrupted, moment)
     assert crashed.returncode == 9, crashed.stderr
     _resume(interrupted)
     assert (interrupted / "record.json").exists()

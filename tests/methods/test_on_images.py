@@ -65,6 +65,8 @@ def test_resnext_trains_with_two_outputs():
     student = ResNeXt152Spec(width=0.1, outputs=2).build(PROBLEM).train()
     output = method.forward(student, method.init(student, PROBLEM), _batch(0), 0)
     assert set(output.costs) == {"classification", "consistency", "logit distance"}
+    output.total.backward()
+    assert all(bool(parameter.grad.any()) for parameter in student.parameters())
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,6 @@ from support import held_by_another_process
 NAMES = ("cat/1.png", "cat/2.jpg", "dog/1.png", "dog/2.gif", "unlabeled/1.png")
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy disk takes long to say that it has written, and no claim here is about that."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return folder_of(tmp_path / "photos", *NAMES)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from forking import run_script
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, Split, TrainTest, make_split
 from meanteacher.evaluate import error_rate
@@ -582,15 +583,8 @@ def test_a_run_killed_in_mid_epoch_sees_what_the_undisturbed_one_sees(tmp_path: 
         "from pathlib import Path\n"
         "test_shards.logged_run(*map(Path, sys.argv[2:5]), kill_at=7)\n"
     )
-    arguments = [str(path) for path in (Path(__file__).parent, folder, tmp_path / "killed", tmp_path / "killed.log")]
-    killed = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=child_environment(OMP_NUM_THREADS=str(torch.get_num_threads())),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    arguments = (Path(__file__).parent, folder, tmp_path / "killed", tmp_path / "killed.log")
+    killed = run_script(script, *arguments)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = logged_run(folder, tmp_path / "killed", tmp_path / "resumed.log", resume=True)
     straight = logged_run(folder, tmp_path / "straight", tmp_path / "straight.log")

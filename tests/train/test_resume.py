@@ -5,14 +5,13 @@ import hashlib
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from forking import run_script
 from meanteacher.data import Dataset, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Outcome, run
@@ -20,7 +19,7 @@ from meanteacher.models import Conv13Spec
 from meanteacher.schedules import Constant, Cosine
 from meanteacher.train import Checkpoints, Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
-from support import BATCHES, METHODS, PATIENCE, PROBLEM, SmallNet, child_environment, recipe, stream
+from support import BATCHES, METHODS, PROBLEM, SmallNet, recipe, stream
 
 every_kind = pytest.mark.parametrize(("method", "batch"), [(m, b) for m in METHODS for b in BATCHES])
 
@@ -55,14 +54,7 @@ def test_killed_and_resumed_run_ends_with_the_same_bytes(method: str, batch: str
         "test_resume._run(Path(sys.argv[2]), method=sys.argv[3], batch=sys.argv[4], stop=kill)\n"
     )
     here = Path(__file__).parent
-    killed = subprocess.run(
-        [sys.executable, "-c", script, str(here), str(tmp_path / "killed"), method, batch, str(kill_at)],
-        env=child_environment(OMP_NUM_THREADS=str(torch.get_num_threads())),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    killed = run_script(script, here, tmp_path / "killed", method, batch, kill_at)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "killed" / "record.json").exists()
 

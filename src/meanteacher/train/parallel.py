@@ -14,6 +14,7 @@ from meanteacher.core import Batch, Method, Stream
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.distributed.rows import all_rows
 from meanteacher.passes import Logits, at_least_float32, noise_state, set_noise_state, untracked
+from meanteacher.seeding import set_global
 from meanteacher.train.checkpoint import TrainState
 
 
@@ -107,7 +108,7 @@ def _noise_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
         return
     before = noise_state(device)
     digest = hashlib.blake2b(before[0].numpy().tobytes() + str(ranks.rank).encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+    set_global(int.from_bytes(digest, "little") >> 1)
     seeded = noise_state(device)
     try:
         yield
