@@ -71,7 +71,7 @@ def few_labels(method: str = "mean-teacher", **changes: Any) -> Recipe:
 SGD = SgdSpec(learning_rate=Constant(0.05))
 """Unlike Adam, whose steps have the same length for any multiple of the gradient."""
 VARIANTS: dict[str, Recipe] = {
-    **{name: recipe(name, model=PlainSpec(), optim=SGD, steps=12, evaluate_every=6) for name in METHODS},
+    **{name: recipe(name, model=PlainSpec(), optim=SGD, steps=50, evaluate_every=25) for name in METHODS},
     "varying labels": recipe(batch="mixed", model=PlainSpec(), optim=SGD, steps=12),
     "two outputs": dataclasses.replace(
         recipe(model=PlainSpec(outputs=2), optim=SGD, steps=12),
