@@ -57,7 +57,7 @@ def seed_global(seed: int, purpose: str, step: int = 0) -> None:
 def set_global(seed: int) -> None:
     """`torch.manual_seed`, at the cost of a microsecond where there is no other device than the CPU.
 
-    For every kind of device that is not there, torch formats the stack of the call: up to a millisecond a step.
+    For every kind of device that is not there, torch formats the stack of the call: up to a millisecond per step.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
