@@ -1,4 +1,4 @@
-"""Mean Teacher for token classification: 8 sentences with a tag for every word, and 500 without.
+"""Mean Teacher for token classification: 16 sentences with a tag for every word, and 500 without.
 
 Sentences come from a small grammar in which most words have one tag and some have two. The network returns a dict with
 logits [B, T, C], as the models of Hugging Face do. Run it: python examples/tokens.py
@@ -13,7 +13,7 @@ from meanteacher import UNLABELLED, Batch, LogitsOf, Problem
 from meanteacher.methods import MeanTeacher
 from meanteacher.schedules import SigmoidRampUp
 
-N_LABELLED, N_UNLABELLED, N_TEST, LENGTH, N_TAGS, N_WORDS = 8, 500, 200, 16, 5, 300
+N_LABELLED, N_UNLABELLED, N_TEST, LENGTH, N_TAGS, N_WORDS = 16, 500, 200, 16, 5, 300
 MASKED = N_WORDS
 """The word that hides another."""
 
@@ -58,7 +58,7 @@ def train(seed: int, *, weight: float, steps: int) -> float:
     labels[N_LABELLED:] = UNLABELLED
 
     student = LogitsOf(Tagger(), lambda out: out["logits"], class_axis=-1)
-    method = MeanTeacher(decay=0.98, buffers="own", weight=SigmoidRampUp(value=weight, steps=steps // 3))
+    method = MeanTeacher(decay=0.98, buffers="own", weight=SigmoidRampUp(value=weight, steps=2 * steps // 3))
     problem = Problem(n_classes=N_TAGS, n_examples=len(words), input_shape=(LENGTH,), label_shape=(LENGTH,))
     memory = method.init(student, problem)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.003)
@@ -68,7 +68,7 @@ def train(seed: int, *, weight: float, steps: int) -> float:
 
     for step in range(steps):
         rows = torch.cat([torch.randint(N_LABELLED, (8,)), torch.randint(len(words), (24,))])
-        views = {"student": partly_hidden(words[rows], 0.5), "teacher": partly_hidden(words[rows], 0.1)}
+        views = {"student": partly_hidden(words[rows], 0.25), "teacher": partly_hidden(words[rows], 0.1)}
         batch = Batch(views, labels[rows], rows)
         output = method.forward(student, memory, batch, step)
         optimizer.zero_grad()
@@ -85,7 +85,7 @@ def main(seeds: tuple[int, ...] = (0, 1, 2, 3, 4), steps: int = 300) -> dict[str
     """The errors of both, seed by seed."""
     return {
         name: [train(seed, weight=weight, steps=steps) for seed in seeds]
-        for name, weight in (("supervised-only", 0.0), ("Mean Teacher", 30.0))
+        for name, weight in (("supervised-only", 0.0), ("Mean Teacher", 10.0))
     }
 
 

@@ -23,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner
 
+import example_record
 from meanteacher import api
 from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.cli.app import app
@@ -266,37 +267,32 @@ def test_the_numbers_of_online_learning_on_the_page_are_those_of_its_record():
         assert f"| {model} | {' | '.join(cells)} |" in page
 
 
-def test_segmentation_learns_discs_and_rings():
-    """A third of the whole run, one seed. To call every pixel background has an error of 0.7."""
-    errors = _load("segmentation").main(seeds=(0,), steps=100)
-    assert {name: of_seeds[0] < 0.55 for name, of_seeds in errors.items()} == {
-        "supervised-only": True,
-        "Mean Teacher": True,
-    }
-    assert errors["supervised-only"] != errors["Mean Teacher"]
-
-
-def test_tokens_learns_more_with_the_sentences_without_tags():
-    """Half of the whole run, two seeds; guessing the most frequent tag has an error above 0.6."""
-    errors = {name: statistics.mean(e) for name, e in _load("tokens").main(seeds=(0, 1), steps=150).items()}
-    assert errors["supervised-only"] < 0.4
+@pytest.mark.parametrize(("example", "seed", "nothing_learnt"), [("segmentation", 3, 0.7), ("tokens", 4, 0.6)])
+def test_dense_examples_learn_more_with_the_rows_without_labels(example: str, seed: int, nothing_learnt: float):
+    """The whole run of one seed, where the record has a gain of more than a third."""
+    errors = {name: of_seeds[0] for name, of_seeds in _load(example).main(seeds=(seed,)).items()}
+    assert errors["supervised-only"] < 0.7 * nothing_learnt
     assert errors["Mean Teacher"] < 0.9 * errors["supervised-only"]
 
 
+DENSE = json.loads(example_record.RECORD.read_text(encoding="utf-8"))["examples"]
+
+
 def test_numbers_of_the_dense_examples_on_the_page_are_those_of_their_record():
-    record = json.loads((ROOT / "docs" / "records" / "examples.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "own-module.md").read_text(encoding="utf-8")
-    assert set(record["examples"]) == {"segmentation", "tokens"}
-    for example, runs in record["examples"].items():
+    assert set(DENSE) == {"segmentation", "tokens"}
+    for example, runs in DENSE.items():
         expected = inspect.signature(_load(example).main).parameters
         assert (tuple(runs["seeds"]), runs["steps"]) == (expected["seeds"].default, expected["steps"].default)
         assert len(runs["seeds"]) == 5
-        supervised, ours = runs["errors"]["supervised-only"], runs["errors"]["Mean Teacher"]
-        assert statistics.mean(ours) < statistics.mean(supervised)
-        cells = [f"{100 * statistics.mean(e):.1f} ± {100 * statistics.stdev(e):.1f}" for e in (supervised, ours)]
-        wins = sum(our < their for our, their in zip(ours, supervised, strict=True))
-        assert f"| `{example}` | {cells[0]} | {cells[1]} | {wins} of 5 |" in page
+        assert example_record.row(example, runs) in page
         assert runs["seconds_per_run"] < 60
+
+
+@pytest.mark.parametrize("example", DENSE)
+def test_dense_examples_gain_more_than_two_standard_errors_on_their_twins(example: str):
+    mean, error = example_record.gain(DENSE[example])
+    assert mean < -2 * error
 
 
 @pytest.mark.filterwarnings("ignore")  # its own

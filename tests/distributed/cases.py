@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 from meanteacher.cli import launch, main
 from meanteacher.cli.console import graceful_stop
-from meanteacher.core import InputError, LostRankError, Problem
+from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Problem
 from meanteacher.data import Fixed
-from meanteacher.distributed.ranks import join
+from meanteacher.distributed.ranks import Ranks, join
 from meanteacher.evaluate import error_rates
 from meanteacher.experiment import Recipe, dismissing_helpers, help_first, run, run_with_helpers
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.schedules import Constant
-from meanteacher.train import Intervals, SgdSpec, TrainState, Vitals, train
+from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.train.compile import Speed
 from meanteacher.train.parallel import agreed_batch
 from support import METHODS, N_CLASSES, SHAPE, recipe
@@ -354,6 +354,64 @@ def broken(folder: str) -> dict[str, Any]:
         "error": error,
         "replaced": int((agreed.index != positions).sum()),
     }
+
+
+class Pixels:
+    """Six images a batch with a class for each of their pixels, two with labels and one of these only in part.
+
+    A rank knows the labels and positions of its own rows alone.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    def __getitem__(self, step: int) -> Batch:
+        draws = torch.Generator().manual_seed(step)
+        labels = torch.randint(N_CLASSES, (6, 4, 5), generator=draws)
+        images = labels[:, None] + torch.randn(6, 1, 4, 5, generator=draws)
+        labels[2:] = UNLABELLED
+        labels[1, :2] = UNLABELLED
+        with_labels, without = (torch.randperm(6, generator=draws) for _ in range(2))
+        index = torch.cat([with_labels[:2], 6 + without[:4]])
+        views = {role: images + 0.1 * torch.randn(images.shape, generator=draws) for role in ("student", "teacher")}
+        own = self.ranks.rows
+        own_labels, own_index = torch.ones_like(labels), torch.zeros_like(index)
+        own_labels[own], own_index[own] = labels[own], index[own]
+        return Batch({role: view[own] for role, view in views.items()}, own_labels, own_index)
+
+
+def dense(folder: str) -> dict[str, Any]:
+    """The whole training loop with a class for every pixel, by methods that keep a teacher and targets by position."""
+    torch.set_default_dtype(torch.float64)
+    ranks, found = join(), {}
+    problem = Problem(n_classes=N_CLASSES, n_examples=12, input_shape=(1, 4, 5), label_shape=(4, 5))
+    for name in ("mean-teacher", "temporal-ensembling"):
+        torch.manual_seed(3)
+        student = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, N_CLASSES, 1))
+        stream = Pixels(ranks)
+        state = start(student, METHODS[name], SGD, stream, normalise=nn.Identity(), problem=problem, seed=3)
+        vitals = Vitals(Declared(n_labelled=6, labelled_share=1 / 3, exact=True, steps=12))
+        train(
+            state,
+            METHODS[name],
+            SGD,
+            stream,
+            steps=12,
+            seed=3,
+            vitals=vitals,
+            evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
+            every=Intervals(evaluate=12, log=1),
+            ranks=ranks,
+        )
+        if ranks.is_first:
+            torch.save(tensors(state), Path(folder) / f"{name}.pt")
+        found[name] = {
+            "digest": digest(tensors(state)),
+            "alarms": [alarm.kind for alarm in vitals.alarms],
+            "gradients": vitals.readings[-1]["gradients"],
+            "labelled": vitals.state()["labelled"],
+        }
+    return found
 
 
 def last_checkpoint(out: Path) -> list[Path]:

@@ -24,9 +24,10 @@ def files(folder: Path, name: str) -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
     folder = tmp_path_factory.mktemp("alone")
-    calls = [["weights", [[*EQUAL, "batch norm", "dropout"]]], ["in_parts", []], ["broken", []]]
+    calls = [["weights", [[*EQUAL, "batch norm", "dropout"]]], ["in_parts", []], ["broken", []], ["dense", []]]
     (found,) = in_processes("several", 1, str(folder), calls)
-    return folder, {**found["weights"], "in parts": found["in_parts"], "broken": found["broken"]}
+    others = {"in parts": found["in_parts"], "broken": found["broken"], "dense": found["dense"]}
+    return folder, {**found["weights"], **others}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
         ["helped", []],
         ["broken", []],
         ["refused", []],
+        ["dense", []],
     ]
     found = in_processes("several", 2, str(folder), calls)
     return folder, found
@@ -162,6 +164,20 @@ def test_what_takes_the_place_of_a_broken_image_is_known_to_all_ranks(
     one = alone[1]["broken"]
     assert one["replaced"] == 3
     assert [found["broken"] for found in pair[1]] == [one, one]
+
+
+@pytest.mark.parametrize("name", ["mean-teacher", "temporal-ensembling"])
+def test_two_processes_train_what_one_does_with_a_label_for_every_pixel(
+    name: str, alone: tuple[Path, Found], pair: tuple[Path, list[Found]]
+):
+    """Each of the two knows the labels of its own rows only."""
+    one, (first, second) = alone[1]["dense"][name], (found["dense"][name] for found in pair[1])
+    assert first == second
+    assert largest_difference(*(torch.load(folder / "dense" / f"{name}.pt") for folder in (alone[0], pair[0]))) < 1e-6
+    assert first["gradients"] == pytest.approx(one["gradients"])
+    assert (first["labelled"], first["alarms"]) == (one["labelled"], one["alarms"])
+    assert set(one["labelled"]) <= set(range(6))
+    assert one["alarms"] == []
 
 
 def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):

@@ -233,6 +233,14 @@ def test_ordering_needs_runs_of_both_on_the_same_labels_and_numbers_of_the_paper
     assert orderings_of([PaperTable(title="", cells=columns)], SYSTEMS) == []
 
 
+def test_orderings_stand_in_the_order_of_the_papers_columns_also_where_the_first_row_leaves_one_out(cell):
+    columns = ("250 labels", "500 labels", "1000 labels")
+    other = [cell("Another's", column=column) for column in columns[1:]]
+    ours = [cell(system, (0.1, 0.2), column=column) for system in SYSTEMS for column in columns]
+    found = orderings_of([PaperTable(title="", cells=[*other, *ours], columns=columns)], SYSTEMS)
+    assert [ordering.column for ordering in found] == list(columns)
+
+
 @pytest.mark.parametrize("form", ["markdown", "page"])
 def test_orderings_stand_in_the_files(cell, form):
     (found,) = orderings = ordering(cell, (0.10, 0.14, 0.12), (0.05, 0.06, 0.07))

@@ -80,6 +80,17 @@ def test_orderings_of_the_compared_systems_are_judged(tmp_path: Path, fill: Call
     assert "−5.00" in line
 
 
+def test_orderings_are_listed_by_number_of_labels(tmp_path: Path):
+    """The first row of the table has no cell with 250 labels."""
+    for labels in ("250", "500", "1000"):
+        for method in ("supervised", "mean-teacher"):
+            for run in runs_of([f"table1/svhn-{labels}/{method}"], seeds=2, out=tmp_path):
+                write_record(run, 0.1 + 0.01 * run.seed)
+    made = mt.table("1", seeds=2, out=tmp_path, train=False)
+    listed = [line.partition(":")[0] for line in made.text.splitlines() if "better than" in line]
+    assert listed == ["250 labels", "500 labels", "1000 labels"]
+
+
 def test_orderings_of_table_3_are_judged(tmp_path: Path):
     for method, error in (("pi-model", 0.1), ("mean-teacher", 0.05)):
         for run in runs_of([f"table1/svhn-500/{method}"], seeds=2, out=tmp_path):

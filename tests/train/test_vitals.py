@@ -130,6 +130,17 @@ def test_varying_share_of_a_sound_stream_never_alarms(n_labelled: int):
         assert vitals._check_labels(step) == []
 
 
+def test_row_of_dense_labels_is_labelled_where_any_of_its_places_is():
+    labels = torch.full((4, 2, 3), UNLABELLED)
+    labels[0], labels[1, 0, 2] = 1, 0
+    batch = Batch({"student": torch.zeros(4, 1, 2, 3)}, labels, torch.tensor([7, 5, 2, 3]))
+    for declared, alarms in ((_declared(2, 0.5, exact=True), []), (_declared(1, 0.5, exact=True), ["hidden-labels"])):
+        vitals = Vitals(declared)
+        vitals.note_labels(batch)
+        assert [alarm.kind for alarm in vitals._check_labels(0)] == alarms
+        assert vitals.state()["labelled"] == [5, 7]
+
+
 def test_labelled_set_of_another_seed_is_noticed():
     """Two processes that each draw their own labels see more of them than were declared."""
     vitals = Vitals(_declared(9, 9 / 60, exact=False))

@@ -50,6 +50,9 @@ class PaperTable:
 
     title: str
     cells: Sequence[Cell]
+    columns: Sequence[str] = ()
+    """From left to right, as the paper has them: its first row may have no number in the first column. Those of other
+    cells follow."""
     scale: str = ""
     """How much smaller the runs are than the paper's, in words; empty for full size."""
     unfinished: int = 0
@@ -169,10 +172,10 @@ class Ordering:
 
 
 def orderings_of(tables: Sequence[PaperTable], systems: Sequence[str]) -> list[Ordering]:
-    """Every pair of these systems in every column that has runs of both on the same labels."""
+    """Every pair of these systems in every column that has runs of both on the same labels, column by column."""
     found = []
     for table in tables:
-        for column in dict.fromkeys(cell.column for cell in table.cells):
+        for column in dict.fromkeys([*table.columns, *(cell.column for cell in table.cells)]):
             cells = [
                 cell
                 for cell in table.cells

@@ -224,6 +224,7 @@ def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chos
     return PaperTable(
         title=part.title if part.name in OUR_TABLES else f"Table {part.name}. {part.title}",
         cells=cells,
+        columns=part.columns,
         scale=_scale_caption(its_runs),
         unfinished=sum(run not in records for run in its_runs),
     )

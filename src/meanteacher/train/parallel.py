@@ -19,12 +19,13 @@ from meanteacher.train.checkpoint import TrainState
 
 
 def agreed_batch(batch: Batch, ranks: Ranks) -> Batch:
-    """The batch with each row's label and position from the rank that has it: a broken image may have been replaced."""
+    """The batch with each row's labels and position from the rank that has it: a broken image may be replaced."""
     if ranks.size == 1:
         return batch
-    own = torch.stack([batch.labels, batch.index], 1)[ranks.rows]
-    labels, index = ranks.gather_rows(own, len(batch.labels), "agreeing on the rows of a batch").unbind(1)
-    return replace(batch, labels=labels, index=index)
+    labels = batch.labels[..., None].flatten(1)  # a column for each place
+    own = torch.cat([batch.index[:, None], labels], 1)[ranks.rows]
+    rows = ranks.gather_rows(own, len(labels), "agreeing on the rows of a batch")
+    return replace(batch, labels=rows[:, 1:].reshape(batch.labels.shape).to(labels.dtype), index=rows[:, 0])
 
 
 class WholeBatch(nn.Module):

@@ -173,7 +173,7 @@ class Vitals:
 
     def _count_labels(self) -> None:
         for labels, index in self._uncounted:
-            labelled = labels.cpu() != UNLABELLED
+            labelled = (labels.cpu() != UNLABELLED)[..., None].flatten(1).any(1)  # in any place
             self._rows += len(labelled)
             self._labelled_rows += int(labelled.sum())
             if self.declared is not None and len(self._labelled) <= self.declared.n_labelled:
