@@ -1,6 +1,7 @@
 """Silent mistakes in scikit-learn's estimators, outputs per pixel, files, and scaled twins."""
 
-import torch
+import itertools
+
 from catalogue import Catalogue, Patch, rewrite
 
 from meanteacher import files
@@ -38,10 +39,11 @@ def score_counts_rows_without_a_label_as_errors(patch: Patch) -> None:
 
 @of_dense
 def teachers_prediction_is_moved_otherwise_than_the_image(patch: Patch) -> None:
-    """Drawn anew in each call."""
+    """Each call moves an image as another one of the batch, as if it were drawn anew."""
+    calls = itertools.count()
 
     def wrong(self, x):
-        return warped(x, self._scaled(x.shape[-2:])[torch.randperm(len(x))].to(x.dtype))
+        return warped(x, self._scaled(x.shape[-2:]).roll(next(calls), 0).to(x.dtype))
 
     patch.setattr(Move, "__call__", wrong)
 
