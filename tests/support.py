@@ -1,7 +1,10 @@
 """What many tests need: data made up in a moment, small networks, one instance of every method."""
 
+import builtins
 import dataclasses
+import errno
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -104,6 +108,21 @@ def at_most(n_bytes: int) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak <= n_bytes, f"{peak:,} bytes were allocated"
+
+
+def forbid(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Nobody may open files of this name. The permissions of a file would not keep root from it."""
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(file: Any, *rest: Any, **more: Any) -> Any:
+            if not isinstance(file, int) and Path(os.fsdecode(file)).resolve().name == name:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+            return real(file, *rest, **more)
+
+        return opened
+
+    for module in (os, io, builtins):
+        patch.setattr(module, "open", refusing(module.open))
 
 
 @dataclasses.dataclass(frozen=True)

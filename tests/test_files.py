@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from meanteacher import files
-from meanteacher.files import HeldError, atomic_file, locked, write_atomic, write_json
+from meanteacher.files import HeldError, atomic_file, atomic_folder, locked, write_atomic, write_json
 from support import child_environment, held_by_another_process
 
 
@@ -61,6 +61,65 @@ def test_a_file_system_without_locks_is_an_error_of_the_system(tmp_path: Path, m
     with pytest.raises(OSError, match="not implemented") as caught, locked(tmp_path / ".lock"):
         pass
     assert caught.value.errno == errno.ENOSYS
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _left(folder: Path, name: str) -> None:
+    """As one that was killed leaves it."""
+    (folder / name).mkdir()
+    (folder / name / "content").write_text("half")
+
+
+def test_a_folder_takes_its_name_with_all_of_its_content_or_not_at_all(tmp_path: Path):
+    for content in ("first", "second"):
+        with atomic_folder(tmp_path / "a") as folder:
+            (folder / content).touch()
+        assert (_names(tmp_path), _names(tmp_path / "a")) == (["a"], [content])
+
+    def fail() -> None:
+        with atomic_folder(tmp_path / "a") as folder:
+            (folder / "third").touch()
+            raise RuntimeError("in the block")
+
+    with pytest.raises(RuntimeError, match="in the block"):
+        fail()
+    assert (_names(tmp_path), _names(tmp_path / "a")) == (["a"], ["second"])
+
+
+def test_a_folder_that_was_being_written_when_its_process_was_killed_is_removed_by_the_next(tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "precious").touch()
+    (tmp_path / ".writing-a-00000001").symlink_to(tmp_path / "b")
+    for name in (".writing-a-0123abcd", ".old-a-0123abcd", ".old-a-456789ef"):
+        _left(tmp_path, name)
+    (tmp_path / ".lock-a-0123abcd").touch()
+    (tmp_path / ".lock-a-456789ef").touch()
+    others = [".old-a-notes", ".writing-a-0123abcd.txt", ".writing-aa-0123abcd", ".writing-b-0123abcd"]
+    for name in others:
+        _left(tmp_path, name)
+    with atomic_folder(tmp_path / "a"):
+        pass
+    assert _names(tmp_path) == sorted([*others, "a", "b"])
+    assert (tmp_path / "b" / "precious").exists()
+
+
+def test_a_folder_that_another_process_is_writing_stays(tmp_path: Path):
+    _left(tmp_path, ".writing-a-0123abcd")
+    _left(tmp_path, ".old-a-0123abcd")
+    with held_by_another_process(tmp_path / ".lock-a-0123abcd"), atomic_folder(tmp_path / "a"):
+        pass
+    assert _names(tmp_path) == [".lock-a-0123abcd", ".old-a-0123abcd", ".writing-a-0123abcd", "a"]
+
+
+def test_what_was_there_before_a_kill_between_two_names_stays_until_there_is_something_else(tmp_path: Path):
+    _left(tmp_path, ".writing-a-0123abcd")
+    _left(tmp_path, ".old-a-0123abcd")
+    with pytest.raises(OSError, match="full"), atomic_folder(tmp_path / "a"):
+        raise OSError("full")
+    assert _names(tmp_path) == [".old-a-0123abcd"]
 
 
 # The libraries go first: they look at the name of the system, which is still that of this machine.

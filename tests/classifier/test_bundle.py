@@ -205,6 +205,14 @@ def test_failed_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.iterdir())
 
 
+def test_what_a_kill_left_of_a_model_is_gone_after_the_next(tmp_path: Path):
+    for name in (".writing-model-0123abcd", ".old-model-89abcdef"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights.safetensors").write_bytes(b"half")
+    made().save(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_network_that_is_not_of_its_spec_is_not_saved(tmp_path: Path):
     with pytest.raises(InputError, match="do not fit"):
         dataclasses.replace(made(), spec=FastNetSpec(width=0.25)).save(tmp_path / "model")

@@ -12,10 +12,12 @@ import contract
 import fit_detectors
 import fit_world
 import label_detectors
+import other_detectors
 import photo_detectors
 import recipe_detectors
 import report_detectors
 import run_detectors
+import stream_detectors
 import torch
 from catalogue import Checks, named
 from torch import nn
@@ -379,6 +381,13 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "training": lambda: DETECTORS,
     "runs": lambda: named(run_detectors.DETECTORS),
     "recipes": lambda: named(recipe_detectors.DETECTORS),
+    "several processes": lambda: named(stream_detectors.PROCESSES),
+    "shards": lambda: named(stream_detectors.SHARDS),
+    "on-line learning": lambda: named(stream_detectors.ONLINE),
+    "scikit-learn": lambda: named(other_detectors.ESTIMATORS),
+    "outputs per pixel": lambda: named(other_detectors.DENSE),
+    "files": lambda: named(other_detectors.FILES),
+    "scaled twins": lambda: named(other_detectors.TWINS),
     "fit with a held-out part": fit_detectors.of_a_held_out_part,
     "fit in folds": fit_detectors.of_folds,
     "fit that goes on from another": fit_detectors.of_going_on,

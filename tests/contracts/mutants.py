@@ -8,9 +8,11 @@ from contextlib import nullcontext
 
 import backbone_mutants
 import fit_mutants
+import other_mutants
 import pytest
 import recipe_mutants
 import report_mutants
+import stream_mutants
 import torch
 import torch.nn.functional as F
 import use_mutants
@@ -472,7 +474,15 @@ def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
     patch.setattr(PerChannel, "fit", lambda self, images, index=None: real(self, images))
 
 
-for others in (recipe_mutants, fit_mutants, backbone_mutants, use_mutants, report_mutants):
+for others in (
+    recipe_mutants,
+    stream_mutants,
+    other_mutants,
+    fit_mutants,
+    backbone_mutants,
+    use_mutants,
+    report_mutants,
+):
     MUTANTS.extend(others.MUTANTS)
 
 

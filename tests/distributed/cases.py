@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from meanteacher.cli import launch, main
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Problem
-from meanteacher.data import Fixed
+from meanteacher.data import Fixed, TrainTest
 from meanteacher.distributed.ranks import Ranks, join
 from meanteacher.evaluate import error_rates
 from meanteacher.experiment import Recipe, dismissing_helpers, help_first, run, run_with_helpers
 from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment.run import _broken_images
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
@@ -353,6 +354,7 @@ def broken(folder: str) -> dict[str, Any]:
         "index": agreed.index.tolist(),
         "error": error,
         "replaced": int((agreed.index != positions).sum()),
+        "recorded": sorted(_broken_images(TrainTest(data, data), ranks)["broken"]["train"]["first"]),
     }
 
 

@@ -158,11 +158,12 @@ def test_other_ranks_take_part_in_the_runs_of_rank_0(pair: tuple[Path, list[Foun
     assert every["processes"] == skipping["processes"] == [{"from_step": 0, "n": 2}]
 
 
-def test_what_takes_the_place_of_a_broken_image_is_known_to_all_ranks(
+def test_broken_images_of_any_rank_are_known_to_all_ranks_and_recorded(
     alone: tuple[Path, Found], pair: tuple[Path, list[Found]]
 ):
     one = alone[1]["broken"]
-    assert one["replaced"] == 3
+    assert one["replaced"] == len(one["recorded"]) == 3
+    assert all(named.endswith(".png: not an image") for named in one["recorded"])
     assert [found["broken"] for found in pair[1]] == [one, one]
 
 

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import re
+from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from meanteacher.photos.find import find_photos
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_record, write_report
 from photo_support import folder_of
-from support import recipe
+from support import forbid, recipe
 
 DEEP = "[" * 100_000
 
@@ -74,6 +76,35 @@ def test_resuming_a_run_writes_through_no_link(interrupted: Path, outside: Path,
     else:
         assert resume(interrupted)
     assert outside.read_bytes() == before
+
+
+class EmptyingLock:
+    """As filelock before 3.20.1, which opens its file for writing and empties what a link leads to."""
+
+    def __init__(self, path: Path, **_: object) -> None:
+        self.path = path
+
+    def acquire(self, **_: object) -> None:
+        self.path.open("w").close()
+
+    def release(self) -> None: ...
+
+
+@pytest.mark.parametrize("place", ["run", "cache"])
+def test_no_version_of_filelock_empties_what_a_link_in_place_of_a_lock_leads_to(
+    place: str, interrupted: Path, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("meanteacher.files.FileLock", EmptyingLock)
+    folder = interrupted if place == "run" else tmp_path / "cache"
+    folder.mkdir(exist_ok=True)
+    (folder / ".lock").unlink(missing_ok=True)
+    (folder / ".lock").symlink_to(outside)
+    with suppress(InputError):
+        if place == "run":
+            resume(interrupted)
+        else:
+            decode_all(find_photos(folder_of(tmp_path / "photos", "a/1.png", "b/2.png")), 8, folder)
+    assert outside.read_text() == "precious"
 
 
 def test_a_link_to_nowhere_is_not_followed_either(interrupted: Path, tmp_path: Path):
@@ -236,7 +267,9 @@ def test_a_state_with_a_value_of_another_kind_is_refused(interrupted: Path, chan
         resume(interrupted)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02N.", torch.zeros(3), [1, 2]], ids=str)
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04", b"\x80\x02N.", torch.zeros(3), [1, 2], {"step": Fraction(1, 2)}], ids=str
+)
 def test_something_else_in_place_of_a_state_is_refused_without_advice_to_trust_it(interrupted: Path, content: object):
     forge(interrupted, content)
     with pytest.raises(InputError, match="not a state that meanteacher wrote") as caught:
@@ -257,6 +290,15 @@ def test_a_checkpoint_with_a_pipe_in_it_is_refused(interrupted: Path, name: str)
     (folder / name).unlink()
     os.mkfifo(folder / name)
     with pytest.raises(InputError, match="damaged"):
+        resume(interrupted)
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "manifest.json", "state.pt"])
+def test_a_file_of_a_run_that_may_not_be_read_is_one_sentence(
+    interrupted: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    forbid(monkeypatch, name)
+    with pytest.raises(InputError, match=f"{name}.*Permission denied|Permission denied.*{name}"):
         resume(interrupted)
 
 

@@ -34,6 +34,18 @@ def test_resuming_forgets_what_was_written_beyond_the_checkpoint(tmp_path: Path)
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [10, 20, 30]
 
 
+def test_an_alarm_of_the_step_after_the_checkpoint_is_written_once(tmp_path: Path):
+    """Step 20 comes after a checkpoint of 20 steps, and names itself in its alarm before it is done."""
+    path = tmp_path / "metrics.jsonl"
+    killed, alarms = MetricsFile(path), [Alarm(step, "collapse", "All is one.") for step in (19, 20)]
+    killed.on_alarm(alarms[0])
+    killed.on_log(_entry(20))
+    killed.on_alarm(alarms[1])
+    MetricsFile(path, from_step=20).on_alarm(alarms[1])
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(entry["event"], entry["step"]) for entry in entries] == [("alarm", 19), ("log", 20), ("alarm", 20)]
+
+
 def test_a_callback_overrides_only_what_it_needs():
     class Alarms(Callback):
         def __init__(self) -> None:

@@ -6,8 +6,6 @@ kinds of network are a plain dict, and all shapes are compared before anything o
 
 import errno
 import hashlib
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -27,7 +25,7 @@ from meanteacher.classifier.manifest import AGAIN, Manifest, manifest_of, read_m
 from meanteacher.classifier.predict import ClassifierModule, Predictions, Progress, classify, predict
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device
-from meanteacher.files import read_regular, write_atomic
+from meanteacher.files import atomic_folder, read_regular, write_atomic
 from meanteacher.models import ModelSpec
 from meanteacher.passes import to_channels_last
 from meanteacher.photos.duplicates import DIGEST_BYTES
@@ -220,21 +218,12 @@ class Classifier:
         """
         folder = Path(folder)
         _check_target(folder, overwrite=overwrite)
-        unique = secrets.token_hex(4)
-        temporary, old = (folder.with_name(f".{state}-{folder.name}-{unique}") for state in ("writing", "old"))
         content = _content(self)
         try:
-            temporary.mkdir(parents=True)
-            try:
+            with atomic_folder(folder) as temporary:
                 for name, data in content.items():
                     write_atomic(temporary / name, data)
                 load(temporary)
-                if folder.exists():  # a folder cannot take the name of one with content
-                    folder.rename(old)
-                temporary.rename(folder)
-                shutil.rmtree(old, ignore_errors=True)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
         except OSError as error:
             raise InputError(
                 f"Cannot write the model to {folder}: {error}. Free some space, or give another folder."

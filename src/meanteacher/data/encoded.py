@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from meanteacher.core import Images, InputError
@@ -295,7 +295,9 @@ class _Whole:
             self._image = image.convert("RGB")  # decodes
         # A damaged file makes decoders fail in every way there is.
         except Exception as error:
-            raise BrokenImageError(_fault(files, position, error)) from error
+            # Pillow would name the object in memory that it was given.
+            reason = ValueError("not an image") if isinstance(error, UnidentifiedImageError) else error
+            raise BrokenImageError(_fault(files, position, reason)) from reason
 
     def shown(self, size: tuple[int, int], box: Box) -> Image.Image:
         """The box at another width and height, each pixel an average of what it covers."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from meanteacher.data import Split, TrainTest
+from meanteacher.data.dataset import BrokenImages
 from meanteacher.devices import choose_device, wait_for
-from meanteacher.distributed.ranks import check_devices, join
+from meanteacher.distributed.ranks import Ranks, check_devices, join
 from meanteacher.experiment.describe import describe
 from meanteacher.experiment.folder import RunFolder, environment
 from meanteacher.experiment.prepared import Prepared
@@ -240,7 +241,7 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
             "n_validation": len(split.validation),
             "n_test": len(data.test),
             "class_names": list(data.train.class_names),
-            **_broken_images(data),
+            **_broken_images(data, prepared.ranks),
         },
         "split": {"fingerprint": prepared.identity["split"]},
         "environment": {**environment(prepared.device), **speed.described()},
@@ -259,11 +260,16 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
     }
 
 
-def _broken_images(data: TrainTest) -> dict[str, Any]:
+def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, Any]:
     """How many images of each part were left out, and the first ones; nothing where there is none.
 
-    Those that only decoding finds are those that this process has met.
+    Those that only decoding finds are those that the processes have met, each among its own rows.
     """
-    found = {part: getattr(data, part).broken for part in ("train", "test")}
-    counts = {part: {"n": len(b.reasons), "first": b.described()} for part, b in found.items() if b.reasons}
+    counts = {}
+    for part in ("train", "test"):
+        found = BrokenImages()
+        for met in ranks.gather(getattr(data, part).broken.reasons, "naming broken images"):
+            found.reasons |= met
+        if found.reasons:
+            counts[part] = {"n": len(found.reasons), "first": found.described()}
     return {"broken": counts} if counts else {}

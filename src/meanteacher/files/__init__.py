@@ -7,11 +7,12 @@ written goes through no link, so that nothing outside the folder changes.
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -147,6 +148,55 @@ def clear_parts(folder: Path) -> None:
     """Delete what processes left in a folder that were killed while they wrote. Nobody may be writing there."""
     for part in folder.glob(PARTS):
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `path` when the block ends without an error.
+
+    Also removes what processes left of it that were killed meanwhile. The folder that was there before goes last: where
+    one was killed between the two renames, it is all that there is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part, old, lock = _beside(path, secrets.token_hex(4))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_killed(path, before=False)
+    try:
+        # Tells others that it is at work. They look at the lock for a moment.
+        with locked(lock, wait=1.0):
+            try:
+                part.mkdir()
+                yield part
+                if path.exists():  # a folder cannot take the name of one with content
+                    path.rename(old)
+                part.rename(path)
+            finally:
+                with suppress(OSError):
+                    remove(part)
+    finally:
+        lock.unlink(missing_ok=True)
+    _clear_killed(path, before=True)
+
+
+def _beside(path: Path, token: str) -> tuple[Path, Path, Path]:
+    """The folder that is being written, the one that was there before, and the lock of both."""
+    part, old, lock = (path.with_name(f".{kind}-{path.name}-{token}") for kind in ("writing", "old", "lock"))
+    return part, old, lock
+
+
+def _clear_killed(path: Path, *, before: bool) -> None:
+    """Remove what is left of killed processes: what was being written, and if told also what was there before."""
+    ours = re.compile(rf"\.(?:writing|old|lock)-{re.escape(path.name)}-([0-9a-f]{{8}})")
+    for token in {found[1] for other in path.parent.iterdir() if (found := ours.fullmatch(other.name))}:
+        part, old, lock = _beside(path, token)
+        with suppress(OSError, HeldError):
+            with locked(lock):
+                remove(part)
+                if before:
+                    remove(old)
+            lock.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -97,13 +97,16 @@ class MetricsFile(Callback):
         except OSError as error:
             raise InputError(f"{self.path} cannot be read ({error.strerror}). Move it away, and resume.") from error
         with reporting_full_disk(self.path):
-            write_atomic(self.path, b"".join(line + b"\n" for line in lines if _is_entry(line, step)))
+            write_atomic(self.path, b"".join(line + b"\n" for line in lines if _is_before(line, step)))
 
 
-def _is_entry(line: bytes, step: int) -> bool:
-    """Whether it is an entry of this step or an earlier one, and not the line that was being written at the end."""
+def _is_before(line: bytes, step: int) -> bool:
+    """Whether it is an entry from before `step` steps were done, and not the line that was being written at the end."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(entry, dict) and type(at := entry.get("step")) is int and at <= step
+    if not isinstance(entry, dict) or type(at := entry.get("step")) is not int:
+        return False
+    # An alarm names the step that raised it, which is not done yet; other entries count the steps that are.
+    return at < step if entry.get("event") == "alarm" else at <= step

@@ -1,0 +1,294 @@
+"""What must hold of several processes, of tar shards, and of a stream that is seen once."""
+
+import dataclasses
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
+from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
+from meanteacher.distributed import ranks as ranks_module
+from meanteacher.distributed.ranks import ALONE, Ranks
+from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment.recipe import Recipe
+from meanteacher.methods import MeanTeacher
+from meanteacher.online import Examples, OnlineTrainer, Replay, SpoolFolder
+from meanteacher.schedules import Constant
+from meanteacher.seeding import isolated_global_randomness
+from meanteacher.shards import Shards
+from meanteacher.teacher import Teacher
+from meanteacher.train import AdamSpec, Intervals, SgdSpec, TrainState, Vitals, parallel, train
+from meanteacher.views import Chain
+from shard_support import CLASSES, picture, write_tar
+from support import DECAY, N_CLASSES, PATIENCE, SHAPE, VIEWS, Small, made_up, parameters_of, recipe
+
+T = TypeVar("T")
+_CPU = torch.device("cpu")
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+class _Exchange:
+    """What `torch.distributed` does between processes, between two threads."""
+
+    ReduceOp = dist.ReduceOp
+
+    def __init__(self) -> None:
+        self.meeting, self.given, self.me = threading.Barrier(2), [None, None], threading.local()
+
+    def run(self, rank: int, compute: Callable[[Ranks], T]) -> T:
+        self.me.rank = rank
+        try:
+            return compute(Ranks(rank, 2))
+        except BaseException:
+            self.meeting.abort()
+            raise
+
+    def _of_all(self, value: Any) -> list[Any]:
+        self.given[self.me.rank] = value
+        self.meeting.wait(PATIENCE)
+        found = list(self.given)
+        self.meeting.wait(PATIENCE)
+        return found
+
+    def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        both = torch.stack(self._of_all(x.clone()))
+        x.copy_(both.amax(0) if op == dist.ReduceOp.MAX else both.sum(0))
+
+    def all_gather(self, out: list[Tensor], x: Tensor) -> None:
+        for ours, theirs in zip(out, self._of_all(x.clone()), strict=True):
+            ours.copy_(theirs)
+
+    def all_gather_object(self, out: list[Any], value: Any) -> None:
+        out[:] = self._of_all(value)
+
+    def broadcast_object_list(self, values: list[Any]) -> None:
+        values[:] = self._of_all(list(values))[0]
+
+
+def _together(compute: Callable[[Ranks], T]) -> list[T]:
+    """What each of two ranks computes, without a second process."""
+    exchange = _Exchange()
+    with pytest.MonkeyPatch.context() as patch, isolated_global_randomness(), ThreadPoolExecutor(2) as pool:
+        patch.setattr(ranks_module, "dist", exchange)
+        return list(pool.map(lambda rank: exchange.run(rank, compute), range(2)))
+
+
+class _InItsPrecision(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = super().forward(x.to(next(self.parameters()).dtype))
+        return logits
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plain:
+    """Without noise, which two threads would draw from one generator."""
+
+    normalised: bool = False
+
+    def build(self, problem: Problem) -> nn.Module:
+        middle = nn.BatchNorm1d(8) if self.normalised else nn.Tanh()
+        return _InItsPrecision(nn.Flatten(), nn.Linear(36, 8), middle, nn.Linear(8, N_CLASSES))
+
+
+def _whole(model: _Plain) -> Recipe:
+    """Three labelled rows: one rank has two of them, the other one."""
+    optim = SgdSpec(learning_rate=Constant(0.1))
+    whole = recipe(model=model, optim=optim, steps=3, evaluate_every=3)
+    return dataclasses.replace(whole, batch=Fixed(size=7, labelled=3, unlabelled_pool="all"))
+
+
+def _trained(whole: Recipe, ranks: Ranks) -> TrainState:
+    prepared = Prepared(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+    state = prepared.start()
+    train(
+        state,
+        whole.method,
+        whole.optim,
+        prepared.stream,
+        steps=whole.steps,
+        seed=3,
+        vitals=Vitals(prepared.declared),
+        evaluate=prepared.evaluate,
+        every=Intervals(evaluate=whole.evaluate_every),
+        ranks=ranks,
+    )
+    return state
+
+
+@contextmanager
+def _in_double() -> Iterator[None]:
+    """Sums in another order differ by 1e-15."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def two_ranks_train_what_one_process_does() -> None:
+    whole = _whole(_Plain())
+    with _in_double():
+        start = Prepared(whole, seed=3, data=whole.data.source.load(Path())).start()
+        alone, *both = _trained(whole, ALONE), *_together(lambda ranks: _trained(whole, ranks))
+    moved = (parameters_of(alone.student) - parameters_of(start.student)).abs().max()
+    assert moved > 1e-3, "nothing was trained, so this tells nothing"
+    for state in both:
+        apart = (parameters_of(alone.student) - parameters_of(state.student)).abs().max()
+        assert apart < 1e-6 * moved, "several processes train something else"
+
+
+def batch_statistics_are_saved_as_the_mean_of_the_ranks() -> None:
+    whole = _whole(_Plain(normalised=True))
+    state, _ = _together(lambda ranks: _trained(whole, ranks))
+    first, second = state.rank_buffers
+    name = "student.2.running_mean"
+    assert (first[name] - second[name]).abs().max() > 1e-3, "the ranks saw the same rows"
+    mean, saved = (first[name] + second[name]) / 2, state.student.get_buffer("2.running_mean")
+    assert torch.allclose(saved, mean, atol=1e-5), "saved statistics are not the mean of the ranks"
+
+
+def ranks_draw_noise_of_their_own() -> None:
+    drawn = []
+    with isolated_global_randomness():
+        for rank in range(2):
+            torch.manual_seed(5)
+            with parallel._noise_of(Ranks(rank, 2), _CPU):
+                drawn.append(torch.rand(8))
+    assert not torch.equal(*drawn), "all ranks drop the same units"
+
+
+PROCESSES = (
+    two_ranks_train_what_one_process_does,
+    batch_statistics_are_saved_as_the_mean_of_the_ranks,
+    ranks_draw_noise_of_their_own,
+)
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _shards() -> Iterator[tuple[EncodedDataset, dict[int, str]]]:
+    """Two shards of which the second begins with the other class, one whose labels are to be hidden; and the labels."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, known = Path(name), {}
+        for number, (start, kind) in enumerate(((0, "train"), (5, "train"), (10, "hidden"), (1000, "test"))):
+            members = []
+            for k in range(start, start + 5):
+                known[k] = CLASSES[k % 2]
+                members += [(f"{k:04}.png", picture(k)), (f"{k:04}.cls", known[k].encode())]
+            write_tar(folder / f"{kind}-{number}.tar", members)
+        source = Shards(train="train-*.tar", unlabelled="hidden-*.tar", test="test-*.tar", resize=12, size=12)
+        dataset = source.load(folder).train
+        assert isinstance(dataset, EncodedDataset)
+        yield dataset, known
+
+
+def every_image_of_a_shard_is_under_its_name() -> None:
+    with _shards() as (dataset, _):
+        for position in range(15):
+            assert dataset.files.read(position) == picture(position), "an image is read from elsewhere"
+
+
+def an_image_of_a_shard_has_the_class_that_it_names() -> None:
+    with _shards() as (dataset, known):
+        labels = dataset.labels.tolist()
+        assert [dataset.class_names[label] for label in labels[:10]] == [known[k] for k in range(10)], "other classes"
+        assert labels[10:] == [UNLABELLED] * 5, "a label that is to be hidden is shown"
+
+
+def a_batch_of_crops_is_the_same_wherever_the_run_began() -> None:
+    def batches(dataset: EncodedDataset) -> ImageStream:
+        split = make_split(dataset.labels, n_classes=2, n_labelled=6, seed=0)
+        sampler = Fixed(size=4, labelled=2, unlabelled_pool="unlabelled").sampler(split, 0)
+        return ImageStream(dataset, sampler, views={"student": Chain()}, normalise=Tensor.float, seed=0)
+
+    with _shards() as (dataset, _):
+        through, resumed = batches(dataset), batches(dataset)
+        last = [through[step] for step in range(4)][-1]
+        assert torch.equal(resumed[3].index, last.index), "a resumed run has another order"
+        assert torch.equal(resumed[3].views["student"], last.views["student"]), "a resumed run has other crops"
+
+
+SHARDS = (
+    every_image_of_a_shard_is_under_its_name,
+    an_image_of_a_shard_has_the_class_that_it_names,
+    a_batch_of_crops_is_the_same_wherever_the_run_began,
+)
+
+
+# --- on-line learning -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Spy(MeanTeacher):
+    """Notes every row that it is given."""
+
+    seen: list[tuple[int, int]]
+
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
+        self.seen.extend(zip(batch.index.tolist(), batch.labels.tolist(), strict=True))
+        return super().forward(student, memory, batch, step)
+
+
+def _online() -> tuple[OnlineTrainer, list[tuple[int, int]]]:
+    seen: list[tuple[int, int]] = []
+    method = _Spy(decay=Constant(DECAY), buffers="own", weight=Constant(2.0), seen=seen)
+    optim = AdamSpec(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99))
+    given = {"n_classes": N_CLASSES, "input_shape": SHAPE, "views": VIEWS, "device": "cpu"}
+    return OnlineTrainer(Small(), method, optim, replay=Replay(size=4, rows=2), **given), seen
+
+
+def an_unlabelled_example_is_seen_once_however_often_training_stops() -> None:
+    data, came, shown = made_up(24, seed=3), [], []
+
+    def arrive(start: int) -> Iterator[tuple[Tensor, int]]:
+        for row in range(start, len(data)):
+            came.append(row)
+            yield data.images[row], int(data.labels[row]) if row % 4 == 0 else UNLABELLED
+
+    with tempfile.TemporaryDirectory() as folder:
+        for n_steps in (2, 4, 6):
+            trainer, seen = _online()
+            if OnlineTrainer.is_saved(folder):
+                trainer.load(folder)
+            stops = partial(_has_taken, trainer, n_steps)
+            trainer.follow(Examples(arrive, batch_size=4), folder=folder, should_stop=stops)
+            shown += [index for index, label in seen if label == UNLABELLED]
+    assert came == list(range(len(data))), "examples come again, or never"
+    assert shown == [row for row in came if row % 4], "an example is shown twice, or never"
+
+
+def _has_taken(trainer: OnlineTrainer, n_steps: int) -> bool:
+    return trainer.n_steps == n_steps
+
+
+def the_rest_of_a_file_comes_after_its_first_rows() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        given = {"shape": (1, 2, 2), "class_names": CLASSES, "batch_size": 4}
+        numbers = np.arange(6, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 1, 2, 2), np.uint8)
+        SpoolFolder(Path(folder), **given).put(numbers, name="a")
+        first = next(iter(SpoolFolder(Path(folder), **given).read()))
+        rest = list(SpoolFolder(Path(folder), **given).read(first.position))
+    found = [int(image[0, 0, 0]) for arrived in (first, *rest) for image in arrived.images]
+    assert found == list(range(6)), "rows of a file come twice, or never"
+
+
+ONLINE = (
+    an_unlabelled_example_is_seen_once_however_often_training_stops,
+    the_rest_of_a_file_comes_after_its_first_rows,
+)
