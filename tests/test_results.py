@@ -205,9 +205,10 @@ SYSTEMS = {
     "Supervised-only": "supervised",
     "Pi model": "pi-model",
     "Temporal Ensembling": "temporal-ensembling",
+    "VAT+EntMin": "vat-entmin",
     "Mean Teacher": "mean-teacher",
 }
-SCALED_TABLES = {"1": ("svhn-250", "svhn-500", "svhn-1000")}
+SCALED_TABLES = {"1": ("svhn-250", "svhn-500", "svhn-1000"), "2": ("cifar10-1000", "cifar10-4000")}
 scaled_rows = pytest.mark.parametrize(
     ("table", "system"), [(table, system) for table in SCALED_TABLES for system in SYSTEMS]
 )

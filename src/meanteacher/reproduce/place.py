@@ -21,6 +21,7 @@ _COMPARED = (
     "Pi model",
     "Pi model (ours)",
     "Temporal Ensembling (Laine & Aila 2017)",
+    "VAT+EntMin (Miyato et al. 2017)",
     "Mean Teacher",
 )
 """The systems whose orderings are judged."""
