@@ -416,7 +416,7 @@ def stopping_signals(at: Place) -> str:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     for number in numbers:
         out = at.out()
-        process = _running(at, out, before=partial(signal.signal, signal.SIGINT, signal.default_int_handler))
+        process = _running(at, out)
         process.send(number)
         process.ends_with(75, "Resume with:")
         saved = int((out / "checkpoints" / "last").read_text().removeprefix("step_"))
@@ -732,6 +732,9 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="those of the tests, with fewer repetitions")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    # Whoever started this may ignore them: a shell does so for jobs in the background, nohup does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # What a command imports only when it needs it, in seconds.
     import torch._dynamo
 
