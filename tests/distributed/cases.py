@@ -361,7 +361,7 @@ def broken(folder: str) -> dict[str, Any]:
 
 
 class Pixels:
-    """Six images a batch with a class for each of their pixels, two with labels and one of these only in part.
+    """Six images per batch with a class for each of their pixels, two with labels and one of these only in part.
 
     A rank knows the labels and positions of its own rows alone.
     """
