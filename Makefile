@@ -12,13 +12,13 @@ OLD_ATEN := ATEN_CPU_CAPABILITY=default
 OLD_CPU  := $(OLD_ATEN) ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
 # What computes; without the tests of these folders that judge no number: of types and devices, of plans and texts, of
 # what is written down, and of processes that are killed.
-NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models tests/views tests/fitting \
-	tests/classifier tests/test_stats.py tests/test_costs.py tests/test_teacher.py tests/test_evaluate.py tests/test_examples.py src \
+NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models tests/views tests/photos/fitting \
+	tests/photos/model tests/test_stats.py tests/test_costs.py tests/test_teacher.py tests/test_evaluate.py tests/test_examples.py src \
 	--ignore tests/contracts/test_bfloat16.py --ignore tests/contracts/test_devices.py \
 	--ignore tests/contracts/test_no_waiting.py --ignore tests/train/test_callbacks.py --ignore tests/train/test_loggers.py \
-	--ignore tests/train/test_pace.py --ignore tests/train/test_speed.py --ignore tests/fitting/test_answer.py \
-	--ignore tests/fitting/test_backbone_plan.py --ignore tests/fitting/test_budget.py --ignore tests/fitting/test_fit.py \
-	--ignore tests/fitting/test_plan.py --ignore tests/fitting/test_split.py --ignore tests/classifier/test_seen.py \
+	--ignore tests/train/test_pace.py --ignore tests/train/test_speed.py --ignore tests/photos/fitting/test_answer.py \
+	--ignore tests/photos/fitting/test_backbone_plan.py --ignore tests/photos/fitting/test_budget.py --ignore tests/photos/fitting/test_fit.py \
+	--ignore tests/photos/fitting/test_plan.py --ignore tests/photos/fitting/test_split.py --ignore tests/photos/model/test_seen.py \
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 

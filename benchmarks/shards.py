@@ -23,9 +23,9 @@ from torch import Tensor
 from benchmarks.images import write_photos
 from benchmarks.timing import Compare, ratio
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
+from meanteacher.data.shards import Shards
+from meanteacher.data.shards.packing import pack
 from meanteacher.seeding import generator
-from meanteacher.shards import Shards
-from meanteacher.shards.packing import pack
 from meanteacher.views import Chain
 
 _ROLES = ("student", "teacher")

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meanteacher.fitting.plan import BackboneSpeed, Plan
-from meanteacher.pretrained.backbones import Backbone
+from meanteacher.photos.features.backbones import Backbone
+from meanteacher.photos.fitting.plan import BackboneSpeed, Plan
 
 NAMES = ["resnet18", "resnet34", "resnext50_32x4d", "vgg11"]
 SIZE = 8

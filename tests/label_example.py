@@ -10,9 +10,9 @@ from threading import Event, Thread
 
 from PIL import Image
 
-from meanteacher.label.server import LabelServer
-from meanteacher.label.session import Session, open_session
-from meanteacher.photos.tables import read_labels
+from meanteacher.photos.folder.tables import read_labels
+from meanteacher.photos.label.server import LabelServer
+from meanteacher.photos.label.session import Session, open_session
 
 CLASSES = ("cat", "dog", "owl")
 ASKED = ("unlabelled/one.jpg", "unlabelled/two.png", "unlabelled/three.jpg")

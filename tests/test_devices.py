@@ -9,7 +9,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from meanteacher import devices
-from meanteacher.classifier.bundle import Classifier
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Problem
 from meanteacher.devices import choose_device, device_name, free_bytes, in_double, same_kind, wait_for
@@ -17,6 +16,7 @@ from meanteacher.experiment import run
 from meanteacher.experiment.folder import environment
 from meanteacher.models import FastNetSpec
 from meanteacher.passes import SameNoise
+from meanteacher.photos.model.bundle import Classifier
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.views import PerChannel
 from support import recipe

@@ -188,8 +188,8 @@ def test_the_student_of_figure_1_is_drawn_to_its_target():
 BEFORE = {
     "photos": """
 from backbone_support import short_plan, supposed_speed
-from meanteacher.fitting import fit as fitting
-from meanteacher.fitting import training
+from meanteacher.photos.fitting import fit as fitting
+from meanteacher.photos.fitting import training
 
 fitting.measure_backbone, training.make_backbone_plan = supposed_speed, short_plan
 """,

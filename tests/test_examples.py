@@ -25,12 +25,12 @@ from typer.testing import CliRunner
 
 import example_record
 from meanteacher import api
-from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.cli.app import app
 from meanteacher.core import Batch, Problem
 from meanteacher.experiment import run
 from meanteacher.models import FastNetSpec, MlpSpec
-from meanteacher.photos.decode import decode
+from meanteacher.photos.folder.decode import decode
+from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
 from meanteacher.views import PerChannel
@@ -321,8 +321,8 @@ def test_python_of_the_report_and_of_the_model_card_labels_a_photo(
     capsys: pytest.CaptureFixture[str],
 ):
     from fit_example import fit_example
-    from meanteacher.report.fit_page import fit_page
-    from meanteacher.report.model_card import model_card
+    from meanteacher.photos.pages.fit_page import fit_page
+    from meanteacher.photos.pages.model_card import model_card
 
     fit = fit_example(folder=str(shipped[0]), curves=None, calibration=None)
     if where == "page":

@@ -183,7 +183,7 @@ def test_a_run_is_trained_interrupted_and_resumed_where_there_is_nothing_of_posi
 def test_images_are_decoded_and_labelled_where_there_is_nothing_of_posix(tmp_path: Path):
     as_on_windows(
         "from pathlib import Path\n"
-        "from meanteacher.photos.cache import decode_all\n"
+        "from meanteacher.photos.folder.cache import decode_all\n"
         "from label_example import KNOWN, make_example\n"
         "example = make_example(Path(sys.argv[1]))\n"
         "session = example.session()\n"

@@ -13,8 +13,8 @@ from sklearn.datasets import load_iris
 from torch import nn
 
 from backbone_support import short_plan, supposed_speed
-from meanteacher.fitting import fit as fitting
-from meanteacher.fitting import training
+from meanteacher.photos.fitting import fit as fitting
+from meanteacher.photos.fitting import training
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_records, paired_difference, summarise
 from photo_support import save

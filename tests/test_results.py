@@ -11,7 +11,7 @@ import pytest
 import meanteacher as mt
 from benchmarks import tables
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.scaled import scaled
+from meanteacher.paper.scaled import scaled
 from meanteacher.recipes import RECIPES, find
 
 DOCS = Path(__file__).parents[1] / "docs"

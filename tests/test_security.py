@@ -21,14 +21,14 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from label_example import make_example, serving
-from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Problem
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.download import fetch
 from meanteacher.experiment import run
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.decode import UnreadableError, decode
+from meanteacher.photos.folder.decode import UnreadableError, decode
+from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.views import PerImage
 from photo_support import folder_of
 from support import PATIENCE, at_most, recipe

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from meanteacher import views as views
     from meanteacher.api import plan as plan
     from meanteacher.api import run as run
-    from meanteacher.classifier.bundle import Classifier as Classifier
-    from meanteacher.classifier.bundle import load as load
     from meanteacher.core import UNLABELLED as UNLABELLED
     from meanteacher.core import Batch as Batch
     from meanteacher.core import Cost as Cost
@@ -41,20 +39,22 @@ if TYPE_CHECKING:
     from meanteacher.core import Method as Method
     from meanteacher.core import Problem as Problem
     from meanteacher.core import StepOutput as StepOutput
+    from meanteacher.data.shards.packing import pack as pack
     from meanteacher.estimator import MeanTeacherClassifier as MeanTeacherClassifier
     from meanteacher.estimator import SemiSupervisedClassifier as SemiSupervisedClassifier
     from meanteacher.experiment import Recipe as Recipe
-    from meanteacher.fitting.config import FitCallback as FitCallback
-    from meanteacher.fitting.fit import fit as fit
     from meanteacher.methods import MeanTeacher as MeanTeacher
     from meanteacher.online import Examples as Examples
     from meanteacher.online import OnlineTrainer as OnlineTrainer
     from meanteacher.online import Replay as Replay
     from meanteacher.online import SpoolFolder as SpoolFolder
+    from meanteacher.paper.reproduce import figure as figure
+    from meanteacher.paper.reproduce import table as table
     from meanteacher.passes import LogitsOf as LogitsOf
-    from meanteacher.reproduce import figure as figure
-    from meanteacher.reproduce import table as table
-    from meanteacher.shards.packing import pack as pack
+    from meanteacher.photos.fitting.config import FitCallback as FitCallback
+    from meanteacher.photos.fitting.fit import fit as fit
+    from meanteacher.photos.model.bundle import Classifier as Classifier
+    from meanteacher.photos.model.bundle import load as load
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
     from meanteacher.train import ScalarLogger as ScalarLogger
@@ -65,11 +65,11 @@ _HOME = {
     "UNLABELLED": "core",
     "Batch": "core",
     "Callback": "train",
-    "Classifier": "classifier.bundle",
+    "Classifier": "photos.model.bundle",
     "Cost": "core",
     "DivergedError": "core",
     "Examples": "online",
-    "FitCallback": "fitting.config",
+    "FitCallback": "photos.fitting.config",
     "InputError": "core",
     "Interrupted": "core",
     "LogitsOf": "passes",
@@ -87,13 +87,13 @@ _HOME = {
     "Teacher": "teacher",
     "TensorBoardLogger": "train",
     "WandbLogger": "train",
-    "figure": "reproduce",
-    "fit": "fitting.fit",
-    "load": "classifier.bundle",
-    "pack": "shards.packing",
+    "figure": "paper.reproduce",
+    "fit": "photos.fitting.fit",
+    "load": "photos.model.bundle",
+    "pack": "data.shards.packing",
     "plan": "api",
     "run": "api",
-    "table": "reproduce",
+    "table": "paper.reproduce",
 }
 _MODULES = ["costs", "methods", "models", "schedules", "views"]
 __all__ = list(_HOME) + _MODULES  # noqa: PLE0605 - both are lists of strings

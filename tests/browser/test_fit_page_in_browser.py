@@ -8,8 +8,8 @@ from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
 from fit_example import fit_example, many_classes, pretrained_example
+from meanteacher.photos.pages.fit_page import fit_page
 from meanteacher.report import load_records, render_page
-from meanteacher.report.fit_page import fit_page
 
 HOSTILE = "<script>document.title='owned';alert(1)</script>"
 HOSTILE_FILE = '"><img src=x onerror="document.title=\'owned\'">.jpg'

@@ -8,7 +8,7 @@ from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
 from label_example import ASKED, CLASSES, KNOWN, Example, make_example, serving
-from meanteacher.label.server import LabelServer
+from meanteacher.photos.label.server import LabelServer
 
 # What a file system lets a name be; no file name can hold the slash of </script>.
 HOSTILE = ("<script>alert(1)<script>.jpg", '"><img src=x onerror=alert(1)>.jpg', "'+alert(1)+'&amp;.jpg")

@@ -19,7 +19,7 @@ from forking import run_script, start_script
 from meanteacher import api, recipes
 from meanteacher.cli import app as app_module
 from meanteacher.cli.app import app
-from meanteacher.fitting.config import FitConfig
+from meanteacher.photos.fitting.config import FitConfig
 from support import PATIENCE
 
 MAIN = "from meanteacher.cli import main; main()"
@@ -51,7 +51,7 @@ def test_labelling_begins_without_waiting_for_torch():
         "import sys\nfrom meanteacher.cli.app import app\n"
         "try: app(['label', 'no photos', '--run', 'no fit'])\n"
         "except SystemExit: pass\n"
-        "sys.exit(77 if 'torch' in sys.modules else 0 if 'meanteacher.label.server' in sys.modules else 78)"
+        "sys.exit(77 if 'torch' in sys.modules else 0 if 'meanteacher.photos.label.server' in sys.modules else 78)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=PATIENCE).returncode == 0
 
@@ -267,7 +267,7 @@ def test_fit_starts_or_resumes_by_the_same_flag_as_a_run(
         assert config.resume is resume
         raise api.Interrupted("Interrupted.")
 
-    monkeypatch.setattr("meanteacher.fitting.fit.run_fit", interrupted)
+    monkeypatch.setattr("meanteacher.photos.fitting.fit.run_fit", interrupted)
     words = ["fit", str(tmp_path), "--out", str(tmp_path / "fit")]
     shown = CliRunner().invoke(app, [*words, *given])
     assert shown.exit_code == 75

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fit_example import fit_example
 from meanteacher.cli.app import app
-from meanteacher.fitting.answer import answer, estimate
+from meanteacher.photos.fitting.answer import answer, estimate
 
 
 def _written(folder: Path) -> Path:
@@ -57,7 +57,7 @@ def test_the_terminal_and_the_page_say_the_same_numbers_in_the_same_way(
     def run_fit(*given: Any, **options: Any) -> dict[str, Any]:
         return fitted
 
-    monkeypatch.setattr("meanteacher.fitting.fit.run_fit", run_fit)
+    monkeypatch.setattr("meanteacher.photos.fitting.fit.run_fit", run_fit)
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["fit", "photos", "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     shown = " ".join(done.output.split())

@@ -11,12 +11,12 @@ import torch
 import typer
 from PIL import Image
 
-from meanteacher.classifier.bundle import Classifier, Seen, load
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.decode import decode
-from meanteacher.photos.duplicates import digest
+from meanteacher.photos.folder.decode import decode
+from meanteacher.photos.folder.duplicates import digest
+from meanteacher.photos.model.bundle import Classifier, Seen, load
 from meanteacher.views import PerImage
 
 SIZE = 16

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 import meanteacher as mt
 from meanteacher.cli import progress as progress_module
 from meanteacher.cli.app import app
-from meanteacher.reproduce import Reproduced, runs
-from meanteacher.reproduce.runs import recipe_names, runs_of
+from meanteacher.paper import runs
+from meanteacher.paper.reproduce import Reproduced
+from meanteacher.paper.runs import recipe_names, runs_of
 from record_support import write_record
 from support import PATIENCE
 
@@ -149,7 +150,7 @@ def test_command_writes_and_prints_what_the_function_returns(tmp_path: Path):
 
 
 def test_failed_run_is_shown_and_the_exit_code_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from meanteacher import reproduce as package
+    from meanteacher.paper import reproduce as package
 
     result = Reproduced("the table", (tmp_path / "table-1.md",), ("It was ended by signal 9.",), 1)
     monkeypatch.setattr(package, "table", lambda *_, **__: result)
@@ -161,7 +162,7 @@ def test_failed_run_is_shown_and_the_exit_code_tells(tmp_path: Path, monkeypatch
 
 
 def test_interrupted_table_says_the_same_command_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from meanteacher import reproduce as package
+    from meanteacher.paper import reproduce as package
 
     def interrupted(*_: object, **__: object) -> None:
         raise mt.Interrupted("3 runs are not complete")
@@ -174,7 +175,7 @@ def test_interrupted_table_says_the_same_command_continues(tmp_path: Path, monke
 
 
 def test_scheduler_gets_the_parameters_and_the_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from meanteacher.reproduce import workers
+    from meanteacher.paper import workers
 
     got: dict[str, Any] = {}
 

@@ -17,16 +17,16 @@ from torch import nn
 from meanteacher.core import UNLABELLED, Problem
 from meanteacher.data import Dataset
 from meanteacher.experiment import Recipe
-from meanteacher.fitting.budget import Timing
-from meanteacher.fitting.config import FitCallback
-from meanteacher.fitting.crossval import CrossValidation, TrainedModel
-from meanteacher.fitting.plan import Plan
-from meanteacher.fitting.split import EvaluationSplit, FitData
-from meanteacher.fitting.stands import OnBackbone
 from meanteacher.methods import MeanTeacher
-from meanteacher.pretrained.backbones import Backbone
-from meanteacher.pretrained.features import Features
-from meanteacher.pretrained.tail import CachedView, Tail
+from meanteacher.photos.features.backbones import Backbone
+from meanteacher.photos.features.extraction import Features
+from meanteacher.photos.fitting.budget import Timing
+from meanteacher.photos.fitting.config import FitCallback
+from meanteacher.photos.fitting.crossval import CrossValidation, TrainedModel
+from meanteacher.photos.fitting.plan import Plan
+from meanteacher.photos.fitting.split import EvaluationSplit, FitData
+from meanteacher.photos.fitting.stands import OnBackbone
+from meanteacher.photos.fitting.tail import CachedView, Tail
 from meanteacher.views.normalise import per_channel
 
 _N, _N_FEATURES, _SIZE, _CUT = 60, 6, 8, 1

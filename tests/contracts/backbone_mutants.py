@@ -3,8 +3,7 @@
 from catalogue import Catalogue, Patch, rewrite
 
 from meanteacher import costs
-from meanteacher.fitting import crossval, stands
-from meanteacher.pretrained import tail
+from meanteacher.photos.fitting import crossval, stands, tail
 
 MUTANTS = Catalogue()
 on_backbone = MUTANTS.of("fit on a pretrained network")

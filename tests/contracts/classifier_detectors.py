@@ -19,11 +19,11 @@ from fit_world import softmax, under, wilson
 from PIL import Image
 from safetensors.torch import load_file
 
-from meanteacher.classifier import predict as prediction
-from meanteacher.classifier.bundle import Classifier, load
-from meanteacher.classifier.export import metadata
 from meanteacher.core import Problem
 from meanteacher.models import FastNetSpec
+from meanteacher.photos.model import predict as prediction
+from meanteacher.photos.model.bundle import Classifier, load
+from meanteacher.photos.model.export import metadata
 from meanteacher.views import PerChannel
 
 NAMES = ("pear", "apple", "fig")

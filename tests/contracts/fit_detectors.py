@@ -19,10 +19,10 @@ from catalogue import Checks, named
 from fit_world import CLASSES, METHODS, NEW_CLASS, Fit, Judged, calibration_error, paired, softmax, under, wilson
 from safetensors.torch import load_file
 
-from meanteacher.classifier.bundle import load
 from meanteacher.core import Problem
-from meanteacher.fitting import crossval, results
-from meanteacher.fitting.warm_start import read_earlier_fit
+from meanteacher.photos.fitting import crossval, results
+from meanteacher.photos.fitting.warm_start import read_earlier_fit
+from meanteacher.photos.model.bundle import load
 
 _KINDS = {"mean-teacher": "MeanTeacher", "supervised": "Supervised"}
 _CLOSE = 1e-3

@@ -4,9 +4,9 @@ import numpy as np
 from catalogue import Catalogue, Patch, replace, rewrite
 
 from meanteacher import stats
-from meanteacher.classifier import evaluate
-from meanteacher.fitting import answer, crossval, label_next, results, split, warm_start
-from meanteacher.photos import duplicates
+from meanteacher.photos.fitting import answer, crossval, label_next, results, split, warm_start
+from meanteacher.photos.folder import duplicates
+from meanteacher.photos.model import evaluate
 
 MUTANTS = Catalogue()
 held_out = MUTANTS.of("fit with a held-out part")

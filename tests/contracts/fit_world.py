@@ -24,10 +24,10 @@ from torch import Tensor
 
 from meanteacher.core import Problem
 from meanteacher.data import Fixed
-from meanteacher.fitting import fit, results, stands, training
-from meanteacher.fitting.config import FitCallback, FitConfig
-from meanteacher.fitting.plan import Machine, Plan
 from meanteacher.models import FastNetSpec
+from meanteacher.photos.fitting import fit, results, stands, training
+from meanteacher.photos.fitting.config import FitCallback, FitConfig
+from meanteacher.photos.fitting.plan import Machine, Plan
 from meanteacher.schedules import Constant
 from meanteacher.views import Translate
 

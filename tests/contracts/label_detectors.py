@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from label_example import ASKED, CLASSES, KNOWN, Example, make_example
-from meanteacher.label.page import class_keys
-from meanteacher.label.session import Session
-from meanteacher.photos.tables import write_labels
+from meanteacher.photos.folder.tables import write_labels
+from meanteacher.photos.label.page import class_keys
+from meanteacher.photos.label.session import Session
 
 
 @contextmanager

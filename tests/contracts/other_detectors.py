@@ -16,9 +16,9 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier
 from meanteacher.estimator.arrays import encoded
-from meanteacher.experiment.scaled import scaled
 from meanteacher.files import append_to, atomic_file, read_regular
 from meanteacher.methods import MeanTeacher
+from meanteacher.paper.scaled import scaled
 from meanteacher.recipes import RECIPES
 from meanteacher.views import Warp
 

@@ -6,7 +6,7 @@ from catalogue import Catalogue, Patch, rewrite
 
 from meanteacher import files
 from meanteacher.estimator import SemiSupervisedClassifier, arrays
-from meanteacher.experiment import scaled
+from meanteacher.paper import scaled
 from meanteacher.views.dense import Move
 from meanteacher.views.geometry import warped
 

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from meanteacher.core import UNLABELLED, Batch
 from meanteacher.data import make_split
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.recipes import RECIPES, quoted
+from meanteacher.paper.recipes import quoted
+from meanteacher.recipes import RECIPES
 from paper_numbers import CELLS, problems
 from resnet_numbers import RESNETS
 

@@ -12,7 +12,9 @@ from meanteacher.costs import Kl
 from meanteacher.data import Fixed
 from meanteacher.experiment import Recipe
 from meanteacher.models import Conv13Spec
-from meanteacher.recipes import RECIPES, paper, table1, table2, table3, table5
+from meanteacher.paper.recipes import shared as paper
+from meanteacher.paper.recipes import table1, table2, table3, table5
+from meanteacher.recipes import RECIPES
 from meanteacher.schedules import Constant, SigmoidRampUp, StepChange
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
 

@@ -12,11 +12,11 @@ import pytest
 from markupsafe import Markup
 
 from fit_example import CLASS_NAMES, CONFUSION, fit_example
+from meanteacher.photos.pages import fit_page as page_module
+from meanteacher.photos.pages.fit_page import difference_sentence, lead, shipped_sentence
+from meanteacher.photos.pages.model_card import model_card
 from meanteacher.report import answer, load_records, paired_difference, summarise, to_text
-from meanteacher.report import fit_page as page_module
-from meanteacher.report.fit_page import difference_sentence, lead, shipped_sentence
 from meanteacher.report.methods_page import gathered, load_gathered
-from meanteacher.report.model_card import model_card
 from meanteacher.report.records import Record
 
 # --- records of runs --------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from statistics import pstdev
 
 from catalogue import Catalogue, Patch, replace, rewrite
 
-from meanteacher.report import compare, fit_page, fit_tables, methods_page, page, records
+from meanteacher.photos.pages import fit_page, fit_tables
+from meanteacher.report import compare, methods_page, page, records
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
+from meanteacher.data.shards import Shards
 from meanteacher.distributed import ranks as ranks_module
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.prepared import Prepared
@@ -26,7 +27,6 @@ from meanteacher.methods import MeanTeacher
 from meanteacher.online import Examples, OnlineTrainer, Replay, SpoolFolder
 from meanteacher.schedules import Constant
 from meanteacher.seeding import isolated_global_randomness
-from meanteacher.shards import Shards
 from meanteacher.teacher import Teacher
 from meanteacher.train import AdamSpec, Intervals, SgdSpec, TrainState, Vitals, parallel, train
 from meanteacher.views import Chain

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from meanteacher import costs
 from meanteacher.core import UNLABELLED
+from meanteacher.data.shards import source
 from meanteacher.data.stream import ImageStream
 from meanteacher.distributed import rows
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.methods import pseudo_label, supervised
 from meanteacher.online import OnlineTrainer, SpoolFolder
 from meanteacher.online.arrivals import Store
-from meanteacher.shards import source
 from meanteacher.train import parallel
 
 MUTANTS = Catalogue()

@@ -21,7 +21,6 @@ from test_no_waiting import MORE, VIEWS, a_step
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from meanteacher.classifier.bundle import Classifier
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
 from meanteacher.data.download import Progress
@@ -29,6 +28,7 @@ from meanteacher.evaluate import error_rate, predict_logits
 from meanteacher.experiment import DataSpec, Outcome, Recipe, restored, run
 from meanteacher.models import Conv13Spec, FastNetSpec, ImageGeneratorSpec, PointGeneratorSpec
 from meanteacher.passes import Logits, both_outputs
+from meanteacher.photos.model.bundle import Classifier
 from meanteacher.recipes.fast import fast_views, weak_labelled_view
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Buffers, Memory, Teacher

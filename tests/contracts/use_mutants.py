@@ -3,10 +3,10 @@
 import numpy as np
 from catalogue import Catalogue, Patch, replace, rewrite
 
-from meanteacher.classifier import bundle, evaluate, export, manifest, predict
-from meanteacher.inference import onnx_graph
-from meanteacher.label import page, session
-from meanteacher.photos import cache, decode, find, tables
+from meanteacher.photos.features import onnx_graph
+from meanteacher.photos.folder import cache, decode, find, tables
+from meanteacher.photos.label import page, session
+from meanteacher.photos.model import bundle, evaluate, export, manifest, predict
 
 MUTANTS = Catalogue()
 of_photos = MUTANTS.of("photos")

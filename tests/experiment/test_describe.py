@@ -8,7 +8,7 @@ import pytest
 from meanteacher.core import InputError
 from meanteacher.experiment import Claim
 from meanteacher.experiment.describe import _RECORDED_AS, describe, fingerprint
-from meanteacher.fitting.stands import OwnPhotos
+from meanteacher.photos.fitting.stands import OwnPhotos
 from meanteacher.recipes import RECIPES
 from support import for_each
 

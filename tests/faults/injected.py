@@ -41,7 +41,7 @@ from safetensors.torch import load_file
 from meanteacher.cli.app import app
 from meanteacher.data.toy import Moons
 from meanteacher.experiment.folder import environment
-from meanteacher.recipes.places import TABLES, Table
+from meanteacher.paper.layout import TABLES, Table
 from meanteacher.train import checkpoint
 from support import PATIENCE, child_environment
 
@@ -193,8 +193,8 @@ def killed_anywhere(method: str, at: Place) -> str:
 
 def killed_fit(at: Place) -> str:
     from backbone_support import short_plan, supposed_speed
-    from meanteacher.fitting import fit as fitting
-    from meanteacher.fitting import training
+    from meanteacher.photos.fitting import fit as fitting
+    from meanteacher.photos.fitting import training
     from photo_support import save
 
     for part, n in (("cat", 4), ("dog", 4), ("unlabelled", 6)):

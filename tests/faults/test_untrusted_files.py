@@ -22,18 +22,18 @@ from safetensors import torch as safetensors
 from scipy.io import savemat
 from torch import nn
 
-from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.core import InputError, Problem
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.encoded import BrokenImageError, EncodedDataset
+from meanteacher.data.shards import Shards
 from meanteacher.data.split import Split, read_label_list
 from meanteacher.data.svhn import Svhn
 from meanteacher.files.fields import read_json
 from meanteacher.models import FastNetSpec
-from meanteacher.photos import decode as decoding
-from meanteacher.photos.decode import UnreadableError, as_jpeg_or_png, decode, header
-from meanteacher.photos.tables import read_labels, read_npz
-from meanteacher.shards import Shards
+from meanteacher.photos.folder import decode as decoding
+from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
+from meanteacher.photos.folder.tables import read_labels, read_npz
+from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.views import PerImage
 from photo_support import picture, save
 from support import at_most, forbid
@@ -243,7 +243,7 @@ def test_what_is_no_labels_file_is_not_repeated_in_full(tmp_path: Path, content:
 
 
 def test_a_labels_file_of_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("meanteacher.photos.tables._MAX_ROWS", 3, raising=False)
+    monkeypatch.setattr("meanteacher.photos.folder.tables._MAX_ROWS", 3, raising=False)
     (tmp_path / "labels.csv").write_text("path,label\n" + "a,b\n" * 3)
     with pytest.raises(InputError, match="more than 3 rows"):
         read_labels(tmp_path / "labels.csv")

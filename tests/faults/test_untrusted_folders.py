@@ -16,17 +16,18 @@ from typer.testing import CliRunner
 
 from fit_example import fit_example
 from meanteacher.cli.app import app
+from meanteacher.cli.report import write_report
 from meanteacher.core import InputError
 from meanteacher.experiment import override, run
 from meanteacher.files import locked, write_atomic
-from meanteacher.fitting.plan import Plan
-from meanteacher.fitting.training import PlanFile
-from meanteacher.fitting.warm_start import read_earlier_fit
 from meanteacher.models import Conv13Spec, MlpSpec, ModelSpec, ResNeXt152Spec, Shake26Spec
-from meanteacher.photos.cache import decode_all
-from meanteacher.photos.find import find_photos
+from meanteacher.photos.fitting.plan import Plan
+from meanteacher.photos.fitting.training import PlanFile
+from meanteacher.photos.fitting.warm_start import read_earlier_fit
+from meanteacher.photos.folder.cache import decode_all
+from meanteacher.photos.folder.find import find_photos
 from meanteacher.recipes import RECIPES
-from meanteacher.report import load_record, write_report
+from meanteacher.report import load_record
 from photo_support import folder_of
 from support import forbid, recipe
 

@@ -20,23 +20,24 @@ from PIL import Image
 from scipy.io import savemat
 
 from fit_example import fit_example
-from meanteacher.classifier.bundle import Classifier, load
 from meanteacher.core import InputError, Problem
 from meanteacher.data.cifar10 import Cifar10
+from meanteacher.data.shards.index import load_index, make_index
 from meanteacher.data.split import Split
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment import Recipe, override, run
 from meanteacher.experiment.folder import RunFolder
 from meanteacher.experiment.prepared import Prepared
-from meanteacher.fitting.plan import Plan
-from meanteacher.fitting.training import PlanFile
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.decode import UnreadableError, as_jpeg_or_png, decode, header
-from meanteacher.photos.find import find_photos
-from meanteacher.photos.tables import read_npz
+from meanteacher.photos.fitting.plan import Plan
+from meanteacher.photos.fitting.training import PlanFile
+from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
+from meanteacher.photos.folder.find import find_photos
+from meanteacher.photos.folder.tables import read_npz
+from meanteacher.photos.model.bundle import Classifier, load
+from meanteacher.photos.pages import read_fit
 from meanteacher.recipes import RECIPES
-from meanteacher.report import load_record, read_fit
-from meanteacher.shards.index import load_index, make_index
+from meanteacher.report import load_record
 from meanteacher.train import MetricsFile
 from meanteacher.views import PerImage
 from photo_support import picture, save

@@ -14,7 +14,7 @@ import torch
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.models import MlpSpec
 from meanteacher.online import Arrived, OnlineStep, OnlineTrainer, SpoolFolder
-from meanteacher.photos.decode import decode
+from meanteacher.photos.folder.decode import decode
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec
 from photo_support import save

@@ -13,8 +13,8 @@ from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import METHODS
 from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.models import FastNetSpec
+from meanteacher.paper.runs import runs_of
 from meanteacher.recipes import RECIPES, fast, find
-from meanteacher.reproduce.runs import runs_of
 from meanteacher.train import Intervals, Vitals, train
 from record_support import write_record
 

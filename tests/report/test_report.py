@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fit_example import fit_example
-from meanteacher.report import RecordError, load_record, render_page, write_report
+from meanteacher.cli.report import write_report
+from meanteacher.report import RecordError, load_record, render_page
 
 CLAIM = {"is": "meanteacher.recipes.recipe.Claim", "error": 4.35, "spread": 0.5, "where": "Table 1"}
 

@@ -10,11 +10,12 @@ from typer.core import TyperCommand
 
 from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.cli.demo import demo, gallery
-from meanteacher.cli.fit import check, fit, report
+from meanteacher.cli.fit import check, fit
 from meanteacher.cli.label import label
 from meanteacher.cli.pack import pack
 from meanteacher.cli.plan import plan
 from meanteacher.cli.predict import evaluate, export, predict
+from meanteacher.cli.report import report
 from meanteacher.cli.reproduce import reproduce
 from meanteacher.cli.run import list_recipes, run
 

@@ -1,4 +1,4 @@
-"""`meanteacher fit`, `meanteacher check` and `meanteacher report`."""
+"""`meanteacher fit` and `meanteacher check`."""
 
 import tempfile
 import time
@@ -65,9 +65,9 @@ def fit(
     if start_processes(nproc):
         return
     from meanteacher.cli.progress import FitProgress
-    from meanteacher.fitting import fit as fitting
-    from meanteacher.fitting.config import FitConfig
     from meanteacher.formats import count, percent, percent_range
+    from meanteacher.photos.fitting import fit as fitting
+    from meanteacher.photos.fitting.config import FitConfig
 
     config = FitConfig(
         photos=photos,
@@ -110,12 +110,12 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     Writes nothing. `fit` checks the photos too before it trains.
     """
     from meanteacher.cli.progress import say_findings
-    from meanteacher.fitting.plan import image_size, shorter_side
     from meanteacher.formats import count
-    from meanteacher.photos import check as checking
-    from meanteacher.photos.cache import decode_all
-    from meanteacher.photos.find import find_photos
-    from meanteacher.photos.findings import shapes_of
+    from meanteacher.photos.fitting.plan import image_size, shorter_side
+    from meanteacher.photos.folder import check as checking
+    from meanteacher.photos.folder.cache import decode_all
+    from meanteacher.photos.folder.find import find_photos
+    from meanteacher.photos.folder.findings import shapes_of
 
     console = Console()
     found = find_photos(photos, labels)
@@ -134,22 +134,3 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     say_findings(console, findings)
     if not findings:
         say(console, "No problems found.")
-
-
-def report(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of fits, and folders with runs at any depth.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="HTML file for the page about runs.", show_default="report.html in the only folder of runs"),
-    ] = None,
-) -> None:
-    """Write the report of a fit again, or one page about runs.
-
-    The page about runs shows the errors of each recipe with their spread over the seeds, the paper's result beside
-    them, the differences paired by seed, and the curves. A fit gets its own report.html and MODEL_CARD.md again.
-    """
-    from meanteacher.report import write_report
-
-    say(Console(), f"Written: {', '.join(map(str, write_report(folders, out)))}")

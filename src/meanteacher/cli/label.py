@@ -29,8 +29,8 @@ def label(
     Only this computer can open the page. Every answer is written to the labels file at once.
     """
     from meanteacher.formats import count, escape_name
-    from meanteacher.label.server import LabelServer
-    from meanteacher.label.session import open_session
+    from meanteacher.photos.label.server import LabelServer
+    from meanteacher.photos.label.session import open_session
 
     console = Console()
     session = open_session(photos, run, labels)

@@ -39,7 +39,7 @@ def predict(
     device: DeviceOption = "auto",
 ) -> None:
     """Predict the class of every image in a folder, with constant memory."""
-    from meanteacher.classifier.bundle import load
+    from meanteacher.photos.model.bundle import load
 
     console = Console()
     classifier = load(model)
@@ -80,7 +80,7 @@ def evaluate(
 
     Images of the training set are recognised by their pixels and left out: their error says nothing about new images.
     """
-    from meanteacher.classifier.bundle import load
+    from meanteacher.photos.model.bundle import load
 
     console = Console()
     classifier = load(model)
@@ -124,7 +124,7 @@ def export(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Export a model to ONNX, and check that the file computes the same."""
-    from meanteacher.classifier.bundle import load
+    from meanteacher.photos.model.bundle import load
 
     console = Console()
     classifier = load(model)

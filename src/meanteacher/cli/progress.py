@@ -10,11 +10,11 @@ from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from meanteacher.cli.console import make_bar, say
-from meanteacher.fitting.config import FitCallback
 from meanteacher.formats import count, duration, percent
-from meanteacher.photos.findings import Finding
-from meanteacher.reproduce.runs import Run
-from meanteacher.reproduce.workers import Follower
+from meanteacher.paper.runs import Run
+from meanteacher.paper.workers import Follower
+from meanteacher.photos.fitting.config import FitCallback
+from meanteacher.photos.folder.findings import Finding
 from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
 _SECONDS_PER_LINE = 10.0

@@ -13,8 +13,8 @@ from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
 if TYPE_CHECKING:
-    from meanteacher.reproduce import Reproduced
-    from meanteacher.reproduce.runs import Run
+    from meanteacher.paper.reproduce import Reproduced
+    from meanteacher.paper.runs import Run
 
 
 def reproduce(
@@ -72,7 +72,8 @@ def reproduce(
     figure to OUT/figure-N.svg and .png.
     """
     from meanteacher.cli.progress import RunsProgress
-    from meanteacher.reproduce import figure, place, runs, table, workers
+    from meanteacher.paper import runs, workers
+    from meanteacher.paper.reproduce import command_options, figure, table
 
     console = Console()
     modes = {"--dry-run": dry_run, "--print-commands": print_commands, "--show": show, "--slurm": slurm is not None}
@@ -83,7 +84,7 @@ def reproduce(
     minutes = parse_scale(scale)
     found = runs.find_table(name) if is_table else runs.find_figure(name)
     wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, scale=minutes, preset=preset, out=out)
-    options = place.command_options(data, device)
+    options = command_options(data, device)
     if dry_run:
         _plan(console, wanted, jobs, device)
     elif print_commands:
@@ -129,7 +130,7 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
     """What there is, what is missing, and how long it will take."""
     from rich.table import Table
 
-    from meanteacher.reproduce.runs import estimated_seconds
+    from meanteacher.paper.runs import estimated_seconds
 
     states = {run: run.state() for run in wanted}
     missing = [run for run, state in states.items() if state != "complete"]

@@ -127,8 +127,8 @@ def run(
     from meanteacher import api, experiment
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
-    from meanteacher.experiment.scaled import scaled
     from meanteacher.formats import count, percent
+    from meanteacher.paper.scaled import scaled
 
     console = Console(quiet=not is_first_rank())
     chosen = api.load_recipe(recipe)

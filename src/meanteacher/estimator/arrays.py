@@ -22,9 +22,9 @@ from meanteacher.data.download import Progress
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.formats import percent
-from meanteacher.inference.compute import computing, one_network_per_thread
 from meanteacher.models import FastNetSpec, MirroredSpec, MlpSpec, ModelSpec, PointGeneratorSpec
-from meanteacher.pretrained.backbones import Backbone
+from meanteacher.photos.features.backbones import Backbone
+from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.recipes.fast import fast_optim, fast_views
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
 from meanteacher.train import (

@@ -24,7 +24,7 @@ from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.models import ModelSpec
 from meanteacher.online import OnlineTrainer, Replay
-from meanteacher.pretrained.backbones import find_backbone
+from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.seeding import isolated_global_randomness
 
 _CLIPPED = 3.0

@@ -64,8 +64,8 @@ _RECORDED_AS = {
         "FixMatch": "meanteacher.methods.fixmatch.FixMatch",
         "FreeMatch": "meanteacher.methods.freematch.FreeMatch",
     },
-    "meanteacher.fitting.stands": {"OwnPhotos": "meanteacher.fit.plan.OwnPhotos"},
-    "meanteacher.fitting.warm_start": {"Continued": "meanteacher.fit.continued.Continued"},
+    "meanteacher.photos.fitting.stands": {"OwnPhotos": "meanteacher.fit.plan.OwnPhotos"},
+    "meanteacher.photos.fitting.warm_start": {"Continued": "meanteacher.fit.continued.Continued"},
     "meanteacher.train.optim": {
         "AdamSpec": "meanteacher.train.optim.Adam",
         "SgdSpec": "meanteacher.train.optim.Sgd",

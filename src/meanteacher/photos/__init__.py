@@ -1,1 +1,1 @@
-"""A person's images before any network: found, decoded, kept, compared and checked."""
+"""What exists only for photos: the folder, features of its photos, the fit, the model, labelling, pages."""

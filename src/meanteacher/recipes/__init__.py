@@ -1,10 +1,11 @@
-"""Recipes: data only, one file per table or figure of the paper, and those of our own."""
+"""All recipes by name: those of our own, which are in this package, and the paper's."""
 
 from difflib import get_close_matches
 
 from meanteacher.core import InputError
 from meanteacher.experiment import Recipe
-from meanteacher.recipes import compare, fast, figures, moons, quoted, small, table1, table2, table3, table4, table5
+from meanteacher.paper import recipes as paper_recipes
+from meanteacher.recipes import compare, fast, moons, small
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -13,13 +14,7 @@ RECIPES: dict[str, Recipe] = {
         *fast.RECIPES,
         *moons.RECIPES,
         *compare.RECIPES,
-        *table1.RECIPES,
-        *table2.RECIPES,
-        *table3.RECIPES,
-        *table4.RECIPES,
-        *table5.RECIPES,
-        *figures.RECIPES,
-        *quoted.RECIPES,
+        *paper_recipes.RECIPES,
     )
 }
 

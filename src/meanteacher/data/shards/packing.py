@@ -1,0 +1,285 @@
+"""From a folder of photos to tar shards of WebDataset's format, which training reads in any order."""
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+import torch
+from PIL import Image
+
+from meanteacher.core import UNLABELLED, InputError, Interrupted
+from meanteacher.data.dataset import BrokenImages
+from meanteacher.data.shards.index import ShardIndex, index_path, load_index, make_index
+from meanteacher.data.shards.tar import MAX_IMAGE_BYTES
+from meanteacher.files import HeldError, atomic_file, locked
+from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png
+from meanteacher.photos.folder.find import Photos, find_photos
+from meanteacher.seeding import generator
+
+_BLOCK = tarfile.BLOCKSIZE
+_LOCK = ".lock"
+_EXTENSIONS = {"jpg": ("jpg", "jpeg"), "png": ("png",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What `pack` wrote."""
+
+    shards: tuple[Path, ...]
+    n_images: int
+    n_labelled: int
+    class_names: tuple[str, ...]
+    n_bytes: int
+    """Of all shards."""
+    not_packed: tuple[tuple[str, str], ...]
+    """Photos that cannot be read, and why."""
+
+
+def pack(
+    photos: Path | str,
+    shards: Path | str,
+    *,
+    labels: Path | str | None = None,
+    images_per_shard: int | None = None,
+    megabytes: float = 500,
+    max_broken: int = 100,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Packed:
+    """Write the images of a folder to tar shards, as `meanteacher pack` does.
+
+    JPEG and PNG files are copied byte by byte. Images of other formats and those of an .npz file become PNG, without
+    loss. An image keeps its path as its name, a .cls member beside it has the number of its class, and unlabelled
+    images have none. Beside each shard lies its index: names, places, labels, and the shard's sha256.
+
+    Images are in random order, the same for the same photos, so that every shard has images of every class. The same
+    photos become the same bytes.
+
+    Args:
+        photos: a folder with one folder per class and one named `unlabelled`; any folder, with `labels`; or an .npz
+        shards: the folder to write to. Its name begins those of the shards: train/train-000000.tar
+        labels: CSV file of path,label
+        images_per_shard: begin another shard after so many images
+        megabytes: begin another shard before it would become larger, if `images_per_shard` is not given
+        max_broken: how many photos may be left out because they cannot be read
+        overwrite: replace shards in the folder
+        resume: keep the complete shards of an interrupted call and write the others
+        progress: told the number of images so far and in all
+        should_stop: asked after every image
+
+    Raises:
+        InputError: something given is wrong, or too many photos cannot be read.
+        Interrupted: `should_stop` said so. Complete shards are kept.
+
+    >>> from tempfile import mkdtemp
+    >>> from PIL import Image
+    >>> photos = Path(mkdtemp())
+    >>> for name in ("cat", "dog"):
+    ...     (photos / name).mkdir()
+    ...     Image.new("RGB", (8, 8), name == "cat" and "red" or "blue").save(photos / name / "1.png")
+    >>> packed = pack(photos, mkdtemp())
+    >>> packed.n_images, packed.class_names
+    (2, ('cat', 'dog'))
+    """
+    out = Path(shards)
+    if images_per_shard is not None and images_per_shard < 1:
+        raise InputError(f"images_per_shard={images_per_shard}: a shard has at least one image.")
+    if not megabytes > 0:
+        raise InputError(f"megabytes={megabytes:g}: give a size above 0.")
+    found = find_photos(Path(photos), None if labels is None else Path(labels), min_classes=0)
+    packer = _Packer(found, out, BrokenImages(max_broken), progress, should_stop)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with locked(out / _LOCK):
+            _check_folder(out, overwrite=overwrite, resume=resume)
+            groups = list(_groups(found, images_per_shard, int(megabytes * 1e6)))
+            indexes = [packer.shard(number, group) for number, group in enumerate(groups)]
+            for path in _written(out)[len(groups) :]:  # of an earlier call with more of them
+                _remove(path)
+    except HeldError as error:
+        raise InputError(f"Another process is packing into {out}. Wait for it, or give another folder.") from error
+    except OSError as error:
+        raise InputError(f"Cannot write to {out} ({error}). Make room, or give another folder.") from error
+    return Packed(
+        shards=tuple(_shard_path(out, number) for number in range(len(groups))),
+        n_images=sum(len(index) for index in indexes),
+        n_labelled=sum(label != UNLABELLED for index in indexes for label in index.labels),
+        class_names=found.class_names,
+        n_bytes=sum(index.n_bytes for index in indexes),
+        not_packed=tuple(photo for index in indexes for photo in index.not_packed),
+    )
+
+
+def _check_folder(out: Path, *, overwrite: bool, resume: bool) -> None:
+    if overwrite:
+        for path in _written(out):
+            _remove(path)
+    elif not resume and any(path.name != _LOCK for path in out.iterdir()):
+        raise InputError(
+            f"{out} is not empty. Give another folder; or --resume to go on with an interrupted call, or --overwrite "
+            "to replace the shards in it."
+        )
+
+
+def _shard_path(out: Path, number: int) -> Path:
+    return out / f"{out.absolute().name}-{number:06}.tar"
+
+
+def _written(out: Path) -> list[Path]:
+    """The shards in a folder, in their order. Other files are none of ours."""
+    pattern = re.compile(re.escape(out.absolute().name) + r"-\d{6,}\.tar")
+    return sorted(path for path in out.iterdir() if pattern.fullmatch(path.name))
+
+
+def _remove(shard: Path) -> None:
+    index_path(shard).unlink(missing_ok=True)
+    shard.unlink()
+
+
+def _groups(photos: Photos, images_per_shard: int | None, n_bytes: int) -> Iterator[list[int]]:
+    """Positions of the photos of each shard, by their number or by the sizes of their files."""
+    group: list[int] = []
+    size = 0
+    for position in torch.randperm(len(photos), generator=generator(0, "pack/order")).tolist():
+        member = _size(photos, position) + 4 * _BLOCK  # its header, the label's member, and what fills up blocks
+        if group and (size + member > n_bytes if images_per_shard is None else len(group) == images_per_shard):
+            yield group
+            group, size = [], 0
+        group.append(position)
+        size += member
+    yield group
+
+
+def _size(photos: Photos, position: int) -> int:
+    if photos.arrays is not None:
+        return int(photos.arrays[position].nbytes)
+    try:
+        return photos.path(position).stat().st_size
+    except OSError:
+        return 0  # a broken link, which is reported when it is read
+
+
+class _Packer:
+    """Writes one shard after the other."""
+
+    def __init__(
+        self,
+        photos: Photos,
+        out: Path,
+        broken: BrokenImages,
+        progress: Callable[[int, int], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.photos, self.out, self.broken = photos, out, broken
+        self.progress, self.should_stop = progress, should_stop
+        self.keys = _keys(photos.names)
+        self.done = 0
+
+    def shard(self, number: int, group: Sequence[int]) -> ShardIndex:
+        path = _shard_path(self.out, number)
+        index = self._complete(path, group)
+        if index is None:
+            index = self._write(path, group)
+        else:
+            for photo in index.not_packed:
+                self.broken.note(*photo)
+            self.done += len(group)
+            self.progress(self.done, len(self.photos))
+        return index
+
+    def _complete(self, path: Path, group: Sequence[int]) -> ShardIndex | None:
+        """The index of a shard that an earlier call wrote of the same photos."""
+        if not path.exists() or not index_path(path).exists():
+            return None
+        index = load_index(index_path(path))
+        missing = dict(index.not_packed)
+        expected = [(self.keys[k], int(self.photos.labels[k])) for k in group if self.photos.names[k] not in missing]
+        there = [(name.rpartition(".")[0], label) for name, label in zip(index.names, index.labels, strict=True)]
+        same = there == expected and index.class_names == self.photos.class_names
+        return index if same and path.stat().st_size == index.n_bytes else None
+
+    def _write(self, path: Path, group: Sequence[int]) -> ShardIndex:
+        not_packed = []
+        index_path(path).unlink(missing_ok=True)
+        with atomic_file(path) as file:
+            hashed = _Hashed(file)
+            for position in group:
+                if self.should_stop():
+                    raise Interrupted("Packing was interrupted; the complete shards are kept.")
+                try:
+                    content, extension = self._encoded(position)
+                except UnreadableError as error:
+                    not_packed.append((self.photos.names[position], str(error)))
+                    self.broken.note(*not_packed[-1])
+                else:
+                    _add(hashed, f"{self.keys[position]}.{extension}", content)
+                    label = int(self.photos.labels[position])
+                    if label != UNLABELLED:
+                        _add(hashed, f"{self.keys[position]}.cls", str(label).encode())
+                self.done += 1
+                self.progress(self.done, len(self.photos))
+            hashed.write(bytes(2 * _BLOCK))  # the end of a tar file
+        index = make_index(path)
+        index.class_names, index.sha256, index.modified = self.photos.class_names, hashed.digest.hexdigest(), 0
+        index.not_packed = not_packed
+        index.save(index_path(path))
+        return index
+
+    def _encoded(self, position: int) -> tuple[bytes, str]:
+        if self.photos.arrays is not None:
+            file = BytesIO()
+            Image.fromarray(self.photos.arrays[position]).save(file, "PNG")
+            return file.getvalue(), "png"
+        content, kind = as_jpeg_or_png(self.photos.path(position))
+        if len(content) > MAX_IMAGE_BYTES:
+            raise UnreadableError(f"too large: {len(content):,} bytes")
+        own = self.photos.names[position].rpartition(".")[2]
+        return content, own if own.lower() in _EXTENSIONS[kind] else kind
+
+
+class _Hashed:
+    """A file, and the sha256 of what was written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self.digest.update(data)
+        self.file.write(data)
+
+
+def _add(file: _Hashed, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)  # with neither time nor owner, so that the same photos become the same bytes
+    member.size = len(content)
+    file.write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+    file.write(content)
+    file.write(bytes(-len(content) % _BLOCK))
+
+
+def _keys(names: Sequence[str]) -> list[str]:
+    """The name of each image's members up to their extension: its path, changed where that would be ambiguous.
+
+    >>> _keys(["daisy/a.jpg", "daisy/a.png", "daisy/b.c.jpg", "../d"])
+    ['daisy/a', 'daisy/a_2', 'daisy/b_c', 'd']
+    """
+    keys: dict[str, None] = {}
+    for name in names:
+        *folders, last = name.split("/")
+        stem, dot, _ = last.rpartition(".")
+        # WebDataset takes what follows the first dot for the extension.
+        last = (stem if dot else last).replace(".", "_") or "image"
+        # The names in an .npz file can be anything, and somebody may extract the shard.
+        stem = "/".join([*(folder for folder in folders if folder.strip(".")), last])
+        key, copy = stem, 1
+        while key in keys:
+            copy += 1
+            key = f"{stem}_{copy}"
+        keys[key] = None
+    return list(keys)

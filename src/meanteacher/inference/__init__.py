@@ -1,1 +1,0 @@
-"""Networks that only predict: onnxruntime computes them on a CPU, torch elsewhere."""

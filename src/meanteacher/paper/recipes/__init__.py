@@ -1,0 +1,14 @@
+"""The paper's recipes: data only, one file per table, one for the figures, one for the systems it quotes."""
+
+from meanteacher.experiment import Recipe
+from meanteacher.paper.recipes import figures, quoted, table1, table2, table3, table4, table5
+
+RECIPES: tuple[Recipe, ...] = (
+    *table1.RECIPES,
+    *table2.RECIPES,
+    *table3.RECIPES,
+    *table4.RECIPES,
+    *table5.RECIPES,
+    *figures.RECIPES,
+    *quoted.RECIPES,
+)

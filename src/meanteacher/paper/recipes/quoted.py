@@ -1,0 +1,254 @@
+"""The rows of tables 1 and 2 that the paper quotes, each with the settings of its own authors.
+
+Each evaluates the network that its authors evaluate: the last one, which is an average with a decay of 0, or the GAN's
+average. The networks are the paper's, see the deviations.
+"""
+
+from collections.abc import Iterator
+
+from meanteacher.core import Augment, Method, Schedule
+from meanteacher.data import BatchSpec, Fixed, Mixed, Source
+from meanteacher.data.cifar10 import Cifar10
+from meanteacher.data.svhn import Svhn
+from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
+from meanteacher.methods import ImprovedGan, PiModel, TemporalEnsembling, VatEntMin
+from meanteacher.models.mlp import ImageGeneratorSpec
+from meanteacher.paper.recipes import shared
+from meanteacher.schedules import (
+    Constant,
+    LinearRampDown,
+    Product,
+    SigmoidRampDown,
+    SigmoidRampUp,
+    Stairs,
+    StepChange,
+)
+from meanteacher.train import AdamSpec
+from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Scaled, Translate, Zca
+
+_TABLES = {"svhn": (1, 73_257), "cifar10": (2, 50_000)}
+_SOURCES: dict[str, Source] = {"svhn": Svhn(), "cifar10": Cifar10()}
+
+
+def _augmented(task: str, *more: Augment) -> Augment:
+    """Translation, and a flip on CIFAR-10; the same views for all that augment."""
+    first: tuple[Augment, ...] = () if task == "svhn" else (Flip(),)
+    return Chain((*first, Translate(2), *more))
+
+
+def _recipe(
+    task: str,
+    n_labelled: int | None,
+    name: str,
+    claim: tuple[float, float | None] | None,
+    *,
+    method: Method,
+    normalise: Normaliser,
+    view: Augment,
+    batch: BatchSpec,
+    optim: AdamSpec,
+    steps: int,
+    evaluate_every: int,
+    deviations: tuple[str, ...],
+) -> Recipe:
+    table, _ = _TABLES[task]
+    return Recipe(
+        name=f"table{table}/{task}-{n_labelled or 'all'}/{name}",
+        data=DataSpec(source=_SOURCES[task], n_labelled=n_labelled),
+        model=shared.MODEL,
+        method=method,
+        normalise=normalise,
+        views={"student": view, "teacher": view},
+        batch=batch,
+        optim=optim,
+        steps=steps,
+        evaluate_every=evaluate_every,
+        seeds=shared.SEEDS,
+        claim=None if claim is None else Claim(error=claim[0], spread=claim[1], where=f"Table {table}"),
+        deviations=deviations,
+    )
+
+
+# --- Laine & Aila 2017 ------------------------------------------------------------------------------------------------
+
+_LAINE_CLAIMS: dict[str, dict[str, dict[int | None, tuple[float, float] | None]]] = {
+    "pi-model-laine": {
+        "svhn": {500: (6.65, 0.53), 1000: (4.82, 0.17), None: (2.54, 0.04)},
+        "cifar10": {4000: (12.36, 0.31), None: (5.56, 0.10)},
+    },
+    "temporal-ensembling": {
+        # None: neither paper has that number of labels; the recipe completes the column.
+        "svhn": {250: None, 500: (5.12, 0.13), 1000: (4.42, 0.16), None: (2.74, 0.06)},
+        "cifar10": {1000: None, 2000: None, 4000: (12.16, 0.31), None: (5.60, 0.10)},
+    },
+}
+_LAINE_NOTES = (
+    "The settings are Laine & Aila's; the number is theirs, quoted by the paper.",
+    "Batches are drawn in one endless shuffled order; theirs begin anew in every epoch, and its last rows are dropped.",
+    "Running means for evaluation start as a plain mean instead of at zero.",
+)
+_LAINE_NORMALISED = (
+    "The classification cost is divided by the expected number of labelled rows, theirs by all rows with a weight that "
+    "is scaled down by the same share: a constant factor, which Adam does not see.",
+)
+_LAINE_PI = (
+    "Both passes draw their own flip and both update the running means; theirs share the flip, and one updates them.",
+)
+_LAINE_TE = ("Images that an epoch did not visit keep their target; in their code it shrinks.",)
+
+
+def _laine(name: str, task: str, n_labelled: int | None, claim: tuple[float, float] | None) -> Recipe:
+    _, n_images = _TABLES[task]
+    epoch, is_pi = n_images // shared.BATCH, name == "pi-model-laine"
+    steps, ramp_up, ramp_down = 300 * epoch, 80 * epoch, 50 * epoch
+
+    def ramped(value: float, *, down: bool) -> Schedule:
+        up = SigmoidRampUp(value=value, steps=ramp_up)
+        if not down:
+            return Stairs(schedule=up, every=epoch)
+        return Stairs(schedule=Product((up, SigmoidRampDown(value=1.0, steps=ramp_down, total=steps))), every=epoch)
+
+    # Their weight is 0 in the first epoch.
+    weight = Product((StepChange(first=0.0, then=1.0, at=epoch), ramped(100.0 if is_pi else 30.0, down=False)))
+    share = None if n_labelled is None else n_labelled / n_images
+    method: Method
+    if is_pi:
+        method = PiModel(decay=Constant(0.0), buffers="copy", weight=weight, labelled_share=share)
+    else:
+        method = TemporalEnsembling(
+            decay=Constant(0.0), buffers="copy", weight=weight, labelled_share=share, momentum=0.6, epoch_steps=epoch
+        )
+    notes = _LAINE_NOTES + (_LAINE_NORMALISED if share else ()) + (_LAINE_PI if is_pi else _LAINE_TE)
+    return _recipe(
+        task,
+        n_labelled,
+        name,
+        claim,
+        method=method,
+        normalise=PerImage() if task == "svhn" else Zca(contrast=False, epsilon=1e-5),
+        view=_augmented(task, Noise(0.15)),
+        batch=Mixed(size=shared.BATCH),
+        optim=AdamSpec(
+            learning_rate=ramped(0.001 if task == "svhn" and not is_pi else 0.003, down=True),
+            beta1=Stairs(schedule=SigmoidRampDown(value=0.9, final=0.5, steps=ramp_down, total=steps), every=epoch),
+            beta2=Constant(0.999),
+        ),
+        steps=steps,
+        evaluate_every=5 * epoch,
+        deviations=notes,
+    )
+
+
+# --- Miyato et al. 2017 -----------------------------------------------------------------------------------------------
+
+_VAT_CLAIMS: dict[tuple[str, int], float | None] = {
+    ("svhn", 250): None,
+    ("svhn", 500): None,
+    ("svhn", 1000): 3.86,
+    ("cifar10", 1000): None,
+    ("cifar10", 2000): None,
+    ("cifar10", 4000): 10.55,
+}
+"""None: neither paper has that number of labels; the recipe completes the column."""
+_VAT_LENGTH = {"svhn": 120 * 400, "cifar10": 500 * 400}
+_VAT_EPSILON = {"svhn": 3.5, "cifar10": 8.0}
+_VAT_NOTES = (
+    "The settings are Miyato et al.'s with augmentation; the number is theirs, quoted by the paper without its spread.",
+    "The network has weight normalisation and mean-only batch normalisation; theirs has full batch normalisation, "
+    "whose statistics only the labelled rows enter.",
+    "Labelled and unlabelled rows are one batch of 160, and all 160 enter smoothness and entropy; theirs are two "
+    "batches, and the 32 labelled rows enter the classification cost alone.",
+    "The finite difference is 0.01 instead of 0.000001, which float32 does not resolve.",
+    "Translated images repeat their border in a mirror; theirs are padded with zeros.",
+)
+_VAT_SVHN = (
+    "The same number of labels in every class; theirs are drawn from all images alike. Their network for SVHN also "
+    "normalises the logits.",
+)
+
+
+def _vat(task: str, n_labelled: int) -> Recipe:
+    steps, down = _VAT_LENGTH[task], 40 * 400
+    error = _VAT_CLAIMS[task, n_labelled]
+    return _recipe(
+        task,
+        n_labelled,
+        "vat-entmin",
+        None if error is None else (error, None),
+        method=VatEntMin(
+            decay=Constant(0.0), buffers="copy", weight=Constant(1.0), epsilon=_VAT_EPSILON[task], entropy_weight=1.0
+        ),
+        normalise=Scaled(limit=0.5) if task == "svhn" else Zca(contrast=False, epsilon=0.0),
+        view=_augmented(task),
+        batch=Fixed(size=32 + 128, labelled=32, unlabelled_pool="all"),
+        optim=AdamSpec(
+            learning_rate=Stairs(schedule=LinearRampDown(value=0.001, steps=down, total=steps), every=400),
+            beta1=StepChange(first=0.9, then=0.5, at=steps - down),
+            beta2=Constant(0.999),
+        ),
+        steps=steps,
+        evaluate_every=2000,
+        deviations=_VAT_NOTES + (_VAT_SVHN if task == "svhn" else ()),
+    )
+
+
+# --- Salimans et al. 2016 ---------------------------------------------------------------------------------------------
+
+_GAN_CLAIMS = {("svhn", 500): (18.44, 4.8), ("svhn", 1000): (8.11, 1.3), ("cifar10", 4000): (18.63, 2.32)}
+_GAN_EPOCHS = {"svhn": 900, "cifar10": 1200}
+_GAN_NOTES = (
+    "The settings are of Salimans et al.'s code, without augmentation; the number is theirs, quoted by the paper.",
+    "The discriminator is the paper's 13-layer network; theirs has nine layers with weight normalisation, 20 % dropout "
+    "on the pixels, strides instead of pooling, and a scale of the last layer that is learned.",
+    "The generator has 4x4 kernels and no tanh, its noise is normal; theirs has 5x5 kernels, tanh and uniform noise.",
+    "Labelled and unlabelled rows are one batch of 200, and all 200 are real images to the discriminator and the "
+    "generator; theirs are separate batches of 100, and the generator gets one of its own after the discriminator's "
+    "step.",
+    "The evaluated average starts as the plain mean of the networks so far and runs on averaged running means; theirs "
+    "starts at zero.",
+)
+
+
+def _gan(task: str, n_labelled: int) -> Recipe:
+    _, n_images = _TABLES[task]
+    epoch, epochs = n_images // 100, _GAN_EPOCHS[task]
+    steps = epochs * epoch
+    return _recipe(
+        task,
+        n_labelled,
+        "gan",
+        _GAN_CLAIMS[task, n_labelled],
+        method=ImprovedGan(
+            decay=Constant(0.9999), buffers="average", weight=Constant(1.0), generator=ImageGeneratorSpec()
+        ),
+        normalise=Scaled(limit=1.0),
+        view=Chain(),
+        batch=Fixed(size=200, labelled=100, unlabelled_pool="all"),
+        optim=AdamSpec(
+            # Constant for two thirds of the run.
+            learning_rate=Stairs(schedule=LinearRampDown(value=0.0003, steps=steps // 3, total=steps), every=epoch),
+            beta1=Constant(0.5),
+            beta2=Constant(0.999),
+        ),
+        steps=steps,
+        evaluate_every=10 * epoch,
+        deviations=_GAN_NOTES,
+    )
+
+
+def _all() -> Iterator[Recipe]:
+    for task, n_labelled in _GAN_CLAIMS:
+        yield _gan(task, n_labelled)
+    for name, tasks in _LAINE_CLAIMS.items():
+        for task, cells in tasks.items():
+            for n, claim in cells.items():
+                yield _laine(name, task, n, claim)
+    for task, n_labelled in _VAT_CLAIMS:
+        yield _vat(task, n_labelled)
+
+
+def recipes() -> tuple[Recipe, ...]:
+    return tuple(_all())
+
+
+RECIPES = recipes()

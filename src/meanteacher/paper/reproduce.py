@@ -1,0 +1,265 @@
+"""`mt.table` and `mt.figure`: a table or figure of the paper, with the runs that it is made of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meanteacher.core import InputError
+from meanteacher.files import write_atomic
+from meanteacher.paper.figures import as_files, draw_curves, draw_settings
+from meanteacher.paper.layout import OUR_TABLES, Quoted, Table
+from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
+from meanteacher.paper.tables import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
+from meanteacher.paper.workers import Follower, Workers
+from meanteacher.recipes import RECIPES
+from meanteacher.report import load_record
+from meanteacher.report.compare import percent_spread, spread
+from meanteacher.report.records import Part, Record
+
+_COMPARED = (
+    "Supervised-only",
+    "Pi model",
+    "Pi model (ours)",
+    "Temporal Ensembling (Laine & Aila 2017)",
+    "VAT+EntMin (Miyato et al. 2017)",
+    "Mean Teacher",
+)
+"""The systems whose orderings are judged."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reproduced:
+    """A table or figure as far as its runs are complete."""
+
+    text: str
+    """For a terminal."""
+    files: tuple[Path, ...]
+    problems: tuple[str, ...]
+    """One sentence for each run that failed."""
+    unfinished: int
+    """Runs that are not complete."""
+
+
+def table(
+    name: str,
+    *,
+    cell: str = "",
+    seeds: int | None = None,
+    scale: float | None = None,
+    preset: Preset = "paper",
+    out: Path | str = "runs",
+    data: Path | str | None = None,
+    device: str = "auto",
+    jobs: int = 1,
+    train: bool = True,
+    follower: Follower | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Reproduced:
+    """Run what is missing of a table of the paper, and write it beside the paper's numbers.
+
+    Args:
+        name: "1" to "5", as the paper numbers them; or "cifar10-250", which compares all methods on images
+        cell: a part of it, such as "svhn-500/mean-teacher", "svhn-500" or "mean-teacher"
+        seeds: how many runs per cell; as many as the paper's if not given
+        scale: minutes of a run on one core: scaled twins are run instead, which are no runs of the paper's
+        preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's text
+        out: the folder of all runs and of the written table
+        data: the folder of the data files
+        device: where to compute
+        jobs: runs at the same time, each in a process of its own with its part of the threads
+        train: False writes what there is, and runs nothing
+        follower: told how it goes
+        should_stop: asked twice per second; True saves all runs and ends
+
+    Raises:
+        InputError: something given is wrong.
+        Interrupted: by `should_stop`. The same call continues.
+
+    >>> from tempfile import mkdtemp
+    >>> made = table("1", cell="svhn-500/mean-teacher", seeds=2, train=False, out=mkdtemp())
+    >>> made.unfinished, [path.name for path in made.files]
+    (2, ['table-1-svhn-500-mean-teacher.md', 'table-1-svhn-500-mean-teacher.html'])
+    """
+    parts = find_table(name)
+    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, scale=scale, preset=preset, out=Path(out))
+    problems = _train(runs, data, device, jobs, follower, should_stop) if train else ()
+    records = _complete(runs)
+    tables = [_table(part, runs, records, chosen=bool(cell)) for part in parts]
+    tables = [part for part in tables if part.cells]
+    orderings = orderings_of(tables, _COMPARED)
+    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper"
+    stem = f"table-{name}" + _suffix(cell, scale, preset)
+    files = _written(
+        Path(out),
+        {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)},
+    )
+    text = "\n".join(map(to_terminal, tables))
+    if orderings:
+        text += "\n" + "\n".join(
+            f"{each.column}: {each.better} better than {each.worse}? {each.verdict} "
+            f"({each.ours.cell(each.n_images)} points; paper −{each.paper:.2f})"
+            for each in orderings
+        )
+    return Reproduced(text, files, problems, len(runs) - len(records))
+
+
+def figure(
+    name: str,
+    *,
+    cell: str = "",
+    seeds: int | None = None,
+    scale: float | None = None,
+    preset: Preset = "paper",
+    out: Path | str = "runs",
+    data: Path | str | None = None,
+    device: str = "auto",
+    jobs: int = 1,
+    train: bool = True,
+    follower: Follower | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Reproduced:
+    """Run what is missing of a figure of the paper, and draw it. The arguments are those of `table`.
+
+    Args:
+        name: "3", or "4a" to "4f"
+        cell: a part of it, such as "decay-0.999"
+        seeds: as for `table`
+        scale: as for `table`
+        preset: as for `table`
+        out: as for `table`
+        data: as for `table`
+        device: as for `table`
+        jobs: as for `table`
+        train: as for `table`
+        follower: as for `table`
+        should_stop: as for `table`
+
+    >>> from tempfile import mkdtemp
+    >>> figure("4d", cell="decay-0.999", seeds=1, train=False, out=mkdtemp()).unfinished
+    1
+    """
+    place = find_figure(name)
+    names = recipe_names(place, cell=cell)
+    runs = runs_of(names, seeds=seeds, scale=scale, preset=preset, out=Path(out))
+    problems = _train(runs, data, device, jobs, follower, should_stop) if train else ()
+    records = _complete(runs)
+    by_name: dict[str, list[Record]] = {}
+    for run in runs:
+        if run in records:
+            by_name.setdefault(_paper_name(run.name), []).append(records[run])
+    panels = {
+        panel: {label: by_name.get(recipe, []) for label, recipe in curves.items() if recipe in names}
+        for panel, curves in place.panels.items()
+    }
+    panels = {panel: curves for panel, curves in panels.items() if curves}
+    title = f"Figure {name} of the paper: {place.title}"
+    caption = _scale_caption(runs)
+    if place.kind == "curves":
+        drawn = draw_curves(panels, title, caption)
+    else:
+        drawn = draw_settings(panels, title, caption, bold=place.bold)
+    stem = f"figure-{name}" + _suffix(cell, scale, preset)
+    files = _written(Path(out), {f"{stem}.{ending}": content for ending, content in as_files(drawn, title).items()})
+    text = _figure_text(title, caption, panels, part="test" if place.kind == "curves" else "validation")
+    return Reproduced(text, files, problems, len(runs) - len(records))
+
+
+def _train(
+    runs: Sequence[Run],
+    data: Path | str | None,
+    device: str,
+    jobs: int,
+    follower: Follower | None,
+    should_stop: Callable[[], bool],
+) -> tuple[str, ...]:
+    if jobs < 1:
+        raise InputError(f"jobs is at least 1, got {jobs}.")
+    workers = Workers(
+        runs=runs,
+        jobs=jobs,
+        options=command_options(data, device),
+        follower=follower or Follower(),
+        should_stop=should_stop,
+    )
+    workers.run_all()
+    return tuple(workers.problems.values())
+
+
+def command_options(data: Path | str | None, device: str) -> list[str]:
+    """What every command of a run has in common."""
+    return [*([] if data is None else ["--data", str(data)]), *([] if device == "auto" else ["--device", device])]
+
+
+def _complete(runs: Sequence[Run]) -> dict[Run, Record]:
+    return {run: load_record(run.record) for run in runs if run.state() == "complete"}
+
+
+def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chosen: bool) -> PaperTable:
+    cells = []
+    for system, row in part.rows.items():
+        for column, entry in zip(part.columns, row, strict=True):
+            if isinstance(entry, Quoted) and not chosen:
+                cells.append(
+                    Cell(
+                        system=system,
+                        column=column,
+                        paper=(entry.error, entry.spread),
+                        quoted=f"{entry.source}; {entry.reason}.",
+                    )
+                )
+            elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
+                claim = RECIPES[entry].claim
+                cells.append(
+                    Cell(
+                        system=system,
+                        column=column,
+                        paper=None if claim is None else (claim.error, claim.spread),
+                        metric="error" if claim is None else claim.metric,
+                        recipe=entry,
+                        deviations=its[0].recipe.deviations,
+                        runs=[records[run] for run in its if run in records],
+                    )
+                )
+    shown = {cell.recipe for cell in cells}
+    its_runs = [run for run in runs if _paper_name(run.name) in shown]
+    return PaperTable(
+        title=part.title if part.name in OUR_TABLES else f"Table {part.name}. {part.title}",
+        cells=cells,
+        columns=part.columns,
+        scale=_scale_caption(its_runs),
+        unfinished=sum(run not in records for run in its_runs),
+    )
+
+
+def _paper_name(name: str) -> str:
+    return name.removesuffix("/as-coded")
+
+
+def _scale_caption(runs: Sequence[Run]) -> str:
+    scales = list(dict.fromkeys(run.recipe.scale for run in runs if run.recipe.scale is not None))
+    return scales[0].caption(*scales[1:]) if scales else ""
+
+
+def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
+    parts = [cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
+    parts.append("" if scale is None else f"scaled-{scale:g}-minutes")
+    return "".join(f"-{part}" for part in parts if part)
+
+
+def _written(out: Path, contents: dict[str, str | bytes]) -> tuple[Path, ...]:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return tuple(write_atomic(out / name, content) for name, content in contents.items())
+    except OSError as error:
+        raise InputError(f"Cannot write to {out}: {error}. Give another folder with --out.") from error
+
+
+def _figure_text(title: str, caption: str, panels: dict[str, dict[str, list[Record]]], part: Part) -> str:
+    lines = [title, caption, ""] if caption else [title, ""]
+    for panel, settings in panels.items():
+        lines += [panel] if len(panels) > 1 else []
+        for label, runs in settings.items():
+            n_images = runs[0].data.n_images(part) if runs else 0
+            errors = percent_spread(spread([run.error(part) for run in runs]), n_images)
+            lines.append(f"  {label:<24} {part} error, %: {errors:>14}  n = {len(runs)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,241 @@
+"""The runs behind a table or figure of the paper: which there are, which are missing, and how long they take."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+
+from meanteacher.api import default_folder
+from meanteacher.core import InputError, check_choice
+from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
+from meanteacher.experiment import Recipe, step_seconds
+from meanteacher.experiment.describe import fingerprint
+from meanteacher.files import HeldError, locked, open_regular
+from meanteacher.files.fields import RecordError, read_json
+from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
+from meanteacher.paper.recipes.shared import AS_CODED
+from meanteacher.paper.scaled import has_twin, scaled
+from meanteacher.recipes import RECIPES
+
+Preset = Literal["paper", "as-coded"]
+State = Literal["complete", "running", "started", "missing"]
+_TAIL_BYTES = 4096
+"""Of metrics.jsonl: more than its last line."""
+_TRIAL_SECONDS, _TRIAL_STEPS, _TRIAL_ROWS = 10.0, 3, 128
+"""For measuring a step: at most so long, so many, on so many rows of 32x32 pixels."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recipe with one seed."""
+
+    name: str
+    """Of the recipe, as `meanteacher run` takes it."""
+    recipe: Recipe = field(hash=False)  # its views are a mapping, which has no hash
+    seed: int
+    out: Path
+    """The folder of all runs."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.name}, seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / default_folder(self.recipe, self.seed).relative_to("runs")
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "record.json"
+
+    @property
+    def log(self) -> Path:
+        """What the run prints, beside its folder."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    def arguments(self) -> list[str]:
+        """Of the command that starts the run, or continues it."""
+        scale = [] if self.recipe.scale is None else ["--scale", f"minutes={self.recipe.scale.minutes:g}"]
+        return ["run", self.name, *scale, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
+
+    def state(self) -> State:
+        """What there is of it.
+
+        Raises:
+            InputError: its folder holds a run of another version of the recipe, or a damaged record.
+        """
+        if self.record.exists():
+            try:
+                recorded = read_json(self.record, "")["recipe"]["fingerprint"].text()
+            except RecordError as error:
+                raise InputError(
+                    f"{self.record} is damaged ({str(error).strip()}). Move the folder away to run it again."
+                ) from error
+            self._check_same(recorded)
+            return "complete"
+        if not (self.folder / "run.json").exists():
+            return "running" if self._held() else "missing"
+        return "running" if self._held() else "started"
+
+    def steps_done(self) -> int:
+        """By the last line of its metrics."""
+        try:
+            with open_regular(self.folder / "metrics.jsonl") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - _TAIL_BYTES))
+                lines = file.read().splitlines()
+        except OSError:
+            return 0
+        for line in reversed(lines):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                continue  # the line that is being written, or the end of a longer one
+        return 0
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.recipe)
+
+    def _check_same(self, recorded: object) -> None:
+        if recorded != self._fingerprint:
+            raise InputError(
+                f"{self.folder} holds a run of another version of {self.recipe.name}: its fingerprint is {recorded}, "
+                f"now it is {self._fingerprint}. Move it away, or give another folder with --out."
+            )
+
+    def _held(self) -> bool:
+        lock = self.folder / ".lock"
+        if not lock.exists():
+            return False
+        try:
+            with locked(lock):
+                return False
+        except HeldError:
+            return True
+        except OSError as error:
+            raise InputError(f"{lock} is no lock of a run ({error.strerror}). Move the folder away.") from error
+
+
+def find_table(name: str) -> tuple[Table, ...]:
+    """The parts of a table of the paper, or of our own.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    tables = {**TABLES, **OUR_TABLES}
+    if name not in tables:
+        raise InputError(
+            f"The paper has no table {name!r} of results. It has: {', '.join(TABLES)}. Tables of our own are: "
+            f"{', '.join(OUR_TABLES)}."
+        )
+    return tables[name]
+
+
+def find_figure(name: str) -> Figure:
+    """A figure of the paper.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if name not in FIGURES:
+        raise InputError(f"The paper has no figure {name!r} of results. It has: {', '.join(FIGURES)}.")
+    return FIGURES[name]
+
+
+def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str]:
+    """The recipes of a table or figure, each once; with `cell` those whose name contains it.
+
+    Raises:
+        InputError: no cell is named like that.
+    """
+    if isinstance(place, Figure):
+        found = [name for panel in place.panels.values() for name in panel.values()]
+    else:
+        found = [name for table in place for row in table.rows.values() for name in row if isinstance(name, str)]
+    names = list(dict.fromkeys(found))
+    # A whole part of the name: svhn-500 is not svhn-500-extra-100k.
+    chosen = [name for name in names if f"/{cell}/" in f"/{name}/"] if cell else names
+    if not chosen:
+        cells = [name.partition("/")[2] for name in names]
+        near = get_close_matches(cell, cells, n=3, cutoff=0.3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InputError(f"There is no cell {cell!r}.{hint} The cells are: {', '.join(cells)}.")
+    return chosen
+
+
+def runs_of(
+    names: Sequence[str], *, seeds: int | None = None, scale: float | None = None, preset: Preset = "paper", out: Path
+) -> list[Run]:
+    """Every run of these recipes: first the first seed of each, so that a table fills evenly.
+
+    Args:
+        names: of the recipes
+        seeds: how many, the first of each recipe's own; all of them if not given
+        scale: minutes of the scaled twins, which are then run instead
+        preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's
+        out: the folder of all runs
+
+    Raises:
+        InputError: there is no such preset or number of seeds, or a recipe has no twin.
+    """
+    check_choice("preset", preset, ("paper", AS_CODED))
+    if seeds is not None and seeds < 1:
+        raise InputError(f"seeds is at least 1, got {seeds}.")
+    if scale is not None:
+        # A table without the cells that cannot be scaled; where none can, the first one's twin is refused.
+        names = [name for name in names if has_twin(RECIPES[name])] or names
+    by_recipe: list[list[Run]] = []
+    for paper_name in names:
+        coded = f"{paper_name}/{AS_CODED}"
+        name = coded if preset == AS_CODED and coded in RECIPES else paper_name
+        recipe = RECIPES[name] if scale is None else scaled(RECIPES[name], scale)
+        chosen = recipe.seeds if seeds is None else tuple(range(seeds))
+        by_recipe.append([Run(name, recipe, seed, out) for seed in chosen])
+    longest = max(map(len, by_recipe), default=0)
+    return [runs[i] for i in range(longest) for runs in by_recipe if i < len(runs)]
+
+
+def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
+    """recipe -> seconds that one of its runs takes on this machine, by a few steps of each on made-up images."""
+    recipes = {run.recipe.name: run.recipe for run in runs}
+    return {name: recipe.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
+
+
+def _step_seconds(recipe: Recipe, device: str) -> float:
+    """Of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
+    from meanteacher.views import PerChannel
+
+    batch = recipe.batch
+    method: Any = recipe.method
+    side = getattr(recipe.data.source, "size", 32)
+    part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
+    if isinstance(batch, Fixed):
+        batch = replace(batch, size=batch.size // part, labelled=max(1, batch.labelled // part))
+    if getattr(method, "labelled_share", None) is not None:
+        method = replace(method, labelled_share=None)  # of the real data; no step takes longer by it
+    n, n_classes = 1000, 10
+    labels = torch.arange(n) % n_classes
+    images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    data = Dataset(images, labels, tuple(map(str, range(n_classes))))
+    split = make_split(
+        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
+    )
+    assert isinstance(batch, Fixed | Mixed)
+    trial = replace(recipe, batch=batch, method=method, normalise=PerChannel(), steps=max(recipe.steps, 2000))
+    times = step_seconds(
+        trial,
+        data=TrainTest(data, data),
+        split=split,
+        seconds=_TRIAL_SECONDS,
+        most=_TRIAL_STEPS,
+        device=device,
+    )
+    # The first one also allocates.
+    return recipe.batch.size / batch.size * fmean(times[1:] or times)

@@ -1,0 +1,203 @@
+"""Runs in processes of their own, several at a time: what one of them breaks, the others do not notice."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meanteacher.core import InputError, Interrupted
+from meanteacher.files import append_to, open_regular
+from meanteacher.paper.runs import Run
+
+_POLL_SECONDS = 0.5
+_PATIENCE_SECONDS = 120.0
+"""For a run to save and end, before it is killed."""
+_EXIT_INPUT, _EXIT_INTERRUPTED = 2, 75
+_TAIL_BYTES = 8192
+
+
+class Follower:
+    """Follows many runs. Every method does nothing: override those that you need."""
+
+    def on_progress(self, share: float, running: Sequence[Run]) -> None:
+        """About twice per second: the share of all work that is done, and what is running."""
+
+    def on_end(self, run: Run, problem: str) -> None:
+        """A run has ended; `problem` is empty where it is complete."""
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    run: Run
+    process: subprocess.Popen[bytes]
+
+
+def command_of(run: Run, options: Sequence[str]) -> list[str]:
+    """The words of the command that starts or continues a run, after `meanteacher`."""
+    return [*run.arguments(), *options]
+
+
+def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
+    """One line per run that is not complete, for any scheduler."""
+    return [shlex.join(["meanteacher", *command_of(run, options)]) for run in runs if run.state() != "complete"]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Workers:
+    """Runs what is missing, `jobs` at a time. A run that another process has taken is waited for."""
+
+    runs: Sequence[Run]
+    jobs: int
+    options: Sequence[str]
+    """Of every command: --data, --device."""
+    follower: Follower
+    should_stop: Callable[[], bool]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """recipe -> of a run, to weigh its steps against those of others."""
+    problems: dict[Run, str] = field(default_factory=dict)
+
+    def run_all(self) -> None:
+        """Return when every run is complete or has failed.
+
+        Raises:
+            InputError: a run was refused: others would be, too.
+            Interrupted: by `should_stop`; everything is saved.
+        """
+        waiting = deque(run for run in self.runs if run.state() != "complete")
+        running: list[_Worker] = []
+        try:
+            while waiting or running:
+                if self.should_stop():
+                    raise Interrupted(f"Interrupted; {len(waiting) + len(running)} runs are not complete.")
+                self._start(waiting, running)
+                time.sleep(_POLL_SECONDS)
+                for worker in [worker for worker in running if worker.process.poll() is not None]:
+                    running.remove(worker)
+                    self._ended(worker, waiting)
+                self.follower.on_progress(self._share(), [worker.run for worker in running])
+        finally:
+            _stop(running)
+
+    def _start(self, waiting: "deque[Run]", running: list[_Worker]) -> None:
+        for _ in range(len(waiting)):
+            if len(running) >= self.jobs:
+                return
+            run = waiting.popleft()
+            state = run.state()
+            if state == "running":
+                waiting.append(run)
+            elif state != "complete":
+                running.append(_Worker(run, self._process(run)))
+
+    def _process(self, run: Run) -> "subprocess.Popen[bytes]":
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+        try:
+            run.log.parent.mkdir(parents=True, exist_ok=True)
+            log = append_to(run.log)
+        except OSError as error:
+            raise InputError(f"Cannot write to {run.log.parent}: {error}. Give another folder with --out.") from error
+        with log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "meanteacher", *command_of(run, self.options)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C reaches this process alone, which then tells the runs to save.
+                start_new_session=True,
+            )
+
+    def _ended(self, worker: _Worker, waiting: "deque[Run]") -> None:
+        run, code = worker.run, worker.process.returncode
+        state = run.state()
+        if state == "complete":
+            self.follower.on_end(run, "")
+        elif state == "running" or code == _EXIT_INTERRUPTED:
+            waiting.append(run)  # another process was faster, or somebody stopped this one alone
+        else:
+            said = _last_line(run.log)
+            if code == _EXIT_INPUT:
+                raise InputError(f"{run.title}: {said.removeprefix('Error: ')}")
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            self.problems[run] = f"{run.title} {how}: {said or 'it said nothing'} (more in {run.log})"
+            self.follower.on_end(run, self.problems[run])
+
+    def _share(self) -> float:
+        whole = done = 0.0
+        for run in self.runs:
+            weight = self.seconds.get(run.recipe.name, run.recipe.steps)
+            complete = run in self.problems or run.record.exists()
+            whole += weight
+            done += weight * (1.0 if complete else min(1.0, run.steps_done() / run.recipe.steps))
+        return done / whole if whole else 1.0
+
+
+def _stop(running: Sequence[_Worker]) -> None:
+    """Let every run save and end."""
+    for worker in running:
+        if worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGTERM)
+    ends = time.monotonic() + _PATIENCE_SECONDS
+    for worker in running:
+        try:
+            worker.process.wait(max(0.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
+
+
+def _last_line(log: Path) -> str:
+    try:
+        with open_regular(log) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def submit_to_slurm(
+    runs: Sequence[Run], options: Sequence[str], folder: Path, *, parameters: Mapping[str, object], cluster: str
+) -> list[str]:
+    """Submit the runs that are not complete as one array, through submitit.
+
+    Args:
+        runs: of a table or figure
+        options: of every command
+        folder: for submitit's own files
+        parameters: of the executor, such as slurm_partition and timeout_min
+        cluster: "slurm", or "local" for processes of this machine
+
+    Returns:
+        The ids of the jobs.
+
+    Raises:
+        InputError: submitit is not installed, or refuses.
+    """
+    try:
+        import submitit
+    except ImportError as error:
+        raise InputError("--slurm needs submitit. Install it with: pip install 'meanteacher[slurm]'") from error
+    commands = [
+        [sys.executable, "-m", "meanteacher", *command_of(run, options)] for run in runs if run.state() != "complete"
+    ]
+    if not commands:
+        return []
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor.update_parameters(**parameters)
+        jobs = executor.map_array(_call, commands)
+    except (NameError, TypeError, ValueError, RuntimeError, submitit.core.utils.FailedSubmissionError) as error:
+        raise InputError(f"--slurm was refused: {error}") from error  # NameError: an unknown parameter
+    return [str(job.job_id) for job in jobs]
+
+
+def _call(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True)

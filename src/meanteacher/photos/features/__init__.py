@@ -1,0 +1,1 @@
+"""Pretrained networks and the features that they compute, by onnxruntime or torch."""

@@ -1,0 +1,305 @@
+"""What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, InputError, Problem
+from meanteacher.costs import Confident
+from meanteacher.data import Dataset, Fixed, Split, TrainTest
+from meanteacher.data.download import Progress
+from meanteacher.evaluate import predict_logits
+from meanteacher.experiment import DataSpec, Recipe, step_seconds
+from meanteacher.models import ModelSpec
+from meanteacher.photos.features.backbones import Backbone, MissingBackboneError, find_backbone
+from meanteacher.photos.features.extraction import Features
+from meanteacher.photos.fitting.plan import METHODS, ROWS, Plan
+from meanteacher.photos.fitting.split import FitData
+from meanteacher.photos.fitting.spreading import (
+    Floats,
+    NeighbourSpace,
+    SpreadLabels,
+    certain_labels,
+    linear_classifier,
+    spread_labels,
+)
+from meanteacher.photos.fitting.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, start_digest, tail_recipe
+from meanteacher.photos.fitting.warm_start import Continued, EarlierFit
+from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
+from meanteacher.views import PerChannel
+from meanteacher.views.normalise import per_channel
+
+_LABELLED_ROWS = 96
+"""Of a batch of `ROWS`. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it
+ends no better than without any unlabelled ones."""
+_COST = Confident(threshold=0.8, temperature=0.1)
+_TRIAL_STEPS = 4
+_DEFAULT = "lite0"
+
+
+class Stand(Protocol):
+    """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
+
+    plan: Plan
+    data: FitData
+
+    @property
+    def title(self) -> str:
+        """Of the network."""
+        ...
+
+    @property
+    def pooled(self) -> Floats | None:
+        """[N, n_features] of all photos, where there is a pretrained network."""
+        ...
+
+    def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
+        """Of a run without the held-out photos, in `folder`; `continued` where it starts from an earlier model."""
+        ...
+
+    def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
+        """What a run trains on, and the held-out photos as its test set; without any, the labelled ones."""
+        ...
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        """What a trained network takes for these photos."""
+        ...
+
+    def start(self, recipe: Recipe) -> nn.Module | None:
+        """The network before its first step, where it is a classifier of its own."""
+        ...
+
+    def baselines(self, held_out: np.ndarray) -> Mapping[str, np.ndarray]:
+        """The outputs of other methods for the held-out photos, [n, n_classes]; higher is more probable."""
+        ...
+
+    def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
+        """From pixels to logits: the network, its normalisation and its description."""
+        ...
+
+    def backbone_described(self) -> dict[str, Any] | None:
+        """The pretrained network as fit.json names it."""
+        ...
+
+
+def choose_backbone(
+    wanted: str, earlier: EarlierFit | None, plan: Plan | None, say: Callable[[str], None]
+) -> Backbone | None:
+    """The pretrained network that a fit stands on; None to train from scratch.
+
+    Args:
+        wanted: its name, "none" or "auto"
+        earlier: a model to continue, which decides it
+        plan: of a resumed fit, which decides it
+        say: called with a sentence where the default network is not there
+
+    Raises:
+        InputError: a network that was asked for by its name cannot be had.
+    """
+    if begun := plan or earlier:
+        wanted = begun.backbone or "none"
+    if wanted == "none":
+        return None
+    if wanted != "auto":
+        return find_backbone(wanted)
+    try:
+        return find_backbone(_DEFAULT)
+    except MissingBackboneError as error:
+        say(
+            "No pretrained network is there, so a small one is trained from scratch; on photos the pretrained one "
+            f"makes less than half as many errors. {error}"
+        )
+        return None
+
+
+@dataclass(frozen=True)
+class OwnPhotos:
+    """The source of a recipe on a user's own photos, identified by their contents; `fit` itself loads them."""
+
+    fingerprint: str
+
+    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
+        raise InputError("A recipe on one's own photos can only be run by meanteacher fit, which loads them.")
+
+
+def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec | None = None) -> Recipe:
+    """The fast recipe of a method for these photos. Both methods see the same number of labelled images per step.
+
+    `fingerprint` is that of the photos and labels; `model` is an earlier one to continue, instead of a new network.
+    """
+    rows = _LABELLED_ROWS if method == "supervised" else ROWS
+    return Recipe(
+        name=f"fit/{method}",
+        data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
+        model=model or plan.network,
+        method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
+        normalise=PerChannel(),
+        views=fast_views(plan.size, flip=plan.flip),
+        labelled_view=weak_labelled_view(plan.size, flip=plan.flip) if plan.weak_labelled_view else None,
+        batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
+        optim=fast_optim(plan.steps),
+        steps=plan.steps,
+        evaluate_every=max(1, plan.steps // 5),
+        seeds=(0,),
+    )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class FromScratch:
+    """A network of random first weights, trained on the pixels."""
+
+    data: FitData
+    plan: Plan
+    fingerprint: str
+    earlier: Continued | None
+    """An earlier model to continue."""
+    title: str = "FastNet"
+    pooled: None = None
+
+    def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
+        model = self.earlier if continued else None
+        return photo_recipe(self.plan, method, fingerprint=self.fingerprint, model=model)
+
+    def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
+        return self.data.train_test(held_out)
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        return self.data.dataset.images[torch.from_numpy(positions)]
+
+    def start(self, recipe: Recipe) -> None:
+        return None
+
+    def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:
+        return {}
+
+    def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
+        return network, normalise, self.earlier.network if self.earlier else self.plan.network
+
+    def backbone_described(self) -> None:
+        return None
+
+
+def trial_seconds(
+    backbone: Backbone, cut: int, shape: tuple[int, ...], n_classes: int, *, seconds: float, device: str
+) -> dict[str, float]:
+    """method -> how long a step takes behind the cut, measured on random features for so many seconds each."""
+    n = 2 * HEAD_ROWS
+    features = torch.rand(n, 2, *shape, generator=torch.Generator().manual_seed(0)).half()
+    labels, names = torch.arange(n) % n_classes, tuple(str(k) for k in range(n_classes))
+    data = TrainTest(Dataset(features, labels, names), Dataset(features[:1, 0], labels[:1], names))
+    split = Split(torch.arange(HEAD_ROWS), torch.arange(HEAD_ROWS, n), torch.empty(0, dtype=torch.int64))
+    found = {}
+    with TemporaryDirectory() as folder:
+        start = Path(folder, "start.safetensors")
+        head = {"head.weight": torch.zeros(n_classes, backbone.n_features), "head.bias": torch.zeros(n_classes)}
+        save_start(start, head)
+        model = TailSpec(backbone=backbone, cut=cut, sha256="", feature_length=1.0, start=str(start))
+        for method in METHODS:
+            source = DataSpec(source=OwnPhotos("trial"), n_labelled=None)
+            recipe = tail_recipe(method, model=model, source=source, steps=100_000, n_views=2, n_weak=1)
+            times = step_seconds(recipe, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
+            found[method] = fmean(times[1:] or times)  # without the first step, which allocates
+    return found
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class OnBackbone:
+    """The last layers of a pretrained network, trained on stored features."""
+
+    data: FitData
+    plan: Plan
+    fingerprint: str
+    backbone: Backbone
+    features: Features
+    earlier: Mapping[str, Tensor] | None
+    """The weights of an earlier model to continue."""
+    pooled: Floats = field(init=False)
+    dataset: Dataset = field(init=False)
+
+    def __post_init__(self) -> None:
+        behind = self.backbone.network()[self.plan.cut :]
+        plain = self.features.values[:, 0]
+        self.pooled = predict_logits(behind, plain, normalise=Stored().fit(plain)).numpy()
+        values, labels, names = self.features.values, self.data.dataset.labels, self.data.photos.class_names
+        self.dataset = Dataset(values, labels, names, on_disk=values.is_contiguous())
+
+    def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
+        start = folder.with_name(f"{folder.name}-start.safetensors")
+        if not start.exists():  # computed once, so that a resumed run starts from the same bytes
+            save_start(start, self.earlier if continued and self.earlier else self._head(method, held_out))
+        length = float(np.linalg.norm(self.pooled[self.data.usable], axis=1).mean())
+        model = TailSpec(
+            backbone=self.backbone,
+            cut=self.plan.cut,
+            sha256=start_digest(start),
+            # Rounded, as the last digits depend on the processor.
+            feature_length=float(f"{length:.3g}") or 1.0,
+            start=str(start),
+        )
+        return tail_recipe(
+            method,
+            model=model,
+            source=DataSpec(source=OwnPhotos(self.fingerprint), n_labelled=None),
+            steps=self.plan.steps,
+            n_views=self.features.n_views,
+            n_weak=self.features.n_weak,
+        )
+
+    def _head(self, method: str, held_out: np.ndarray) -> dict[str, Tensor]:
+        """A linear classifier on the labels; for Mean Teacher, on labels that have spread to the unlabelled photos."""
+        labelled, unlabelled = self.data.training_rows(held_out)
+        rows, labels = labelled, self.data.labels[labelled]
+        if method == "mean-teacher" and len(unlabelled):
+            rows, labels, _, spread = self._spread(held_out)
+            labels = certain_labels(spread, labels)
+        found = linear_classifier(self.pooled[rows], labels, len(self.data.photos.class_names))
+        return {"head.weight": torch.from_numpy(found.weight), "head.bias": torch.from_numpy(found.bias)}
+
+    def _spread(self, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray, NeighbourSpace, SpreadLabels]:
+        labelled, unlabelled = self.data.training_rows(held_out)
+        rows = np.concatenate([labelled, unlabelled])
+        labels = np.concatenate([self.data.labels[labelled], np.full(len(unlabelled), UNLABELLED)])
+        space = NeighbourSpace(self.pooled[rows])
+        spread = spread_labels(space(self.pooled[rows]), labels, len(self.data.photos.class_names))
+        return rows, labels, space, spread
+
+    def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
+        labelled, unlabelled = self.data.training_rows(held_out)
+        tested = held_out if len(held_out) else labelled
+        # The held-out photos are the test set alone: as a part of the training set they would have several views.
+        test = Dataset(self.inputs(tested), self.dataset.labels[tested], self.dataset.class_names)
+        none = torch.empty(0, dtype=torch.int64)
+        return TrainTest(self.dataset, test), Split(torch.from_numpy(labelled), torch.from_numpy(unlabelled), none)
+
+    def inputs(self, positions: np.ndarray) -> Tensor:
+        return self.features.values[torch.from_numpy(positions), 0]
+
+    def start(self, recipe: Recipe) -> nn.Module:
+        network = recipe.model.build(Problem(len(self.data.photos.class_names), len(self.dataset), ()))
+        return network.eval()
+
+    def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:
+        _, _, space, spread = self._spread(held_out)
+        return {"label-spreading": spread.predict(space(self.pooled[held_out]))}
+
+    def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
+        assert isinstance(network, Tail)
+        shape = (3, self.plan.size, self.plan.size)
+        whole = self.backbone.spec.build(Problem(len(self.data.photos.class_names), len(self.dataset), shape))
+        network.fill(whole, list(self.backbone.network())[: self.plan.cut])
+        return whole.eval(), per_channel(self.backbone.mean, self.backbone.deviation), self.backbone.spec
+
+    @property
+    def title(self) -> str:
+        return self.backbone.title
+
+    def backbone_described(self) -> dict[str, Any]:
+        names = ("name", "title", "trained_on", "licence", "sha256", "size")
+        return {name: getattr(self.backbone, name) for name in names}

@@ -1,0 +1,323 @@
+"""The training of a fit: plan, features and runs, within the minutes that are left."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from meanteacher.core import UNLABELLED, InputError, Interrupted
+from meanteacher.files import reporting_full_disk, write_json
+from meanteacher.files.fields import Field, RecordError, Shape, read_json, whole
+from meanteacher.photos.features.backbones import Backbone
+from meanteacher.photos.features.extraction import Extraction
+from meanteacher.photos.fitting.budget import Timing, limited_threads
+from meanteacher.photos.fitting.config import FitCallback, FitConfig
+from meanteacher.photos.fitting.crossval import Comparison, CrossValidation
+from meanteacher.photos.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
+from meanteacher.photos.fitting.split import EvaluationSplit, FitData, How, choose_split
+from meanteacher.photos.fitting.stands import FromScratch, OnBackbone, Stand
+from meanteacher.photos.fitting.warm_start import EarlierFit
+from meanteacher.views.normalise import per_channel
+
+_FEATURES_LIMIT = 0.6
+"""Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""
+_REPORT_SECONDS = 4.0
+"""For the pages, after the predictions."""
+_MOST_BYTES = 8 << 30
+"""Of the file of features."""
+
+
+RESULTS = ("fit.json", "model", "predictions.csv", "label-next.csv", "report.html", "MODEL_CARD.md")
+"""Of a fit that is complete."""
+
+
+class PlanFile:
+    """plan.json of a fit: the plan, the trial, the seconds used so far, and what must be unchanged to resume."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "plan.json"
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def write(self, plan: Plan, *, trial: dict[str, Any] | None, fingerprint: str, spent: float, device: str) -> None:
+        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "trial": trial}
+        with reporting_full_disk(self.path):
+            write_json(self.path, about | {"plan": plan.to_json()})
+
+    def device(self) -> str:
+        """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
+        return str(self._saved().get("device", "cpu"))
+
+    def trial(self) -> dict[str, Any] | None:
+        """What chose the network; None where there was none."""
+        trial: dict[str, Any] | None = self._saved().get("trial")
+        return trial
+
+    def plan(self) -> Plan:
+        """Of the network that was chosen.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        try:
+            return Plan.from_json(self._saved()["plan"])
+        except TypeError as error:  # a field that is not one
+            raise self._damaged(error) from error
+
+    def spent(self, fingerprint: str) -> float:
+        """The seconds used so far.
+
+        Raises:
+            InputError: the file is damaged, or belongs to other photos.
+        """
+        saved = self._saved()
+        if saved["fingerprint"] != fingerprint:
+            raise InputError(
+                f"The photos or their labels are not those that {self.folder} was begun with. "
+                "Restore them to resume, or start again with overwrite=True (--overwrite)."
+            )
+        return float(saved["spent"])
+
+    def complete_fit(self, fingerprint: str) -> dict[str, Any] | None:
+        """What fit.json holds, if it is of this plan and these photos, and no other result is missing."""
+        if self._saved().get("fingerprint") != fingerprint:
+            return None
+        if not all((self.folder / name).exists() for name in RESULTS):
+            return None
+        try:
+            content: dict[str, Any] = read_json(self.folder / "fit.json").check({"plan": Field.mapping})
+        except RecordError:
+            return None  # results are written again
+        return content if self._saved()["plan"].items() <= content["plan"].items() else None
+
+    def _saved(self) -> dict[str, Any]:
+        try:
+            saved: dict[str, Any] = read_json(self.path, "").check(_PLAN_FILE)
+        except RecordError as error:
+            raise self._damaged(error) from error
+        return saved
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError(
+            f"{self.path} is damaged ({str(error).strip()}). Start again with overwrite=True (--overwrite)."
+        )
+
+
+_PLAN_FILE: Shape = {
+    "fingerprint": Field.text,
+    "spent": Field.positive,
+    "device?": Field.text,
+    "trial?": {"chosen": Field.text},
+    "plan": {
+        "minutes": Field.positive,
+        "size": whole(1, 1 << 12),
+        "steps": whole(1, 1 << 40),
+        "flip": Field.truth,
+        "gentle": Field.truth,
+        "width?": Field.positive,
+        "backbone?": Field.any_text,
+        "cut?": whole(0, 1 << 12),
+        "n_views?": whole(0, 64),
+        "threads?": whole(1, 1024),
+        "seconds_per_step?": {"*": Field.positive},
+        "seconds?": Field.positive,
+        "seconds_per_image?": Field.positive,
+        "n_rounds?": whole(1, 1 << 10),
+    },
+}
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Training:
+    """Plans, trains and evaluates both methods on the chosen network, once the photos are read."""
+
+    config: FitConfig
+    callback: FitCallback
+    timing: Timing
+    plan_file: PlanFile
+    plan: Plan | None
+    """Of a resumed fit."""
+    trial: dict[str, Any] | None
+    """What chose the network, if anything did."""
+    data: FitData
+    flip: bool
+    fingerprint: str
+    overhead: float
+    device: torch.device
+    earlier: EarlierFit | None
+    spent: float
+    """Seconds, before `began`."""
+    began: float
+    split: EvaluationSplit | None = None
+    extraction: Extraction | None = None
+
+    def on_backbone(
+        self, backbone: Backbone, speed: BackboneSpeed | Machine | None
+    ) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate the last layers of the pretrained network.
+
+        `speed` is needed to make a plan; a resumed fit has one.
+        """
+
+        def planned(n_rounds: int) -> Plan:
+            assert isinstance(speed, BackboneSpeed)
+            return make_backbone_plan(
+                speed,
+                backbone=backbone.name,
+                minutes=self.config.minutes,
+                seconds=self._left(),
+                overhead=self.overhead,
+                size=self.data.decoded.images.shape[-1],
+                flip=self.flip,
+                n_rounds=n_rounds,
+                n_images=len(self.data.photos),
+                room=_room(self.config.out),
+            )
+
+        plan = self._planned(planned)
+        with self._saved_if_stopped():
+            self.extraction = self._extraction(backbone, plan)
+            features = self.extraction.run()
+            self.timing.end("features")
+            stand = OnBackbone(
+                data=self.data,
+                plan=plan,
+                fingerprint=self.fingerprint,
+                backbone=backbone,
+                features=features,
+                earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
+            )
+            return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
+
+    def _extraction(self, backbone: Backbone, plan: Plan) -> Extraction:
+        about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
+        return Extraction(
+            images=self.data.decoded.images,
+            normalise=per_channel(backbone.mean, backbone.deviation),
+            front=backbone.network()[: plan.cut],
+            n_views=plan.n_views,
+            flip=plan.flip,
+            file=self.config.out / "cache" / "features.npy",
+            key=" ".join(map(str, about)),
+            device=self.device,
+            progress=partial(self.callback.on_progress, "Looking at the images"),
+            should_stop=self.callback.should_stop,
+            ends=time.perf_counter() + _FEATURES_LIMIT * self._left(),
+        )
+
+    def from_scratch(self, speed: BackboneSpeed | Machine | None) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate a small network on the pixels; `speed` as for `on_backbone`."""
+
+        def planned(n_rounds: int) -> Plan:
+            assert isinstance(speed, Machine)
+            return make_plan(
+                speed,
+                minutes=self.config.minutes,
+                spent=60 * self.config.minutes - self._left(),
+                overhead=self.overhead,
+                size=self.data.decoded.images.shape[-1],
+                flip=self.flip,
+                n_rounds=n_rounds,
+                n_images=len(self.data.usable),
+                n_labelled=int((self.data.labels != UNLABELLED).sum()),
+            )
+
+        plan = self._planned(planned)
+        model = self.earlier.continued(self.data.photos.class_names) if self.earlier else None
+        with self._saved_if_stopped():
+            stand = FromScratch(data=self.data, plan=plan, fingerprint=self.fingerprint, earlier=model)
+            return self._compare(stand, plan.seconds_per_image)
+
+    def _planned(self, planned: Callable[[int], Plan]) -> Plan:
+        """The plan, and with it which labelled photos evaluate the models."""
+        if self.plan is None:
+            self.plan = self._new_plan(planned)
+            _remove_old_fit(self.config.out)
+            self._save()
+        self.split = self._split("held-out" if self.plan.n_rounds == 1 else None)
+        self.callback.on_message(self.plan.sentence())
+        self.timing.end("plan")
+        return self.plan
+
+    def _new_plan(self, planned: Callable[[int], Plan]) -> Plan:
+        """Folds take many runs: where each would be too short, a part is held out instead."""
+        plan = planned(_n_rounds(self._split(None)))
+        return plan if plan.steps >= FEWEST_STEPS else planned(_n_rounds(self._split("held-out")))
+
+    def _split(self, prefer: How | None) -> EvaluationSplit:
+        return choose_split(self.data, self.earlier.held_out if self.earlier else None, prefer=prefer)
+
+    def _compare(self, stand: Stand, seconds_per_image: float) -> tuple[CrossValidation, Comparison]:
+        """Train and evaluate; predictions will take so many seconds per image."""
+        assert self.split is not None
+        plan, predicting = stand.plan, seconds_per_image * len(self.data.usable)
+        validation = CrossValidation(
+            stand=stand,
+            split=self.split,
+            out=self.config.out / "runs",
+            ends=time.perf_counter() + self._left() - predicting - _REPORT_SECONDS,
+            overhead=self.overhead,
+            callback=self.callback,
+            timing=self.timing,
+            device=str(self.device),
+            runs=plan.runs(),
+        )
+        with limited_threads(plan.threads):
+            comparison = validation.compare(continued=self.earlier is not None)
+        if comparison.skipped:
+            self.callback.on_message(comparison.skipped)
+        return validation, comparison
+
+    def _left(self) -> float:
+        """Seconds until the minutes are over."""
+        return 60 * self.config.minutes - self.spent - (time.perf_counter() - self.began)
+
+    @contextmanager
+    def _saved_if_stopped(self) -> Iterator[None]:
+        """Note the seconds used, so that a resumed fit keeps to the minutes."""
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt):
+            self._save()
+            raise
+
+    def _save(self) -> None:
+        assert self.plan is not None
+        spent = self.spent + time.perf_counter() - self.began
+        self.plan_file.write(
+            self.plan, trial=self.trial, fingerprint=self.fingerprint, spent=spent, device=self.device.type
+        )
+
+
+def _n_rounds(split: EvaluationSplit) -> int:
+    return 1 if split.how == "held-out" else len(split.parts) + 1
+
+
+def _room(out: Path) -> int:
+    """Bytes that the features may take: at most half of what is free."""
+    folder = next(path for path in (out, *out.resolve().parents) if path.exists())
+    return min(_MOST_BYTES, shutil.disk_usage(folder).free // 2)
+
+
+def _remove_old_fit(out: Path) -> None:
+    """Called once nothing can be refused any more."""
+    for name in ("runs", "model"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    PlanFile(out).path.unlink(missing_ok=True)
+
+
+@contextmanager
+def begins_again_if_stopped(out: Path) -> Iterator[None]:
+    """Of a fit that has no plan yet: one that it was to replace must not be resumed in its place."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        _remove_old_fit(out)
+        raise

@@ -1,0 +1,130 @@
+"""Start from the model of an earlier fit: what is read from its folder, and the network that continues it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from meanteacher.core import InputError, Problem
+from meanteacher.models import FastNetSpec, ModelSpec
+from meanteacher.photos.model.bundle import Seen, load
+from meanteacher.photos.model.manifest import read_manifest
+from meanteacher.photos.pages import read_fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """The network of `start`; the rows of its last layer are copied class by class."""
+
+    network: FastNetSpec
+    start: str
+    """The folder of the model."""
+    sha256: str
+    """Of its weights: another model makes another run."""
+    class_names: tuple[str, ...]
+    """Of the new run. A class that the earlier model does not have starts as a new row."""
+
+    def build(self, problem: Problem) -> nn.Module:
+        old = load(self.start)
+        old_weights = old.network.state_dict()
+        network = self.network.build(problem)
+        weights = network.state_dict()
+        for name, tensor in old_weights.items():
+            if name != "head.weight":
+                if tensor.shape != weights[name].shape:
+                    raise InputError(
+                        f"The model in {self.start} has a {name} of shape {tuple(tensor.shape)}, the network to train "
+                        f"has {tuple(weights[name].shape)}. Train a new one, without start (--start)."
+                    )
+                weights[name].copy_(tensor)
+        with torch.no_grad():
+            for row, class_name in enumerate(self.class_names):
+                if class_name in old.class_names:
+                    weights["head.weight"][row] = old_weights["head.weight"][old.class_names.index(class_name)]
+        return network
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierFit:
+    """What a new fit needs of an earlier one."""
+
+    folder: Path
+    network: ModelSpec
+    size: int
+    sha256: str
+    held_out: frozenset[str]
+    """Names of the images that evaluated it and were not trained on; empty where it was evaluated with folds."""
+    seen: Seen
+    """The images it was trained on."""
+    backbone: str
+    """The pretrained network that it stands on; empty from scratch."""
+    cut: int
+    """How many of its first layers were frozen."""
+
+    def continued(self, class_names: tuple[str, ...]) -> Continued:
+        assert isinstance(self.network, FastNetSpec)
+        return Continued(network=self.network, start=str(self.folder), sha256=self.sha256, class_names=class_names)
+
+    def tail(self, class_names: tuple[str, ...]) -> dict[str, Tensor]:
+        """The weights behind the cut, and those of the classifier, `head.weight` and `head.bias`.
+
+        A class that the earlier model does not have starts as a new row.
+        """
+        old = load(self.folder)
+        layers = old.network
+        assert isinstance(layers, nn.Sequential)
+        tensors = layers[self.cut : -1].state_dict()
+        last = layers[-1].state_dict()
+        rows = [old.class_names.index(name) if name in old.class_names else None for name in class_names]
+        for name in ("weight", "bias"):
+            new = torch.zeros(len(class_names), *last[name].shape[1:])
+            for row, known in enumerate(rows):
+                if known is not None:
+                    new[row] = last[name][known]
+            tensors[f"head.{name}"] = new
+        # A cut network keeps its parameters' names; the tail counts its layers from 0.
+        return {_counted_from(name, self.cut): tensor.clone() for name, tensor in tensors.items()}
+
+
+def width_of(earlier: EarlierFit | None) -> float | None:
+    """Of an earlier FastNet that is continued."""
+    return earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
+
+
+def _counted_from(name: str, cut: int) -> str:
+    """The name of a parameter in a network that begins at the cut.
+
+    >>> _counted_from("16.project.0.weight", 16), _counted_from("head.bias", 16)
+    ('0.project.0.weight', 'head.bias')
+    """
+    layer, _, rest = name.partition(".")
+    return f"{int(layer) - cut}.{rest}" if layer.isdigit() else name
+
+
+def read_earlier_fit(folder: Path) -> EarlierFit:
+    """Read the folder of a finished fit.
+
+    Raises:
+        InputError: it holds none, or a model that cannot be continued.
+    """
+    content = read_fit(folder)
+    # Loaded whole, so that a damaged model is refused now and not after minutes.
+    seen = load(folder).seen or Seen(complete=False)
+    manifest = read_manifest(folder / "model" / "model.json")
+    backbone = (content.get("backbone") or {}).get("name", "")
+    if not backbone and not isinstance(manifest.spec, FastNetSpec):
+        raise InputError(
+            f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet or a network on a known "
+            "backbone can be continued. Train a new one, without start (--start)."
+        )
+    return EarlierFit(
+        folder,
+        manifest.spec,
+        manifest.size,
+        manifest.sha256,
+        frozenset(content.get("held_out") or ()),
+        seen,
+        backbone,
+        (content.get("plan") or {}).get("cut") or 0,
+    )

@@ -1,0 +1,1 @@
+"""A folder of photos: find them, decode them, and say what is wrong with them."""

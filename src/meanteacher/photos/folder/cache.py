@@ -1,0 +1,197 @@
+"""The decoded images of a folder in one file, mapped into memory and valid until an image file changes."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from meanteacher.core import InputError
+from meanteacher.files import HeldError, locked, make_own, open_regular, remove, write_atomic
+from meanteacher.files.fields import Field, read_json
+from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
+from meanteacher.photos.folder.find import Photos
+
+Progress = Callable[[int, int], None]
+"""Called after every chunk with the number of images so far and in all."""
+
+Stamp = tuple[int, int] | None
+"""A file's size in bytes and the nanosecond of its last change; None if the file could not be read."""
+
+_VERSION = 1
+"""Of the decoded pixels: increase it when decoding changes, and every cache is made again."""
+
+_MAX_LIST_BYTES = 1 << 28
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """All images at one size."""
+
+    images: NDArray[np.uint8]
+    """[N, 3, size, size], mapped from the file; zeros where unreadable."""
+    unreadable: dict[int, str]
+    """index -> reason"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cache(Decoded):
+    """The images of an earlier call, and the state of their files at that time."""
+
+    names: tuple[str, ...]
+    stamps: tuple[Stamp, ...]
+
+
+def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | None = None) -> Decoded:
+    """Decode the images that `folder` does not contain yet, or whose files have changed since.
+
+    Raises:
+        InputError: the folder cannot be written to, has no room, or another process is writing there.
+    """
+    progress = progress or (lambda done, total: None)
+    file = folder / f"images-{size}.npy"
+    try:
+        with locked(make_own(folder) / ".lock"):
+            stamps = _stamps(photos)
+            old = _read_cache(file, photos.root, size)
+            if old is not None and old.names == photos.names and old.stamps == stamps:
+                progress(len(photos), len(photos))
+            else:
+                _check_room(folder, len(photos) * (3 * size * size + 100))
+                _write(file, photos, size, stamps, old, progress)
+                old = _read_cache(file, photos.root, size)
+                assert old is not None
+    except HeldError as error:
+        raise InputError(f"Another process is decoding images into {folder}: wait until it ends.") from error
+    except OSError as error:
+        raise InputError(f"Cannot write decoded images to {folder} ({error.strerror}): give another folder.") from error
+    return Decoded(old.images, old.unreadable)
+
+
+def _stamps(photos: Photos) -> tuple[Stamp, ...]:
+    if photos.arrays is not None:
+        return (_stamp(photos.root),) * len(photos)
+    return tuple(_stamp(photos.path(k)) for k in range(len(photos)))
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _check_room(folder: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
+        raise InputError(
+            f"The decoded images need {n_bytes / 1e9:.2f} GB in {folder}, but {free / 1e9:.2f} GB are free: "
+            "make room, or give another folder."
+        )
+
+
+_ABOUT = {"version": Field.anything, "root": Field.path, "images": Field.sequence}
+
+
+def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:
+    """The cache, if it is complete and of these images."""
+    try:
+        about = read_json(file.with_suffix(".json"), most=_MAX_LIST_BYTES).check(_ABOUT)
+        with open_regular(file, follow=False):
+            # Not "r": torch takes no array that is read-only.
+            images = np.lib.format.open_memmap(file, mode="c")
+        names = tuple(str(name) for name, *_ in about["images"])
+        stamps = tuple(None if n_bytes is None else (n_bytes, time) for _, n_bytes, time, _ in about["images"])
+        unreadable = {k: str(reason) for k, (*_, reason) in enumerate(about["images"]) if reason is not None}
+        is_ours = about["version"] == _VERSION and about["root"] == str(root.resolve())
+    # Whatever is wrong, the cache can be made again.
+    except (OSError, ValueError, TypeError):
+        return None
+    is_complete = images.shape == (len(names), 3, size, size) and images.dtype == np.uint8
+    return _Cache(images, unreadable, names, stamps) if is_ours and is_complete else None
+
+
+def _write(
+    file: Path, photos: Photos, size: int, stamps: tuple[Stamp, ...], old: _Cache | None, progress: Progress
+) -> None:
+    about = file.with_suffix(".json")
+    # Not files.atomic_file: the part has the same name at every attempt, so that the next one overwrites what a killed
+    # process left, and the list must be deleted between flushing the pixels to disk and renaming them.
+    part = file.with_name(f".writing-{file.name}")
+    remove(part)
+    try:
+        with part.open("xb") as out:
+            shape = (len(photos), 3, size, size)
+            np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            out.flush()
+            failed = _fill(part, out.tell(), photos, size, stamps, old, progress)
+            os.fsync(out.fileno())
+        # The list says that the pixels are complete: it is deleted first and written last.
+        about.unlink(missing_ok=True)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    rows = []
+    for k, (name, stamp) in enumerate(zip(photos.names, stamps, strict=True)):
+        reason, is_lasting = failed.get(k, (None, True))
+        n_bytes, time = stamp if stamp is not None and is_lasting else (None, None)
+        rows.append((name, n_bytes, time, reason))
+    content = {"version": _VERSION, "root": str(photos.root.resolve()), "images": rows}
+    write_atomic(about, json.dumps(content).encode())
+
+
+def _fill(
+    out: Path, start: int, photos: Photos, size: int, stamps: tuple[Stamp, ...], old: _Cache | None, progress: Progress
+) -> dict[int, tuple[str, bool]]:
+    """Write all pixels after the header, several chunks at a time. Returns index -> (reason, whether it is lasting)."""
+    n, n_bytes = len(photos), 3 * size * size
+    rows = {} if old is None else {name: k for k, name in enumerate(old.names) if k not in old.unreadable}
+
+    def copy_or_decode(k: int, image: NDArray[np.uint8]) -> None:
+        row = rows.get(photos.names[k])
+        if old is not None and row is not None and old.stamps[row] == stamps[k]:
+            image[:] = old.images[row]
+        elif photos.arrays is None:
+            image[:] = decode(photos.path(k), size).transpose(2, 0, 1)
+        else:
+            image[:] = np.asarray(resize_to_square(Image.fromarray(photos.arrays[k]), size)).transpose(2, 0, 1)
+
+    def work(chunk: range) -> dict[int, tuple[str, bool]]:
+        failed = {}
+        block = np.zeros((len(chunk), 3, size, size), np.uint8)
+        for image, k in zip(block, chunk, strict=True):
+            try:
+                copy_or_decode(k, image)
+            except UnreadableError as error:
+                failed[k] = (str(error), error.lasting)
+        # Opened for each chunk: threads that share a file would share its position, and Windows has no pwrite.
+        with out.open("r+b") as file:
+            file.seek(start + chunk.start * n_bytes)
+            file.write(block.data)
+        return failed
+
+    # Small enough to show progress and to need little memory, large enough to make the overhead per chunk small.
+    length = max(1, min(_CHUNK, _CHUNK_BYTES // n_bytes, n // 50))
+    chunks = [range(first, min(first + length, n)) for first in range(0, n, length)]
+    failed: dict[int, tuple[str, bool]] = {}
+    done = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            running = {pool.submit(work, chunk): len(chunk) for chunk in chunks}
+            for future in as_completed(running):
+                failed |= future.result()
+                done += running[future]
+                progress(done, n)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return failed

@@ -1,0 +1,224 @@
+"""The images of a folder or an .npz file, and the labels of some of them."""
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.formats import count, escape_name
+from meanteacher.photos.folder.tables import LabelRow, is_text, read_labels, read_npz
+
+EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
+MAX_CLASSES = 1000
+_UNLABELLED_FOLDERS = ("unlabeled", "unlabelled")
+
+
+def images_below(root: Path) -> tuple[list[str], int]:
+    """The sorted names of the image files at any depth, and the number of other files; hidden ones are ignored.
+
+    Raises:
+        InputError: this is not a folder, or a folder in it cannot be read.
+    """
+    names: list[str] = []
+    n_ignored = 0
+    seen = set()
+    folders: list[str] = [""]
+    links: list[str] = []
+    while folders or links:
+        # Links come last, so that a file keeps the name it has without them. Each folder is read once, because links
+        # may form a loop.
+        links.sort(reverse=True)
+        prefix = folders.pop() if folders else links.pop()
+        try:
+            status = (root / prefix).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(root / prefix) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if _is_folder(entry):
+                        (links if entry.is_symlink() else folders).append(f"{prefix}{entry.name}/")
+                    elif _is_image(entry):
+                        names.append(prefix + entry.name)
+                    else:
+                        n_ignored += 1
+        except FileNotFoundError as error:
+            raise InputError(
+                f"There is no folder {root / prefix}: give a folder of images, or an .npz file."
+            ) from error
+        except NotADirectoryError as error:
+            raise InputError(f"{root / prefix} is a file: give a folder of images, or an .npz file.") from error
+        except OSError as error:
+            raise InputError(
+                f"Cannot read the folder {root / prefix} ({error.strerror}): make it readable, or move it elsewhere."
+            ) from error
+    return sorted(names), n_ignored
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_image(entry: "os.DirEntry[str]") -> bool:
+    _, dot, extension = entry.name.rpartition(".")
+    if not dot or extension.lower() not in EXTENSIONS:
+        return False
+    # A broken link is reported as an image that cannot be read. A pipe is not an image.
+    try:
+        return entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())
+    except OSError:
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Photos:
+    """Images by name, in a stable order, with the labels that are known."""
+
+    root: Path
+    """The folder, or the .npz file."""
+    names: tuple[str, ...]
+    """Of files: the path below the root with "/" between its parts, sorted. Unique."""
+    labels: NDArray[np.int64]
+    """[N], `UNLABELLED` where unknown."""
+    class_names: tuple[str, ...]
+    """Sorted; label k means class_names[k]."""
+    arrays: NDArray[np.uint8] | None
+    """[N, H, W, 3] of an .npz file, None for image files."""
+    n_ignored: int = 0
+    """Files below the root whose extension is not that of an image; hidden ones are not counted."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, index: int) -> Path:
+        """The file of an image; there is none in an .npz."""
+        assert self.arrays is None
+        return self.root / self.names[index]
+
+
+def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 2) -> Photos:
+    """Find the images of a folder, or of an .npz file, and their labels.
+
+    Without `labels`, the top-level folders are the classes: an image at any depth has the class of its folder. It is
+    unlabelled in a folder `unlabeled` or `unlabelled`, or in no folder.
+
+    With `labels`, a CSV of path and label, the folders mean nothing, and an image that the CSV does not name is
+    unlabelled. The exception is a folder `unlabeled` with images in it: then the other folders are still classes, and
+    the CSV adds labels to theirs but may not contradict them.
+
+    Raises:
+        InputError: there are fewer than `min_classes` classes to learn from, or a row of the CSV is wrong.
+    """
+    if photos.suffix.lower() == ".npz" and not photos.is_dir():
+        if labels is not None:
+            raise InputError(f"{photos} contains its labels: leave out {labels}, or give a folder of images.")
+        npz = read_npz(photos)
+        return _photos(photos, npz.names, npz.labels, npz.class_names, arrays=npz.images, min_classes=min_classes)
+    names, n_ignored = images_below(photos)
+    if not names:
+        content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
+        raise InputError(f"{photos} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
+    known = [_class_of(name) for name in names]
+    if labels is not None:
+        if not any(_in_unlabelled_folder(name) for name in names):
+            known = [""] * len(names)
+        added = _labels_of(labels, photos, dict(zip(names, known, strict=True)))
+        known = [added.get(name, label) for name, label in zip(names, known, strict=True)]
+    return _photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes)
+
+
+def _class_of(name: str) -> str:
+    """The class that the top-level folder names, empty for none."""
+    folder, slash, _ = name.partition("/")
+    return escape_name(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
+
+
+def _in_unlabelled_folder(name: str) -> bool:
+    folder, slash, _ = name.partition("/")
+    return bool(slash) and folder.strip().lower() in _UNLABELLED_FOLDERS
+
+
+def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
+    """name -> label of the rows that have one; `known` has every image with the label of its folder."""
+    labelled: dict[str, LabelRow] = {}
+    for row in read_labels(file):
+        name = _name_of(row, file, root, known)
+        if not row.label:
+            continue
+        before = labelled.setdefault(name, row)
+        if before.label != row.label:
+            raise InputError(
+                f"{file} has '{escape_name(name)}' twice: {before.label!r} in row {before.number} and {row.label!r} in "
+                f"row {row.number}. Delete one of them."
+            )
+        if known[name] not in ("", row.label):
+            raise InputError(
+                f"{file}, row {row.number} labels '{escape_name(name)}' as {row.label!r}, but it is in the folder of "
+                f"the class {known[name]!r}: delete the row, or move the image."
+            )
+    return {name: row.label for name, row in labelled.items()}
+
+
+def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> str:
+    """The image that a row means: its path may be absolute, or relative to the photos or to the CSV."""
+    if row.path in names:
+        return row.path
+    top = os.path.normpath(root.absolute())
+    readings = [
+        os.path.normpath(base / text)
+        for text in (row.path, row.path.strip(), row.path.strip().replace("\\", "/"))
+        for base in (root.absolute(), file.parent.absolute())
+    ]
+    inside = [
+        whole.removeprefix(f"{start}/")
+        for start in (top, os.path.realpath(root))
+        for whole in readings
+        if whole.startswith(f"{start}/")
+    ]
+    if found := next((name for name in inside if name in names), None):
+        return found
+    where = f"{file}, row {row.number}"
+    if not is_text(row.path):
+        raise InputError(f'{where} has a path that is not UTF-8 and names no image: save the file as "CSV UTF-8".')
+    if not inside:
+        raise InputError(f"{where}: '{escape_name(row.path)}' is outside {root}. List only images of that folder.")
+    raise InputError(
+        f"{where}: there is no image '{escape_name(row.path)}' in {root}. Correct the path, or delete the row."
+    )
+
+
+def _photos(
+    root: Path,
+    names: Sequence[str],
+    known: Sequence[str],
+    class_names: Iterable[str] = (),
+    *,
+    arrays: NDArray[np.uint8] | None = None,
+    n_ignored: int = 0,
+    min_classes: int,
+) -> Photos:
+    used = {label for label in known if label}
+    if not used and min_classes > 0:
+        how = (
+            "folders named after the classes, or a CSV file given with --labels"
+            if arrays is None
+            else "the array labels"
+        )
+        raise InputError(f"No image of {root} has a label: label a few of each class with {how}.")
+    if len(used) == 1 and min_classes > 1:
+        raise InputError(f"All labels of {root} are {used.pop()!r}: label images of at least one more class.")
+    every = tuple(sorted(used.union(class_names)))
+    if len(every) > MAX_CLASSES:
+        raise InputError(f"{root} has {len(every)} classes: at most {MAX_CLASSES} are supported. Merge some of them.")
+    index = {name: k for k, name in enumerate(every)}
+    labels = np.array([index.get(label, UNLABELLED) for label in known], np.int64)
+    return Photos(root, tuple(names), labels, every, arrays, n_ignored)

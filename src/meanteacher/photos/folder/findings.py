@@ -1,0 +1,234 @@
+"""One finding about the images; the findings about shapes and about copies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meanteacher.core import UNLABELLED
+from meanteacher.formats import count, escape_name
+from meanteacher.photos.folder.decode import UnreadableError, header
+from meanteacher.photos.folder.duplicates import Duplicates, same_picture
+from meanteacher.photos.folder.find import Photos
+
+Severity = Literal["problem", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+"""What is wrong and should be corrected; what may make the result worse; what is good to know."""
+
+_MAX_HEADERS = 20_000
+_HUGE = 50_000_000
+_MANY_SHAPES = 0.2
+_MAX_CONFLICTS = 5
+"""Conflicts with a sentence of their own. The others share one."""
+_MAX_COMPARED = 100
+"""Labelled images of its group that each is compared with: a long film must not need all pairs of its frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of `meanteacher check`. No finding stops a fit."""
+
+    kind: str
+    """A word for programs, for instance "duplicate"."""
+    severity: Severity
+    sentence: str
+    """Understandable alone; says what to do, if there is anything to do."""
+    names: tuple[str, ...] = ()
+    """All that the sentence is about, printable."""
+    about: Literal["image", "class"] = "image"
+    """What they are names of."""
+
+
+def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
+    """The printable names of the images in `rows`."""
+    return tuple(escape_name(photos.names[k]) for k in rows)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """The first three, and the number of the others.
+
+    >>> join_names(["a.jpg", "b.jpg"])
+    'a.jpg and b.jpg'
+    >>> join_names(["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"])
+    'a.jpg, b.jpg, c.jpg and 2 more'
+    """
+    shown = list(names[:3])
+    if len(names) > 3:
+        shown.append(f"{len(names) - 3:,} more")
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def shapes_of(photos: Photos) -> NDArray[np.int64]:
+    """[N, 2], width and height as displayed, from the files' headers; zeros where unknown.
+
+    Of more than 20,000 files only so many are read, evenly spread over the names: the other rows are zeros.
+    """
+    shapes = np.zeros((len(photos), 2), np.int64)
+    if photos.arrays is not None:
+        shapes[:] = photos.arrays.shape[2], photos.arrays.shape[1]
+        return shapes
+    for k in np.linspace(0, len(photos) - 1, min(len(photos), _MAX_HEADERS)).round().astype(int).tolist():
+        try:
+            shapes[k] = header(photos.path(k))[:2]
+        except UnreadableError:
+            continue
+    return shapes
+
+
+def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.int64], size: int) -> list[Finding]:
+    """Images that are huge, too small for the square of `size` pixels per side, or of another shape than most."""
+    rows = readable[shapes[readable].min(axis=1) > 0]
+    if not len(rows):
+        return []
+    width, height = shapes[rows].T
+    short, log_ratio = np.minimum(width, height), np.log(width / height)
+    # The shape of an existing image: the mean of wide and narrow halves is a shape that no image has.
+    middle = float(np.quantile(log_ratio, 0.5, method="nearest"))
+    typical = float(np.median(short))
+    findings = []
+
+    def add(kind: str, severity: Severity, is_found: NDArray[np.bool_], fact: str, advice: str) -> None:
+        if names := image_names(photos, rows[is_found]):
+            among = "" if len(rows) == len(readable) else f"Of {len(rows):,} images examined, "
+            subject = count(len(names), "image has", "images have")
+            findings.append(Finding(kind, severity, f"{among}{subject} {fact}: {join_names(names)}. {advice}", names))
+
+    add(
+        "huge",
+        "note",
+        width * height > _HUGE,
+        f"more than {_HUGE // 1_000_000} million pixels, which takes long to read",
+        f"Smaller copies are enough: only {size} by {size} pixels of each image are used.",
+    )
+    add(
+        "small",
+        "warning",
+        (short < size) & (short < typical / 4),
+        f"fewer than {size} pixels on the shorter side, where most have about {typical:.0f}, and must be enlarged",
+        "Use larger versions, and delete icons and previews.",
+    )
+    is_odd = np.abs(log_ratio - middle) > np.log(2)
+    if is_odd.mean() > _MANY_SHAPES:
+        sentence = (
+            "The images have very different shapes, from wide to narrow. Each is resized to a square, which distorts "
+            "some more than others. Cropping all to one shape may help."
+        )
+        findings.append(Finding("shape", "note", sentence, image_names(photos, rows[is_odd])))
+    else:
+        add(
+            "shape",
+            "warning",
+            is_odd,
+            f"another shape than most, which are {_ratio(middle)}",
+            "Each image is resized to a square, which distorts other shapes differently. Crop them like the others, "
+            "or delete what does not belong here.",
+        )
+    return findings
+
+
+def _ratio(log_ratio: float) -> str:
+    ratio = np.exp(abs(log_ratio))
+    if ratio < 1.05:
+        return "about as wide as high"
+    return f"about {ratio:.1f} times as {'wide as high' if log_ratio > 0 else 'high as wide'}"
+
+
+def copy_findings(
+    photos: Photos, images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
+) -> list[Finding]:
+    """Conflicting labels, exact copies and near copies among the images in `rows`."""
+    exact, near = duplicates.exact, duplicates.near
+    conflicts = _conflicts(photos.labels, images, duplicates, rows)
+    in_conflict = np.concatenate([*conflicts, np.empty(0, np.int64)])
+    rest = rows[~np.isin(near[rows], near[in_conflict])]
+    # Of exact copies only the first is compared further, so that nothing is reported twice.
+    _, first = np.unique(exact[rest], return_index=True)
+    return [
+        *_conflict_findings(photos, exact, conflicts),
+        *_copies(
+            photos,
+            _together(rest, exact),
+            "duplicate",
+            ("is an exact copy of another", "are exact copies of others"),
+            "Copies add nothing to learn from: all but one of each can be deleted.",
+        ),
+        *_copies(
+            photos,
+            _together(rest[np.sort(first)], near),
+            "near-duplicate",
+            ("looks almost the same as another", "look almost the same as others"),
+            "They add little to learn from: all but one of each can be deleted.",
+        ),
+    ]
+
+
+def _together(rows: NDArray[np.int64], group: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The rows that share a group with another row, group by group."""
+    order = rows[np.argsort(group[rows], kind="stable")]
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    return [part for part in parts if len(part) > 1]
+
+
+def _conflicts(
+    labels: NDArray[np.int64], images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """Images that show the same picture and have different labels, group by group.
+
+    Groups are chains, whose ends may look different, so each pair is compared itself.
+    """
+    exact, near = duplicates.exact, duplicates.near
+    labelled = rows[labels[rows] != UNLABELLED]
+    order = labelled[np.argsort(near[labelled], kind="stable")]
+    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    for ahead in range(1, min(_MAX_COMPARED, len(order) - 1) + 1):
+        a, b = order[:-ahead], order[ahead:]
+        together = near[a] == near[b]
+        if not together.any():
+            break
+        differ = together & (labels[a] != labels[b])
+        a, b = a[differ], b[differ]
+        same = (exact[a] == exact[b]) | same_picture(images, a, b)
+        found += [a[same], b[same]]
+    return _together(np.unique(np.concatenate(found)), near)
+
+
+def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list[NDArray[np.int64]]) -> list[Finding]:
+    findings = []
+    for part in conflicts[:_MAX_CONFLICTS]:
+        sentence = (
+            "are the same picture with different labels. Correct or delete the wrong ones."
+            if (exact[part] == exact[part[0]]).all()
+            else "look almost the same but have different labels. Check them, and correct the wrong labels."
+        )
+        names = join_names(_with_labels(photos, part))
+        findings.append(Finding("conflict", "problem", f"{names} {sentence}", image_names(photos, part)))
+    if rest := conflicts[_MAX_CONFLICTS:]:
+        names = join_names([name for part in rest for name in _with_labels(photos, part)])
+        sentence = (
+            f"{count(len(rest), 'more picture appears', 'more pictures appear')} several times with different "
+            f"labels: {names}. Check them, and correct the wrong labels."
+        )
+        findings.append(Finding("conflict", "problem", sentence, image_names(photos, np.concatenate(rest))))
+    return findings
+
+
+def _with_labels(photos: Photos, part: NDArray[np.int64]) -> list[str]:
+    """Names with their labels. One image of each label comes first, to be among those that are shown."""
+    _, first = np.unique(photos.labels[part], return_index=True)
+    order = [*np.sort(first), *np.setdiff1d(np.arange(len(part)), first)]
+    return [
+        f'{escape_name(photos.names[k])} ("{escape_name(photos.class_names[photos.labels[k]])}")' for k in part[order]
+    ]
+
+
+def _copies(
+    photos: Photos, parts: list[NDArray[np.int64]], kind: str, is_are: tuple[str, str], advice: str
+) -> list[Finding]:
+    if not parts:
+        return []
+    n = sum(len(part) - 1 for part in parts)
+    example = "" if len(parts) == 1 else "for example "
+    sentence = f"{count(n)} {is_are[n > 1]}: {example}{join_names(image_names(photos, parts[0]))}. {advice}"
+    return [Finding(kind, "note", sentence, image_names(photos, np.concatenate(parts)))]

@@ -1,0 +1,316 @@
+"""The labelling session: which images to label, the answers, and the file they are written to."""
+
+import os
+import re
+import shlex
+from collections import deque
+from collections.abc import Container, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files import HeldError, locked
+from meanteacher.formats import certainty, escape_name
+from meanteacher.photos.folder.find import Photos, find_photos
+from meanteacher.photos.folder.tables import read_labels, read_table, write_labels
+from meanteacher.photos.label.page import class_keys
+from meanteacher.photos.pages import read_fit
+from meanteacher.report import RecordError
+
+LABEL_NEXT = "label-next.csv"
+MAX_NAME = 100
+_COLUMNS = ("path", "guess", "confidence", "reason")
+_SECONDS = 10.0
+"""How long an answer waits for another session to write its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An image to label, and the model's guess."""
+
+    index: int
+    """Among the folder's images."""
+    guess: str
+    """Empty where there is none."""
+    confidence: float | None
+    reason: str
+
+
+def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
+    """From the fit's fit.json: class names; where its labels came from ("class folders", "csv" or "npz"); labels file.
+
+    Raises:
+        InputError: this is not the folder of a finished fit.
+    """
+    if not run.is_dir():
+        raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
+    try:
+        data = read_fit(run)["data"]
+    except RecordError as error:
+        raise InputError(
+            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
+        ) from error
+    labels = data.get("labels_file")
+    return tuple(data["class_names"]), str(data.get("source")), Path(labels) if labels else None
+
+
+def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:
+    """The rows of label-next.csv whose images exist, in its order.
+
+    Raises:
+        InputError: it is missing or empty, or lists no image of the folder.
+    """
+    file = run / LABEL_NEXT
+    try:
+        rows = [cells for _, cells in read_table(file, _COLUMNS)]
+    except InputError as error:
+        raise InputError(f"{error} Fit again to write {file.name} again.") from error
+    if not rows:
+        raise InputError(f"{file} lists no image: there is nothing to label.")
+    by_name = {escape_name(name): index for index, name in enumerate(photos.names)}
+    questions = {}
+    for path, guess, confidence, reason in rows:
+        index = by_name.get(_unescape(escape_name(path), by_name))
+        if index is not None:
+            questions[index] = Question(index, _unescape(guess, class_names), _fraction(confidence), reason)
+    if not questions:
+        raise InputError(
+            f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
+            f"{escape_name(rows[0][0])!r}: give the folder of images that the fit was given."
+        )
+    return tuple(questions.values())
+
+
+def _unescape(cell: str, known: Container[str]) -> str:
+    """Without the apostrophe that keeps a spreadsheet from reading a name as a formula."""
+    return cell[1:] if cell.startswith("'") and cell not in known and cell[1:] in known else cell
+
+
+def _fraction(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """An answer or a skip, for undo."""
+
+    position: int
+    skipped: bool
+    before: str | None
+    """The label in the file before; None where the image had no row."""
+
+
+class Session:
+    """Questions in order, each answered, skipped or open. Safe to use from many threads."""
+
+    def __init__(
+        self, photos: Photos, questions: Sequence[Question], class_names: Sequence[str], *, file: Path, command: str
+    ) -> None:
+        self.photos, self.questions, self.file, self.command = photos, tuple(questions), file, command
+        self._keys = class_keys(class_names)
+        self._known = {
+            name: photos.class_names[label]
+            for name, label in zip(photos.names, photos.labels, strict=True)
+            if label != UNLABELLED
+        }
+        self._to_ask = deque(k for k in range(len(self.questions)) if self._name(k) not in self._known)
+        self._done: list[_Action] = []
+        self._skipped: list[int] = []
+        self._answers: dict[str, str] = {}
+        self._lock = Lock()
+
+    @property
+    def n_answered(self) -> int:
+        """In this session. Waits for an answer that is being written."""
+        with self._lock:
+            return len(self._answers)
+
+    @property
+    def n_left(self) -> int:
+        """Images without a label, including skipped ones."""
+        with self._lock:
+            return len(self._to_ask) + len(self._skipped)
+
+    def answer(self, position: int, label: str) -> None:
+        """Label the current image. The label is in the file when this returns.
+
+        An answer to any other image is ignored: it comes from a second window, or from a key pressed twice.
+
+        Raises:
+            InputError: the class name is invalid, or the file cannot be written. The question stays open.
+        """
+        with self._lock:
+            if not self._is_current(position):
+                return
+            label = _checked(label)
+            before = self._write(self._name(position), label)
+            self._answers[self._name(position)] = label
+            self._done.append(_Action(self._to_ask.popleft(), skipped=False, before=before))
+            if label not in self._keys:
+                self._keys = class_keys([*self._keys, label], before=self._keys)
+
+    def skip(self, position: int) -> None:
+        """Leave the current image without a label. The next session asks about it again."""
+        with self._lock:
+            if self._is_current(position):
+                self._done.append(_Action(self._to_ask.popleft(), skipped=True, before=None))
+                self._skipped.append(position)
+
+    def undo(self) -> None:
+        """Undo the last answer or skip, and ask about that image again.
+
+        A label that another session has written in the meantime stays in the file.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        with self._lock:
+            if not self._done:
+                return
+            last = self._done[-1]
+            if last.skipped:
+                self._skipped.remove(last.position)
+            else:
+                name = self._name(last.position)
+                self._write(name, last.before, instead_of=self._answers[name])
+                del self._answers[name]
+            self._to_ask.appendleft(self._done.pop().position)
+
+    def ask_skipped_again(self) -> None:
+        with self._lock:
+            self._to_ask.extend(self._skipped)
+            self._skipped.clear()
+            self._done = [action for action in self._done if not action.skipped]
+
+    def state(self) -> dict[str, Any]:
+        """All that the page shows, as plain values with printable names."""
+        with self._lock:
+            return {
+                "question": self._question(self._to_ask[0]) if self._to_ask else None,
+                "total": len(self.questions),
+                "labelled": len(self.questions) - len(self._to_ask) - len(self._skipped),
+                "skipped": len(self._skipped),
+                "last": {"label": self._label_of(self._done[-1])} if self._done else None,
+                "classes": [{"name": name, "keys": keys} for name, keys in self._keys.items()],
+                "labels_file": escape_name(str(self.file)),
+                "written": self.file.exists(),
+                "command": escape_name(self.command),
+            }
+
+    def _question(self, position: int) -> dict[str, Any]:
+        question = self.questions[position]
+        return {
+            "position": position,
+            "number": position + 1,
+            "name": escape_name(self._name(position)),
+            "guess": question.guess,
+            "confidence": None if question.confidence is None else certainty(question.confidence),
+            "reason": question.reason,
+        }
+
+    def _label_of(self, action: _Action) -> str | None:
+        return None if action.skipped else self._answers[self._name(action.position)]
+
+    def _is_current(self, position: int) -> bool:
+        return bool(self._to_ask) and self._to_ask[0] == position
+
+    def _name(self, position: int) -> str:
+        return self.photos.names[self.questions[position].index]
+
+    def _write(self, name: str, label: str | None, instead_of: str | None = None) -> str | None:
+        """Set one row of the file, or delete it, and return its old label. Rows that others have written are kept.
+
+        With `instead_of`, only if the row still has that label.
+        """
+        with _exclusive(self.file):
+            rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
+            before = rows.get(name)
+            if instead_of not in (None, before):
+                return before
+            if label is None:
+                rows.pop(name, None)
+            else:
+                rows[name] = label
+            write_labels(self.file, rows)
+        return before
+
+
+def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session:
+    """Start with the images that the fit in `run` suggests, or continue where an earlier session stopped.
+
+    The answers are written to `labels`, by default labels.csv in `run`. If that file exists, rows are added to it.
+    Otherwise it starts with every label that the fit had, from its labels file or from the folders, because the next
+    fit uses no other labels than those of the file.
+
+    Raises:
+        InputError: one of the folders is not what it should be, or there is nothing to label.
+    """
+    fitted_classes, source, fitted_labels = _read_fit(run)
+    file = labels or run / "labels.csv"
+    if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
+    known = file if file.exists() else fitted_labels
+    if known is None and source == "csv":
+        raise InputError(f"{run} does not say which labels file it was fitted with: give that file with --labels.")
+    found = find_photos(photos, known)
+    if found.arrays is not None:
+        raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
+    class_names = tuple(dict.fromkeys(fitted_classes + found.class_names))
+    questions = _read_questions(run, found, class_names)
+    command = ["meanteacher", "fit", photos, "--labels", file, "--start", run, "--out", next_folder(run)]
+    return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))
+
+
+def next_folder(run: Path) -> Path:
+    """The folder for the next fit: the first of run-2, run-3, … that does not exist.
+
+    >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
+    ('flowers-2', 'fits/flowers-3')
+    """
+    # "." and ".." have no name of their own.
+    run = run if run.name not in ("", "..") else run.resolve()
+    # A larger number is more likely a year than a count.
+    stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
+    following = int(number) + 1
+    while (folder := run.with_name(f"{stem}-{following}")).exists():
+        following += 1
+    return folder
+
+
+def _checked(label: str) -> str:
+    label = label.strip()
+    if not label or len(label) > MAX_NAME or escape_name(label) != label:
+        raise InputError(f"A class name is one line of at most {MAX_NAME} characters; got {label!r}.")
+    return label
+
+
+def _labels_in(file: Path) -> dict[str, str]:
+    """path -> label. Of several rows of one image, the last with a label counts."""
+    labels: dict[str, str] = {}
+    for row in read_labels(file):
+        labels[row.path] = row.label or labels.get(row.path, "")
+    return labels
+
+
+def _exclusive(file: Path) -> ExitStack:
+    """Hold the lock of a labels file, so that two sessions do not overwrite each other's rows."""
+    held = ExitStack()
+    try:
+        held.enter_context(locked(file.with_name(f".{file.name}.lock"), wait=_SECONDS))
+    except HeldError as error:
+        raise InputError(f"Another program has been writing {file} for {_SECONDS:.0f} s: answer again.") from error
+    except FileNotFoundError as error:
+        raise InputError(
+            f"The folder {file.parent} is missing ({error.strerror}): restore it, and answer again."
+        ) from error
+    except OSError:
+        # Not every file system has locks, and labelling works without.
+        pass
+    return held

@@ -1,0 +1,267 @@
+"""The prediction engine: any number of images through a model in constant memory, and predictions.csv."""
+
+import csv
+import io
+import reprlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.devices import CPU, choose_device
+from meanteacher.files import atomic_file
+from meanteacher.formats import escape_name
+from meanteacher.passes import class_output, to_channels_last
+from meanteacher.photos.features.compute import computing, one_network_per_thread
+from meanteacher.photos.folder.decode import UnreadableError
+from meanteacher.photos.folder.duplicates import digest
+from meanteacher.photos.model.images import Images, ImagesLike, as_images
+
+if TYPE_CHECKING:
+    from meanteacher.photos.model.bundle import Classifier
+
+Progress = Callable[[int, int], None]
+"""Called after every chunk with the number of images so far and in all."""
+
+
+class ClassifierModule(nn.Module):
+    """From bytes [B, 3, size, size] to probabilities [B, n_classes]: what predicts, and what an export contains."""
+
+    def __init__(self, normalise: nn.Module, network: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.network = network
+        self.temperature = temperature
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = class_output(self.network(to_channels_last(self.normalise(images))))
+        return torch.softmax(logits / self.temperature, 1)
+
+
+_CHUNK = 128
+"""Images per chunk: a network on a CPU gains nothing from more, and progress is shown often."""
+_CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """The probabilities of consecutive images."""
+
+    index: Sequence[int]
+    """Their positions among the images."""
+    probabilities: Tensor
+    """[n, n_classes]; meaningless where unreadable."""
+    unreadable: dict[int, str]
+    """Row of the chunk -> reason."""
+    digests: Sequence[bytes]
+    """Of the pixels; empty unless requested."""
+
+
+def classify(
+    model: "Classifier",
+    images: Images,
+    index: Sequence[int] | None = None,
+    *,
+    device: torch.device = CPU,
+    with_digests: bool = False,
+) -> Generator[Chunk, None, None]:
+    """The probabilities of the images at these positions, or of all, chunk by chunk in their order.
+
+    Each thread decodes a chunk and then computes the network on it alone. So no thread waits for another within a
+    layer, decoding and computing overlap, and two cores are twice as fast as one. A GPU computes for all threads.
+    """
+    index = range(len(images)) if index is None else index
+    size = model.size
+    compute = computing(model.module(), (3, size, size), np.uint8, device)
+
+    def work(chunk: Sequence[int]) -> Chunk:
+        # Channels last, as files are decoded.
+        pixels = np.zeros((len(chunk), size, size, 3), np.uint8)
+        unreadable = {}
+        for row, k in enumerate(chunk):
+            try:
+                pixels[row] = images.pixels(k, size)
+            except UnreadableError as error:
+                unreadable[row] = str(error)
+        batch = pixels.transpose(0, 3, 1, 2)
+        digests = [digest(image) for image in batch] if with_digests else []
+        probabilities = torch.from_numpy(compute(batch))
+        if not bool(probabilities.isfinite().all()):
+            raise InputError(
+                "The model gives no finite probabilities: its weights are finite, but too large to compute with. Get "
+                "the model again, or fit it again."
+            )
+        return Chunk(chunk, probabilities, unreadable, digests)
+
+    length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
+    with one_network_per_thread() as (pool, n_threads):
+        waiting: deque[Future[Chunk]] = deque()
+        for start in range(0, len(index), length):
+            waiting.append(pool.submit(work, index[start : start + length]))
+            # One chunk more per thread than it works on, so that none has to wait.
+            if len(waiting) == 2 * n_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Predictions(Sequence[str]):
+    """The label of every image, in order; empty where an image cannot be read."""
+
+    names: Sequence[str]
+    """Of the images: paths below the folder, the names of an .npz, paths as given, or `image 0`, `image 1`, ..."""
+    confidence: NDArray[np.float32]
+    """[N], the probability of the label; NaN where an image cannot be read."""
+    problems: Mapping[str, str]
+    """Name -> reason, for images that cannot be read."""
+    complete: bool
+    """False where it was stopped: then these are the images until there, and no file was written."""
+    classes: NDArray[np.int64]
+    """[N], the label's position in `class_names`; `UNLABELLED` (-1) where an image cannot be read."""
+    class_names: tuple[str, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Class -> number of images with that label."""
+        n = np.bincount(self.classes[self.classes != UNLABELLED], minlength=len(self.class_names))
+        return dict(zip(self.class_names, n.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @overload
+    def __getitem__(self, position: int) -> str: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[str]: ...
+    def __getitem__(self, position: int | slice) -> str | list[str]:
+        if isinstance(position, slice):
+            return [self._label(k) for k in self.classes[position]]
+        return self._label(self.classes[position])
+
+    def _label(self, k: int) -> str:
+        return "" if k == UNLABELLED else self.class_names[k]
+
+    def __repr__(self) -> str:
+        return f"Predictions({reprlib.repr(self[:7])}, {len(self):,} in all)"
+
+
+def predict(
+    model: "Classifier",
+    images: ImagesLike,
+    *,
+    out: Path | None,
+    overwrite: bool,
+    device: str,
+    progress: Progress,
+    should_stop: Callable[[], bool],
+) -> Predictions:
+    """Label every image, and write `out`, the whole file or nothing: see `Classifier.predict`."""
+    chosen = choose_device(device)
+    if out is not None and (out.is_dir() or (out.exists() and not overwrite)):
+        raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
+    given = as_images(images)
+    classes, confidence = np.full(len(given), UNLABELLED), np.full(len(given), np.nan, np.float32)
+    problems: dict[str, str] = {}
+    labels = [cell(name) for name in model.class_names]
+    done = 0
+    try:
+        with _table(out) as write, closing(classify(model, given, device=chosen)) as chunks:
+            for chunk in chunks:
+                if should_stop():
+                    raise _StoppedError
+                rows = slice(done, done + len(chunk.index))
+                names = given.names[rows]
+                if write:
+                    write(_rows(names, chunk.probabilities, labels, chunk.unreadable))
+                readable = np.array([row not in chunk.unreadable for row in range(len(names))])
+                best = chunk.probabilities.max(1)
+                classes[rows][readable], confidence[rows][readable] = best.indices[readable], best.values[readable]
+                problems |= {names[row]: reason for row, reason in chunk.unreadable.items()}
+                done = rows.stop
+                progress(done, len(given))
+    except _StoppedError:
+        pass
+    return Predictions(
+        names=given.names[:done],
+        confidence=confidence[:done],
+        problems=problems,
+        complete=done == len(given),
+        classes=classes[:done],
+        class_names=model.class_names,
+    )
+
+
+class _StoppedError(Exception):
+    """Leaves the file unwritten."""
+
+
+@contextmanager
+def _table(out: Path | None) -> Iterator[Callable[[str], object] | None]:
+    """Appends text to predictions.csv, which is there when the block ends without an error; None without a file."""
+    if out is None:
+        yield None
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(out) as file:
+            file.write(HEADER.encode("utf-8"))
+            yield lambda text: file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot write {out} ({error}). Free some space, or give another file.") from error
+
+
+HEADER = "path,label,confidence,second,second_confidence,third,third_confidence,problem\n"
+_N_GUESSES = 3
+_FORMULA = ("=", "+", "-", "@")
+
+
+def cell(text: str) -> str:
+    """The text as a cell of a table: printable, and never a formula in a spreadsheet.
+
+    >>> cell("=1+1.jpg"), cell("a=b.jpg")
+    ("'=1+1.jpg", 'a=b.jpg')
+    """
+    text = escape_name(text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def prediction_rows(
+    names: Sequence[str],
+    probabilities: NDArray[np.floating],
+    class_names: Sequence[str],
+    unreadable: Mapping[int, str],
+) -> str:
+    """The content of predictions.csv.
+
+    Args:
+        names: of the images
+        probabilities: [N, n_classes]
+        class_names: in the order of the columns
+        unreadable: row -> reason, for images that have no prediction
+    """
+    labels = [cell(name) for name in class_names]
+    return HEADER + _rows(names, torch.from_numpy(probabilities), labels, unreadable)
+
+
+def _rows(names: Sequence[str], probabilities: Tensor, labels: Sequence[str], unreadable: Mapping[int, str]) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    best = probabilities.topk(min(_N_GUESSES, len(labels)))
+    empty = [""] * 2 * (_N_GUESSES - best.indices.shape[1])  # with two classes there is no third guess
+    for row, (name, ks, ps) in enumerate(zip(names, best.indices.tolist(), best.values.tolist(), strict=True)):
+        if row in unreadable:
+            table.writerow([cell(name), *[""] * 2 * _N_GUESSES, cell(unreadable[row])])
+            continue
+        guesses = [value for k, p in zip(ks, ps, strict=True) for value in (labels[k], f"{p:.4f}")]
+        table.writerow([cell(name), *guesses, *empty, ""])
+    return text.getvalue()

@@ -1,1 +1,0 @@
-"""Pretrained networks: their weights, the features of photos, and training of the last layers."""

@@ -1,0 +1,155 @@
+import struct
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from meanteacher.paper.figures import as_files, draw_curves, draw_settings
+
+TITLE, CAPTION = "Figure 9 of the paper: a title", "Scaled to about 6 minutes."
+
+
+def point(step, student, teacher, costs=None, part="test"):
+    found = {"step": step, "part": part, "student": student, "teacher": teacher}
+    return found | (dict(zip(("student_cost", "teacher_cost"), costs, strict=True)) if costs else {})
+
+
+@pytest.fixture
+def curves(run):
+    def with_costs(method, seed):
+        shift = 0.1 * seed
+        return run(
+            method,
+            seed,
+            curve=[point(100, 0.5, 0.4, (2.0 + shift, 1.5)), point(200, 0.2, 0.1 + shift, (0.5 + shift, 0.3))],
+        )
+
+    runs = {"Pi model": "pi-model", "Mean Teacher": "mean-teacher"}
+    setting = {label: [with_costs(method, seed) for seed in (0, 1)] for label, method in runs.items()}
+    return {"all labels": setting, "500 labels": setting, "extra": setting}
+
+
+@pytest.fixture
+def settings(run):
+    def validated(seed, error):
+        last = {
+            "step": 600,
+            "student": {"test": 0.9, "validation": 0.8},
+            "teacher": {"test": 0.7, "validation": error},
+        }
+        return run(seed=seed, errors={"last": last, "best_validation": None})
+
+    return {
+        "decay": {
+            "0.9": [validated(seed, error) for seed, error in enumerate((0.3, 0.4))],
+            "0.99": [validated(seed, error) for seed, error in enumerate((0.1, 0.2, 0.3))],
+            "0.999": [],
+        }
+    }
+
+
+def data(line):
+    return [pytest.approx(list(values)) for values in line.get_data()]
+
+
+def texts(svg):
+    return ["".join(element.itertext()) for element in ET.fromstring(svg).iter() if element.tag.endswith("}text")]
+
+
+def test_figure_3_has_costs_above_and_errors_below_on_log_axes(curves):
+    figure = draw_curves(curves, TITLE, "")
+    assert len(figure.axes) == 6
+    above, below = figure.axes[:3], figure.axes[3:]
+    assert {axes.get_yscale() for axes in figure.axes} == {"log"}
+    assert [axes.get_title(loc="left") for axes in above] == list(curves)
+    assert "cost" in above[0].get_ylabel()
+    assert "error" in below[0].get_ylabel()
+
+
+def test_curves_are_the_means_over_the_runs_of_student_and_teacher(curves):
+    figure = draw_curves(curves, TITLE, "")
+    # Order: Pi model's teacher and student, Mean Teacher's teacher and student.
+    costs, errors = ([data(line) for line in figure.axes[i].get_lines()] for i in (0, 3))
+    assert costs == [[[100, 200], [1.5, 0.3]], [[100, 200], [2.05, 0.55]]] * 2
+    assert errors == [[[100, 200], [40, 15]], [[100, 200], [50, 20]]] * 2
+
+
+def test_methods_and_networks_can_be_told_apart(curves):
+    lines = draw_curves(curves, TITLE, "").axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 4
+    (legend,) = draw_curves(curves, TITLE, "").legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        f"{label}, {network}" for label in ("Pi model", "Mean Teacher") for network in ("teacher", "student")
+    ]
+
+
+def test_step_that_not_all_runs_reached_and_costs_that_were_not_recorded_are_left_out(run):
+    runs = [
+        run("mean-teacher", 0, curve=[point(100, 0.5, 0.4, (2.0, 1.5)), point(200, 0.2, 0.1, (1.0, 0.5))]),
+        run("mean-teacher", 1, curve=[point(100, 0.5, 0.4, (2.0, 1.5)), point(200, 0.2, 0.1)]),
+    ]
+    figure = draw_curves({"panel": {"Mean Teacher": runs}}, TITLE, "")
+    above, below = figure.axes
+    assert [list(line.get_xdata()) for line in above.get_lines()] == [[100], [100]]
+    assert [list(line.get_xdata()) for line in below.get_lines()] == [[100, 200]] * 2
+
+
+def test_figure_4_has_one_dot_per_run_and_a_line_through_the_means(settings):
+    (axes,) = draw_settings(settings, TITLE, "", bold="0.99").axes
+    *dots, line = axes.get_lines()
+    assert [data(each) for each in dots] == [[[0, 0], [30, 40]], [[1, 1, 1], [10, 20, 30]], [[], []]]
+    assert {each.get_linestyle() for each in dots} == {"None"}
+    assert data(line) == [[0, 1], [35, 20]]
+    assert axes.get_ylim()[0] == 0
+    assert "alidation error" in axes.get_ylabel()
+
+
+def test_setting_of_the_evaluation_runs_is_bold(settings):
+    (axes,) = draw_settings(settings, TITLE, "", bold="0.99").axes
+    assert [(tick.get_text(), tick.get_fontweight()) for tick in axes.get_xticklabels()] == [
+        ("0.9", "normal"),
+        ("0.99", "bold"),
+        ("0.999", "normal"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["curves", "settings"])
+def test_both_files_are_images_with_title_and_caption(kind, curves, settings):
+    drawn = (
+        draw_curves(curves, TITLE, CAPTION)
+        if kind == "curves"
+        else draw_settings({**settings, "without": settings["decay"]}, TITLE, CAPTION, bold="0.99")
+    )
+    files = as_files(drawn, TITLE)
+    assert set(files) == {"svg", "png"}
+    assert ET.fromstring(files["svg"]).tag == "{http://www.w3.org/2000/svg}svg"
+    written = " ".join(" ".join(texts(files["svg"])).split())
+    assert TITLE in written
+    assert CAPTION in written
+    assert files["png"].startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", files["png"][16:24])
+    assert min(width, height) > 300
+
+
+def test_figures_without_any_run_are_drawn_empty():
+    nothing = {"a panel": {"Pi model": [], "Mean Teacher": []}}
+    for drawn in (draw_curves(nothing, TITLE, ""), draw_settings(nothing, TITLE, "", bold="")):
+        assert as_files(drawn, TITLE)["png"]
+    for drawn in (draw_curves({}, TITLE, ""),):
+        assert as_files(drawn, TITLE)["svg"]
+
+
+def test_error_of_zero_does_not_break_the_log_axis(run):
+    runs = [run(curve=[point(100, 0.5, 0.4, (1.0, 0.1)), point(200, 0.0, 0.0, (0.0, 0.0))])]
+    assert as_files(draw_curves({"panel": {"Mean Teacher": runs}}, TITLE, ""), TITLE)["svg"]
+
+
+def test_the_same_runs_give_the_same_bytes(settings):
+    first, again = (as_files(draw_settings(settings, TITLE, CAPTION, bold="0.9"), TITLE) for _ in range(2))
+    assert first["svg"] == again["svg"]
+
+
+def test_hostile_title_is_text(settings):
+    hostile = "<script>alert(1)</script>"
+    svg = as_files(draw_settings({hostile: settings["decay"]}, hostile, hostile, bold=""), hostile)["svg"]
+    assert b"<script" not in svg
+    ET.fromstring(svg)

@@ -1,0 +1,231 @@
+"""Which runs a table or figure is made of, what there is of each, and how long they take."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meanteacher.core import InputError
+from meanteacher.experiment.describe import fingerprint
+from meanteacher.experiment.prepared import Prepared
+from meanteacher.paper import runs
+from meanteacher.paper.layout import FIGURES, TABLES
+from meanteacher.paper.runs import Run, find_figure, find_table, recipe_names, runs_of
+from meanteacher.recipes import RECIPES
+from support import held_by_another_process
+
+NAME = "table1/svhn-500/mean-teacher"
+PLACES = {**{f"table {n}": place for n, place in TABLES.items()}, **{f"figure {n}": f for n, f in FIGURES.items()}}
+
+
+def _run(tmp_path: Path, seed: int = 0) -> Run:
+    return Run("digits/supervised", RECIPES["digits/supervised"], seed, tmp_path)
+
+
+def _record(run: Run, *, of: str | None = None) -> None:
+    run.folder.mkdir(parents=True)
+    run.record.write_text(json.dumps({"recipe": {"fingerprint": of or fingerprint(run.recipe)}}))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_cell_is_a_recipe_and_is_run_once(place: str):
+    names = recipe_names(PLACES[place])
+    assert names
+    assert set(names) <= set(RECIPES)
+    assert len(names) == len(set(names))
+
+
+def test_cell_chooses_by_whole_parts_of_a_name():
+    table = find_table("3")
+    both = ["table1/svhn-500/pi-model", "table1/svhn-500/mean-teacher"]
+    assert recipe_names(table, cell="svhn-500") == both
+    assert recipe_names(table, cell="svhn-500/pi-model") == both[:1]
+    assert len(recipe_names(table, cell="mean-teacher")) == 3
+    assert recipe_names(find_table("1"), cell="table1") == recipe_names(find_table("1"))
+    assert recipe_names(find_figure("4d"), cell="decay-0.99") == ["figure4d/decay-0.99"]
+
+
+def test_cell_that_does_not_exist_gets_the_nearest_names():
+    with pytest.raises(InputError, match=r"no cell 'svhn-500/mean-techer'.*Did you mean.*svhn-500/mean-teacher"):
+        recipe_names(find_table("1"), cell="svhn-500/mean-techer")
+    with pytest.raises(InputError, match="no cell 'svhn'"):
+        recipe_names(find_table("1"), cell="svhn")
+
+
+@pytest.mark.parametrize(("find", "name", "known"), [(find_table, "6", "1, 2, 3, 4, 5"), (find_figure, "4", "4a")])
+def test_place_that_the_paper_does_not_have_gets_those_that_it_has(find, name: str, known: str):
+    with pytest.raises(InputError, match=known):
+        find(name)
+
+
+def test_recipes_own_seeds_are_run_or_as_many_as_are_wanted(tmp_path: Path):
+    def seeds(n: int | None) -> list[int]:
+        return [run.seed for run in runs_of([NAME], seeds=n, out=tmp_path)]
+
+    assert seeds(None) == list(RECIPES[NAME].seeds)
+    assert seeds(2) == [0, 1]
+    assert seeds(12) == list(range(12))
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_no_seeds_are_refused(n: int, tmp_path: Path):
+    with pytest.raises(InputError, match="seeds"):
+        runs_of([NAME], seeds=n, out=tmp_path)
+
+
+def test_first_seed_of_every_recipe_comes_before_the_second_of_any(tmp_path: Path):
+    names = ["table1/svhn-500/mean-teacher", "figure3/svhn-500/pi-model", "table1/svhn-all/mean-teacher"]
+    made = runs_of(names, out=tmp_path)
+    assert [run.name for run in made[:3]] == names
+    assert [run.seed for run in made] == sorted(run.seed for run in made)
+    assert len(made) == sum(len(RECIPES[name].seeds) for name in names)
+
+
+def test_preset_takes_the_authors_settings_where_they_differ(tmp_path: Path):
+    without = "table1/svhn-500/gan"
+    assert f"{without}/as-coded" not in RECIPES
+    names = [run.name for run in runs_of([NAME, without], seeds=1, preset="as-coded", out=tmp_path)]
+    assert names == [f"{NAME}/as-coded", without]
+
+
+def test_preset_with_a_typing_error_is_refused_before_anything_runs(tmp_path: Path):
+    with pytest.raises(InputError, match="as-coded"):
+        runs_of([NAME], preset="as-codded", out=tmp_path)  # type: ignore[arg-type]
+
+
+def test_scaled_run_has_a_folder_of_its_own_and_its_command_says_the_scale(tmp_path: Path):
+    (whole,) = runs_of([NAME], seeds=1, out=tmp_path)
+    (twin,) = runs_of([NAME], seeds=1, scale=6, out=tmp_path)
+    (other,) = runs_of([NAME], seeds=1, scale=7.5, out=tmp_path)
+    assert whole.folder == tmp_path / NAME / "seed-0"
+    assert len({whole.folder, twin.folder, other.folder}) == 3
+    assert "minutes=6" in twin.arguments()
+    assert "minutes=7.5" in other.arguments()
+    assert "--scale" not in whole.arguments()
+
+
+def test_runs_are_told_apart_and_can_be_keys(tmp_path: Path):
+    made = [_run(tmp_path), _run(tmp_path, 1), _run(tmp_path / "other")]
+    assert len(set(made)) == 3
+    assert _run(tmp_path) == made[0]
+    assert hash(_run(tmp_path)) == hash(made[0])
+
+
+def test_state_follows_what_is_in_the_folder(tmp_path: Path):
+    run = _run(tmp_path)
+    assert run.state() == "missing"
+    assert not run.folder.exists()
+    run.folder.mkdir(parents=True)
+    with held_by_another_process(run.folder / ".lock"):
+        assert run.state() == "running"
+    assert run.state() == "missing"
+    (run.folder / "run.json").write_text("{}")
+    assert run.state() == "started"
+    with held_by_another_process(run.folder / ".lock"):
+        assert run.state() == "running"
+    assert run.state() == "started"
+
+
+def test_run_with_a_record_is_complete(tmp_path: Path):
+    run = _run(tmp_path)
+    _record(run)
+    assert run.state() == "complete"
+    assert _run(tmp_path, 1).state() == "missing"
+
+
+def test_record_of_another_version_of_the_recipe_is_refused(tmp_path: Path):
+    run = _run(tmp_path)
+    changed = replace(run.recipe, steps=run.recipe.steps + 1)
+    _record(run, of=fingerprint(changed))
+    with pytest.raises(InputError, match=r"another version of digits/supervised.*--out"):
+        run.state()
+    assert replace(run, recipe=changed).state() == "complete"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"recipe": 3}', "\x80"])
+def test_damaged_record_is_an_input_error_that_names_the_file(content: str, tmp_path: Path):
+    run = _run(tmp_path)
+    _record(run)
+    run.record.write_text(content, encoding="latin-1")
+    with pytest.raises(InputError, match=r"record\.json is damaged"):
+        run.state()
+
+
+@pytest.mark.parametrize(
+    ("content", "step"),
+    [
+        ("", 0),
+        ('{"step": 7}\n', 7),
+        ('{"step": 7}\n{"step": 9, "ev', 7),
+        ('{"step": 7}\n{"event": "alarm"}\n', 7),
+        ("[1]\nnull\n", 0),
+        ('{"step": 1, "x": "' + "y" * 9000 + '"}\n', 0),
+        ('{"step": 1, "x": "' + "y" * 9000 + '"}\n{"step": 4}\n', 4),
+    ],
+)
+def test_steps_done_are_read_from_the_last_whole_line(content: str, step: int, tmp_path: Path):
+    run = _run(tmp_path)
+    run.folder.mkdir(parents=True)
+    assert run.steps_done() == 0
+    (run.folder / "metrics.jsonl").write_text(content)
+    assert run.steps_done() == step
+
+
+def test_time_of_a_run_is_that_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first step, which also allocates, does not count."""
+    monkeypatch.setattr(runs, "step_seconds", lambda recipe, **_: [9.0, 0.1, 0.3])
+    made = runs_of([NAME, "table2/cifar10-4000/mean-teacher"], seeds=2, out=tmp_path)
+    seconds = runs.estimated_seconds(made, device="cpu")
+    assert seconds == {run.recipe.name: pytest.approx(0.2 * run.recipe.steps) for run in made}
+
+
+def test_only_step_that_was_timed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runs, "step_seconds", lambda recipe, **_: [2.0])
+    seconds = runs.estimated_seconds(runs_of([NAME], seeds=1, out=tmp_path), device="cpu")
+    assert seconds[NAME] == pytest.approx(2 * RECIPES[NAME].steps)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_recipe_can_be_measured_on_made_up_images(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows: dict[str, int] = {}
+
+    def prepared(recipe, *, data, split, **_):
+        made = Prepared(recipe, seed=0, data=data, split=split)
+        assert made.sampler.labelled_share > 0
+        rows[recipe.name] = recipe.batch.size
+        return [1.0, 1.0]
+
+    monkeypatch.setattr(runs, "step_seconds", prepared)
+    made = runs_of(recipe_names(PLACES[place]), seeds=1, out=tmp_path)
+    # Of recipes that differ in nothing that preparing looks at, one is enough.
+    kinds = {(run.recipe.batch, run.recipe.data.n_labelled, type(run.recipe.method)): run for run in made}
+    seconds = runs.estimated_seconds(list(kinds.values()), device="cpu")
+    for run in kinds.values():
+        whole = run.recipe.steps * run.recipe.batch.size / rows[run.recipe.name]
+        assert seconds[run.recipe.name] == pytest.approx(whole)
+
+
+def test_large_images_are_measured_at_their_size_in_small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    seen = []
+
+    def note(recipe, *, data, **_):
+        seen.append((recipe.batch.size, tuple(data.train.images.shape[2:])))
+        return [1.0]
+
+    monkeypatch.setattr(runs, "step_seconds", note)
+    name = "table4/imagenet-10/mean-teacher-resnet"
+    seconds = runs.estimated_seconds(runs_of([name], seeds=1, out=tmp_path), device="cpu")
+    ((size, shape),) = seen
+    assert shape == (224, 224)
+    assert 2 <= size <= 16
+    assert seconds[name] == pytest.approx(RECIPES[name].steps * RECIPES[name].batch.size / size)
+
+
+def test_a_scaled_table_leaves_out_what_cannot_be_scaled_unless_nothing_else_was_asked_for(tmp_path: Path):
+    names = recipe_names(find_table("5"))
+    assert any("resnet" in name for name in names)
+    twins = runs_of(names, seeds=1, scale=6, out=tmp_path)
+    assert {run.name for run in twins} == {name for name in names if "resnet" not in name}
+    with pytest.raises(InputError, match="can be scaled"):
+        runs_of([name for name in names if "resnet" in name], seeds=1, scale=6, out=tmp_path)

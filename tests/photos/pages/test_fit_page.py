@@ -1,0 +1,602 @@
+import ast
+import copy
+import itertools
+import json
+import re
+import shlex
+from functools import cache
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fit_example import fit_example, many_classes, pretrained_example, thumb
+from meanteacher.photos.fitting.answer import answer, estimate
+from meanteacher.photos.pages.fit_page import fit_page, supported
+from meanteacher.photos.pages.fit_tables import ALTERNATIVES
+from meanteacher.photos.pages.model_card import model_card
+
+OPTIONAL = {
+    "estimate": "error",
+    "curves": "curves",
+    "confusion": "confusions",
+    "per_class": "classes",
+    "gallery": "pictures",
+    "calibration": "calibration",
+    "vitals": "vitals",
+}
+HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>.jpg', "' onload='alert(1)", "</style></title>")
+
+
+class Page(HTMLParser):
+    """The words a reader sees, and every tag and attribute, of a page whose tags are properly nested."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
+        self.ids = [value for name, value in self.attributes if name == "id"]
+
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+@cache
+def whole_html() -> str:
+    return fit_page(fit_example())
+
+
+@cache
+def whole() -> Page:
+    return Page(whole_html())
+
+
+def page_of(**changes: Any) -> Page:
+    """A page of the example with changes, without the plots: they take most of the time."""
+    return Page(fit_page(fit_example(**{"curves": None, "calibration": None} | changes)))
+
+
+def with_difference(points: float, low: float, high: float, **changes: Any) -> dict[str, Any]:
+    estimate = fit_example()["estimate"] | {"difference": {"points": points, "low": low, "high": high}}
+    return fit_example(estimate=estimate | changes, curves=None, calibration=None)
+
+
+def test_the_answer_comes_first_then_the_two_errors_then_the_difference():
+    text = whole().text
+    assert re.search(
+        r"A classifier for forest-finds The 5,897 unlabelled images helped: .{,150} "
+        r"Mean Teacher 27.0 % 19.3 to 36.4 % Supervised-only 41.0 % 31.9 to 50.8 % 0 20 40 60 % .{,200} "
+        r"That is 14.0 percentage points fewer errors \(95 % interval: 4.1 to 23.9\).",
+        text,
+    )
+
+
+def test_an_interval_is_drawn_where_its_axis_says():
+    html = whole_html()
+    assert 'style="--left: 32.17; --width: 28.50"></span><span class="dot" style="--at: 45.00"' in html
+    assert '<span style="--at: 100.0">60 %</span>' in html
+
+
+def test_the_axis_holds_even_an_error_of_nothing_or_of_everything():
+    estimate = fit_example()["estimate"]
+    estimate["mean-teacher"] = {"error": 0.0, "low": 0.0, "high": 0.0, "wrong": 0}
+    estimate["supervised"] = {"error": 1.0, "low": 0.96, "high": 1.0, "wrong": 100}
+    assert "0 20 40 60 80 100 %" in page_of(estimate=estimate).text
+    del estimate["supervised"], estimate["difference"]
+    assert "Mean Teacher 0.0 % 0.0 to 0.0 % 0 1 %" in page_of(estimate=estimate).text
+
+
+def test_it_is_said_which_images_the_models_were_tested_on_and_what_that_is_worth():
+    assert "27 of 100 27.0 (19.3 to 36.4)" in whole().text
+    assert "100 of the 400 labelled images were kept apart as test images: no model learned" in whole().text
+    folds = fit_example()["estimate"] | {"how": "folds"}
+    assert (
+        "Each of the 100 labelled images was a test image once, for models that learned from the others only"
+        in page_of(estimate=folds).text
+    )
+
+
+@pytest.mark.parametrize(("helped", "low", "high"), [("yes", -0.1, 23.9), ("yes", 0.0, 20.0), ("no", -20.0, 0.1)])
+def test_a_claim_the_interval_does_not_bear_out_is_not_made(helped: str, low: float, high: float):
+    fit = with_difference((low + high) / 2, low, high)
+    fit["answer"] |= {"helped": helped, "sentence": "OVERCLAIM"}
+    text = Page(fit_page(fit)).text
+    assert not supported(fit)
+    assert "OVERCLAIM" not in text
+    assert (
+        "There are too few labels to tell whether the unlabelled images helped: the error is 27.0 % with Mean Teacher "
+        "and 41.0 % with supervised-only training." in text
+    )
+
+
+def test_a_claim_without_any_estimate_is_not_made():
+    text = page_of(estimate=None).text
+    assert "There are too few labels to tell whether the unlabelled images helped." in text
+    assert "images helped: 27.0 %" not in text
+
+
+def test_help_and_harm_are_said_in_the_words_of_the_fit_where_the_interval_bears_them_out():
+    fit = with_difference(-6.0, -9.0, -3.0)
+    fit["answer"] = {"helped": "no", "sentence": "The unlabelled images did harm.", "shipped": "supervised"}
+    text = Page(fit_page(fit)).text
+    assert "The unlabelled images did harm." in text
+    assert "That is 6.0 percentage points more errors (95 % interval: 3.0 to 9.0)." in text
+    assert "The model in this folder is the supervised-only one, trained on the labelled images alone." in text
+
+
+def test_an_unclear_answer_says_what_is_possible():
+    text = Page(fit_page(with_difference(3.0, -7.0, 13.0))).text
+    assert (
+        "The difference of 3.0 percentage points may be chance: the 95 % interval reaches from 13.0 percentage points "
+        "fewer errors to 7.0 percentage points more errors."
+    ) in text
+
+
+@pytest.mark.parametrize(("n", "better", "worse"), [(100, 30, 21), (75, 3, 1), (523, 20, 11), (1000, 31, 30)])
+@pytest.mark.parametrize("how", ["held-out", "folds"])
+def test_one_number_says_how_many_labels_would_tell_and_it_is_the_one_of_the_record(
+    n: int, better: int, worse: int, how: str
+):
+    rows = np.arange(n)
+    ours, baseline = rows < worse, (rows >= worse) & (rows < worse + better)
+    judged, gain = estimate(how, ours, baseline)
+    assert gain.n_needed is not None
+    said = answer(judged, gain, shipped="mean-teacher", n_unlabelled=5552)
+    fit = fit_example(estimate=judged, answer=said, curves=None, calibration=None)
+    for text in (Page(fit_page(fit)).text, model_card(fit)):
+        told = re.findall(r"about ([\d,]+) (?:more )?label", text)
+        assert told == [f"{judged['n_needed']:,}"], text[:900]
+        assert (f"there were {n:,}." if gain.n_needed <= 1000 else "at most 1,000 are used for testing") in text
+
+
+@cache
+def pretrained() -> Page:
+    return Page(fit_page(pretrained_example(curves=None, calibration=None)))
+
+
+def test_what_else_was_tried_is_shown_on_one_axis_with_the_two_methods():
+    html = fit_page(pretrained_example(curves=None, calibration=None)).partition('<section id="tried">')[2]
+    section = Page(html.partition("</section>")[0])
+    assert re.search(
+        r"Mean Teacher 12.0 % 7.0 to 19.8 % Supervised-only 23.0 % 15.8 to 32.2 % "
+        r"Last layer only 26.0 % 18.4 to 35.4 % Last layers, labels only 23.0 % 15.8 to 32.2 % "
+        r"Label spreading 17.0 % 10.9 to 25.6 % "
+        r"0 10 20 30 40 % On the same 100 test images, with 95 % intervals",
+        section.text,
+    )
+    # The axis ends at 40 %.
+    assert re.findall(r'class="dot" style="--at: ([\d.]+)"', html)[:3] == ["30.00", "57.50", "65.00"]
+
+
+def test_each_of_what_else_was_tried_is_explained_once():
+    text = pretrained().text.partition("On the same 100 test images")[2]
+    for label, sentence in ALTERNATIVES.values():
+        assert text.count(f"{label} {sentence}") == 1, label
+
+
+def test_an_alternative_of_another_version_is_shown_by_its_name():
+    other = {"name": "<new>-way", "error": 0.5, "low": 0.4, "high": 0.6, "wrong": 50}
+    page = page_of(alternatives=[other])
+    assert "<new> way 50.0 % 40.0 to 60.0 %" in page.text
+    assert "new" not in page.tags
+
+
+@pytest.mark.parametrize("absent", ["alternatives", "estimate"])
+def test_without_alternatives_or_an_estimate_nothing_is_said_to_have_been_tried(absent: str):
+    assert "tried" in pretrained().ids
+    fit = pretrained_example(curves=None, calibration=None, trial=None)
+    del fit[absent]
+    page = Page(fit_page(fit))
+    assert "tried" not in page.ids
+    assert ("href", "#tried") not in page.attributes
+    assert "tried" not in page_of(alternatives=[]).ids
+
+
+@pytest.mark.parametrize("alternatives", [[], pretrained_example()["alternatives"]])
+def test_the_trial_that_chose_the_network_is_among_what_was_tried(alternatives: list[dict[str, Any]]):
+    fit = pretrained_example(curves=None, calibration=None, alternatives=alternatives)
+    html = fit_page(fit)
+    assert fit["trial"]["sentence"] in Page(html.partition('<section id="tried">')[2].partition("</section>")[0]).text
+    assert ("href", "#tried") in Page(html).attributes
+    assert ("On the same 100 test images" in html) == bool(alternatives)
+
+
+def test_the_page_says_what_the_network_had_learned_before():
+    assert "It builds on EfficientNet-Lite0, a network that had learned from 1.2 million photos of" in pretrained().text
+    assert "both on the same pretrained network" in pretrained().text
+    assert "had learned" not in whole().text
+    assert "pretrained" not in whole().text
+    assert "had learned from no other images" in page_of(backbone=None).text
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "said", "about_imagenet"),
+    [
+        ("ImageNet-22k, ImageNet-1k", "learned from photos (ImageNet-22k, ImageNet-1k) before", True),
+        ("LVD-142M", "learned from LVD-142M before", False),
+        ("unknown", "learned from images of which nothing is recorded before", False),
+    ],
+)
+def test_other_training_data_are_named_and_not_taken_for_imagenet(trained_on: str, said: str, about_imagenet: bool):
+    text = page_of(backbone=pretrained_example()["backbone"] | {"trained_on": trained_on}).text
+    assert said in text
+    assert "1.2 million" not in text
+    assert ("ImageNet shows mostly" in text) is about_imagenet
+
+
+def test_the_plan_of_a_pretrained_network_has_no_width():
+    assert "Network width" in whole().text
+    assert "Network width" not in pretrained().text
+    assert "Network EfficientNet-Lite0" in pretrained().text
+    assert "Altered copies of each image 8" in pretrained().text
+    plan = fit_example()["plan"] | {"n_views": 0, "flip": False}
+    assert "Altered copies" not in page_of(plan=plan).text
+    assert "Mirrored copies no" in page_of(plan=plan).text
+
+
+def test_the_curves_of_baseline_student_and_teacher_are_drawn_and_described():
+    html = whole_html()
+    assert "<title>Learning curves</title><desc>Error over training steps. At the last step: Supervised-only 4" in html
+    text = Page(html).text
+    assert all(name in text for name in ("Supervised-only", "Student", "Teacher", "Step", "Error, %"))
+
+
+def test_a_single_evaluation_is_a_point_and_a_fit_without_baseline_has_two_lines():
+    curves = {"mean-teacher": [{"step": 100, "student": 0.5, "teacher": None}], "supervised": []}
+    text = page_of(curves=curves).text
+    assert "At the last step: Student 50.0 %." in text
+
+
+@pytest.mark.parametrize(("part", "section"), OPTIONAL.items())
+@pytest.mark.parametrize("empty", [None, "absent"])
+def test_a_missing_part_leaves_its_section_and_its_link_out(part: str, section: str, empty: str | None):
+    assert section in whole().ids
+    fit = fit_example(**{"curves": None, "calibration": None, part: None})
+    if empty == "absent":
+        del fit[part]
+    page = Page(fit_page(fit))
+    assert section not in page.ids
+    assert ("href", f"#{section}") not in page.attributes
+    assert page.ids.count("use") == 1
+
+
+def test_a_fit_with_nothing_but_its_data_is_still_a_page():
+    fit = {key: value for key, value in fit_example().items() if key in ("title", "answer", "data")}
+    del fit["data"]["source"]
+    assert {"data", "use", "provenance"} <= set(Page(fit_page(fit)).ids)
+
+
+def test_every_link_leads_somewhere_and_every_id_is_unique():
+    page = whole()
+    assert sorted(page.ids) == sorted(set(page.ids))
+    links = {value for name, value in page.attributes if name == "href" and not value.startswith(("data:", "#m"))}
+    assert len(links) >= 11
+    assert {link.removeprefix("#") for link in links} <= set(page.ids)
+
+
+def test_headings_are_in_order_and_table_headers_say_what_they_head():
+    html = whole_html()
+    levels = [int(level) for level in re.findall(r"<h(\d)", html)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    assert all('scope="' in tag for tag in re.findall(r"<th[ >][^>]*", html))
+
+
+def test_the_confusion_matrix_has_true_classes_in_rows():
+    html = whole_html()
+    row = re.search(r'<tr><th scope="row"><bdi>oak leaf</bdi></th>(<td class.*?)</tr>', html)[1]
+    assert re.findall(r">([^<]+)</td>", row) == ["·", "4", "·", "·", "2", "·", "6", "·"]
+    assert re.findall(r'class="(\w+)"', row) == ["nil", "wrong", "nil", "nil", "wrong", "nil", "right", "nil"]
+    assert "Most frequent oak leaf mistaken for beech leaf : 4 of 12" in Page(html).text
+
+
+def test_the_shade_of_a_cell_grows_with_its_share_of_the_row():
+    heats = [float(heat) for heat in re.findall(r"--heat: ([\d.]+)", whole_html())]
+    row = heats[6 * 8 : 7 * 8]
+    assert max(heats) <= 0.45
+    assert min(heat for heat in heats if heat) > 0.1, "a single confusion must be seen"
+    assert row[6] > row[1] > row[4] > row[0] == 0
+
+
+def test_twenty_classes_have_a_matrix_and_more_have_the_pairs_confused_most():
+    assert "<td class" in fit_page(fit_example(curves=None, calibration=None, **many_classes(20)))
+    html = fit_page(fit_example(curves=None, calibration=None, **many_classes(21)))
+    table = html[html.index("Mistaken for") : html.index('id="classes"')]
+    counts = [int(n) for n in re.findall(r"<td>(\d+) of 11</td>", table)]
+    assert len(counts) == 20
+    assert counts == sorted(counts, reverse=True)
+    assert 'style="--heat' not in html
+
+
+def test_the_error_of_a_class_comes_with_what_it_rests_on():
+    assert "oak leaf 50.0 % 6 of 12 50 862" in whole().text
+    rows = fit_example()["per_class"]
+    rows[0] |= {"n_judged": 0, "error": None, "n_predicted": None}
+    assert "acorn – 50 –" in page_of(per_class=rows).text
+
+
+def test_many_classes_are_sorted_by_error_and_few_by_name():
+    rows = many_classes(30)
+    rows["per_class"][17]["error"] = 1.0
+    text = page_of(**rows).text
+    assert (
+        text.index("The highest errors first.") < text.index("species 0017 100.0 %") < text.index("species 0000 27.3 %")
+    )
+    assert whole().text.index("acorn 23.1 %") < whole().text.index("oak leaf 50.0 %")
+
+
+def test_pictures_are_embedded_with_words_for_those_who_do_not_see_them():
+    page = whole()
+    assert page.tags.count("img") == 36
+    assert ("alt", "The image unlabelled/IMG_1000.jpg") in page.attributes
+    assert ("src", thumb(0)) in page.attributes
+    assert "acorn over 99.9 % IMG_1000.jpg" in page.text
+    assert "beech leaf 25.3 % unlike the others IMG_2517.jpg" in page.text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        None,
+        "https://example.org/a.jpg",
+        "javascript:alert(1)",
+        "data:text/html;base64,PHNjcmlwdD4=",
+        "data:image/svg+xml;base64,PHN2Zz4=",
+        "data:image/png;base64,",
+        "data:image/png;base64,AAAA\n",
+        'data:image/png;base64,AAAA" onerror="alert(1)',
+        "data:image/png,AAAA",
+        " data:image/png;base64,AAAA",
+        "data:image/png;base64," + "A" * 300_000,
+    ],
+)
+def test_only_a_small_embedded_jpeg_or_png_is_a_picture(bad: str | None):
+    picture = {"name": "a.jpg", "label": "cat", "confidence": 0.5, "thumb": bad}
+    page = page_of(gallery={"most_confident": [picture]})
+    assert "img" not in page.tags
+    assert "no picture cat 50.0 % a.jpg" in page.text
+
+
+def test_calibration_says_before_and_after_and_does_not_praise_itself():
+    text = whole().text
+    assert "differ by 4.3 percentage points on average (11.2 before the confidence was adjusted, with temper" in text
+    assert "temperature 1.37). Measured on 100 images only" in text
+    worse = fit_example()["calibration"] | {"before": 0.02, "after": 0.03}
+    assert "differ by 3.0 percentage points on average (no better than 2.0 before" in page_of(calibration=worse).text
+
+
+def test_the_calibration_plot_draws_only_groups_that_hold_an_image():
+    html = whole_html()
+    assert "5 images, 35.0 % sure, 40.0 % right; 9 images" in html
+    assert " 0 images" not in html
+    empty = fit_example()["calibration"] | {"bins": []}
+    assert "<title>Calibration</title>" not in fit_page(fit_example(calibration=empty))
+
+
+def test_whiskers_are_drawn_and_explained_where_the_fit_holds_their_intervals():
+    with_them = fit_example()["calibration"]
+    without = with_them | {
+        "bins": [
+            {key: value for key, value in each.items() if not key.startswith("accuracy_")} for each in with_them["bins"]
+        ]
+    }
+    drawn, plain = (fit_page(fit_example(curves=None, calibration=each)) for each in (with_them, without))
+    filled = [each for each in with_them["bins"] if each["n"]]
+    assert drawn.count("stroke-opacity: 0.45") - plain.count("stroke-opacity: 0.45") == len(filled)
+    assert "the line through it is its 95 % interval" in drawn
+    assert "the line through it" not in plain
+
+
+def test_alarms_come_first_and_are_announced_at_the_top():
+    vitals = fit_example()["vitals"]
+    vitals["supervised"]["alarms"] = [{"step": 1400, "kind": "x", "sentence": "One class takes all."}, "Plain words."]
+    text = page_of(vitals=vitals).text
+    assert "2 alarms during training: see Training checks ." in text
+    assert "Training checks Supervised-only: One class takes all. (step 1,400) Supervised-only: Plain words. Wh" in text
+    assert "No problem was found" not in text
+
+
+def test_a_fit_without_alarms_says_so_once_and_shows_the_readings():
+    text = whole().text
+    assert "No problem was found during training." in text
+    assert "alarms" not in text
+    assert "Gradient, consistency 0.087 – Distance of student and teacher 0.032 0.019" in text
+    assert "Labelled share of a batch 25.0 % 100.0 %" in text
+
+
+def test_a_fit_without_readings_is_not_called_healthy():
+    text = page_of(vitals={"mean-teacher": {"readings": {}, "alarms": []}}).text
+    assert "No alarm was raised, but nothing was measured either." in text
+    assert "No problem was found" not in text
+
+
+def test_the_last_of_several_readings_is_shown():
+    text = page_of(vitals={"mean-teacher": {"readings": [{"distance": 9.0}, {"distance": 0.5}], "alarms": []}}).text
+    assert "Distance of student and teacher 0.5" in text
+
+
+def test_findings_are_sorted_by_severity_and_long_lists_are_cut_with_a_count():
+    findings = [
+        {"kind": "b", "severity": "note", "sentence": "Third."},
+        {"kind": "c", "severity": "warning", "sentence": "Second.", "names": [f"{i}.jpg" for i in range(1234)]},
+        {"kind": "a", "severity": "problem", "sentence": "First.", "names": ["x.jpg"]},
+    ]
+    text = page_of(findings=findings).text
+    assert "Problem. First. 1 image x.jpg Warning. Second. 1,234 images 0.jpg" in text
+    assert "49.jpg and 1,184 more, listed in fit.json Note. Third." in text
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        {"kind": "new-kind", "severity": "note", "sentence": "X.", "names": ["a", "b"], "about": "class"},
+        *(
+            {"kind": kind, "severity": "note", "sentence": "X.", "names": ["a", "b"]}
+            for kind in ("no-label-class", "tiny-class", "unequal-classes", "flip")
+        ),
+    ],
+)
+def test_classes_are_not_called_files_not_even_in_older_fits(finding: dict[str, Any]):
+    assert "Note. X. 2 classes a b" in page_of(findings=[finding]).text
+    image = finding | {"kind": "duplicate", "about": "image"}
+    assert "Note. X. 2 images a b" in page_of(findings=[image]).text
+
+
+def test_no_findings_are_said_to_be_none_only_after_a_check():
+    assert "The check found no problems." in page_of(findings=[]).text
+    assert "The check found" not in page_of(findings=None).text
+
+
+def test_plan_and_time_are_shown():
+    text = whole().text
+    assert "In 10 minutes this machine makes 1,500 steps" in text
+    assert "Seconds per step, Supervised-only 0.17 Seconds per step, Mean Teacher 0.31 Network FastNet" in text
+    assert "Parameters 298,440 Mirrored copies yes" in text
+    assert "Supervised-only 1 min 11 s Mean Teacher 8 min 9 s Predict 18.4 s" in text
+    assert "9 min 54 s" in text
+
+
+def commands_of(**changes: Any) -> dict[str, list[str]]:
+    """The command -> its words as a shell reads them."""
+    html = fit_page(fit_example(curves=None, calibration=None, **changes))
+    shown = [unescape(each) for each in re.findall(r"<dd><code>(.*?)</code></dd>", html)]
+    return {words[1]: words for words in map(shlex.split, shown)}
+
+
+@pytest.mark.parametrize("name", ["photos", "my photos", 'Ann\'s "best" & <b>worst</b>', "$(rm -rf) `x` ; * ?", "öl#1"])
+def test_commands_name_the_real_folders_as_one_word_each(name: str):
+    folder, photos = f"/home/ann/{name} fit", f"/home/ann/{name}"
+    data = fit_example()["data"] | {"photos": photos}
+    commands = commands_of(folder=folder, data=data)
+    assert commands["predict"] == ["meanteacher", "predict", folder, "OTHER"]
+    assert commands["evaluate"] == ["meanteacher", "evaluate", folder, "OTHER"]
+    assert commands["label"] == ["meanteacher", "label", photos, "--run", folder]
+    assert commands["fit"][2:] == [photos, "--labels", f"{folder}/labels.csv", "--start", folder, "--out", "NEW"]
+    assert commands["export"] == ["meanteacher", "export", folder, "--onnx"]
+    page = page_of(folder=folder, data=data)
+    assert "PHOTOS" not in page.text
+    assert "DIR" not in page.text
+    assert "OTHER is a folder with other photos, NEW is a new folder." in page.text
+
+
+def test_a_folder_whose_name_is_no_text_is_quoted_for_the_shell():
+    html = fit_page(fit_example(folder="/home/caf\udce9\n's", curves=None, calibration=None))
+    assert "meanteacher export $'/home/caf\\xe9\\x0a\\x27s' --onnx" in unescape(html)
+
+
+def test_labels_of_an_npz_file_are_not_added_by_the_labelling_page():
+    data = fit_example()["data"] | {"source": "npz", "photos": "/data/x.npz"}
+    commands = commands_of(folder="/fit", data=data)
+    assert "label" not in commands
+    assert commands["fit"] == ["meanteacher", "fit", "/data/x.npz", "--start", "/fit", "--out", "NEW"]
+
+
+def test_an_older_fit_that_does_not_name_its_folders_has_words_for_them():
+    commands = commands_of()
+    assert commands["label"] == ["meanteacher", "label", "PHOTOS", "--run", "DIR"]
+    assert commands["fit"][3:5] == ["--labels", "DIR/labels.csv"]
+    assert "DIR is the folder of this page, PHOTOS is the folder of your photos, OTHER" in whole().text
+    assert "mt.load('DIR')" in whole().text
+
+
+def python_of(html: str) -> str:
+    return unescape(re.search(r'<pre class="python"><code>(.*?)</code>', html, flags=re.DOTALL)[1])
+
+
+def test_the_python_on_the_page_is_python_and_names_the_folder():
+    compile(python_of(whole_html()), "page", "exec")
+    code = python_of(fit_page(fit_example(folder='/home/Ann\'s "fit"', curves=None, calibration=None)))
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    assert [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "mt.load"] == [
+        '/home/Ann\'s "fit"'
+    ]
+
+
+def test_the_python_on_the_page_uses_only_the_front_door():
+    modules = [node for node in ast.walk(ast.parse(python_of(whole_html()))) if isinstance(node, ast.Import)]
+    assert [ast.unparse(node) for node in modules] == ["import meanteacher as mt"]
+    assert "from " not in python_of(whole_html())
+
+
+def test_provenance_holds_date_and_versions():
+    text = whole().text
+    assert "Made 2026-01-31 12:00:00 UTC meanteacher 0.1.0 python 3.11.2 torch 2.13.0 threads 2" in text
+    assert "commit not recorded" in page_of(environment={"commit": None}).text
+
+
+def strings_replaced(value: Any, words: str) -> Any:
+    """Every string a person, a file or a machine could have put there, key or value."""
+    if isinstance(value, dict):
+        return {key: strings_replaced(its, words) for key, its in value.items()}
+    if isinstance(value, list):
+        return [strings_replaced(its, words) for its in value]
+    kept = isinstance(value, str) and value in ("yes", "held-out", "problem", "warning", "note")
+    return value if kept or not isinstance(value, str) else words
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_a_hostile_name_anywhere_is_words_and_nothing_else(words: str):
+    fit = strings_replaced(fit_example(), words)
+    for part in (fit["environment"], fit["timing"]["parts"], fit["vitals"]["mean-teacher"]["readings"]):
+        part[words] = 1
+    fit["vitals"][words] = {"readings": {"gradients": {words: 1.0}}, "alarms": [words]}
+    page = Page(fit_page(fit))
+    assert " ".join(words.split()) in page.text
+    assert set(page.tags) <= set(whole().tags)
+    assert page.tags.count("style") == whole().tags.count("style")
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "img" not in page.tags
+
+
+def test_the_page_fetches_nothing_and_forbids_it():
+    html = whole_html()
+    page = Page(html)
+    sources = [value for name, value in page.attributes if name in ("src", "srcset", "href", "xlink:href", "action")]
+    assert sources
+    assert all(source.startswith(("#", "data:")) for source in sources)
+    assert not re.search(r"https?://", re.sub(r'xmlns(:\w+)?="[^"]*"', "", html))
+    assert all(target.startswith("#") for target in re.findall(r"url\(['\"]?([^)]*)", html))
+    assert not {"script", "iframe", "object", "embed", "form", "base"} & set(page.tags)
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    assert ("content", policy) in page.attributes
+
+
+def test_a_thousand_classes_make_a_page_below_two_megabytes():
+    html = fit_page(fit_example(**many_classes(1000)))
+    assert len(html.encode()) < 2_000_000
+    assert "species 0999" in html
+
+
+def test_a_name_that_is_no_text_can_still_be_written():
+    findings = [{"kind": "x", "severity": "note", "sentence": "Odd.", "names": ["caf\udce9.jpg"]}]
+    assert "caf\\udce9.jpg" in fit_page(fit_example(findings=findings)).encode("utf-8").decode("utf-8")
+
+
+def test_the_page_is_a_function_of_the_record_as_it_is_read_back():
+    fit = fit_example()
+    before = copy.deepcopy(fit)
+    assert fit_page(fit) == fit_page(json.loads(json.dumps(fit)))
+    assert fit == before

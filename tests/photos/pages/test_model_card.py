@@ -1,0 +1,152 @@
+import json
+import re
+
+import pytest
+
+from fit_example import fit_example, many_classes, pretrained_example
+from meanteacher.photos.pages.model_card import escaped, model_card
+
+
+def test_the_card_opens_with_the_answer_and_its_difference():
+    lines = [line for line in model_card(fit_example()).splitlines() if line]
+    assert lines[0] == "# A classifier for forest-finds"
+    assert lines[1].startswith("The 5,897 unlabelled images helped: 27.0 % of the test images")
+    assert lines[2] == "That is 14.0 percentage points fewer errors (95 % interval: 4.1 to 23.9)."
+
+
+def test_the_card_claims_no_more_than_the_interval_allows():
+    estimate = fit_example()["estimate"] | {"difference": {"points": 3.0, "low": -7.0, "high": 13.0}}
+    card = model_card(fit_example(estimate=estimate))
+    assert "images helped: 27.0 % of the test" not in card
+    assert "too few labels to tell whether the unlabelled images helped: the error is 27.0 % with Mean Teacher" in card
+
+
+def test_errors_classes_and_confusions_are_tables_and_lists():
+    card = model_card(fit_example())
+    assert "| Model | Error | 95 % interval | Wrong of 100 |\n| --- | ---: | ---: | ---: |\n" in card
+    assert "| Mean Teacher | 27.0 % | 19.3 to 36.4 % | 27 |" in card
+    assert "| oak leaf | 50.0 % | 6 of 12 | 50 |" in card
+    assert "- oak leaf mistaken for beech leaf: 4 of 12" in card
+    assert "(11.2 before the confidence was adjusted, with temperature 1.37)" in card
+
+
+def test_the_model_and_its_data_are_described():
+    card = model_card(fit_example())
+    assert (
+        "The model in this folder is the one trained with Mean Teacher, on all images. It sees an image as 32 × 32 pix"
+        in card
+    )
+    assert "- network: FastNet\n- parameters: 298,440\n" in card
+    assert "6,300 images: 400 labelled, 5,897 unlabelled, 3 unreadable. Labels from: class folders." in card
+
+
+def test_limits_name_alarms_problems_and_classes_with_few_labels():
+    fit = fit_example()
+    fit["vitals"]["mean-teacher"]["alarms"] = ["One class takes all."]
+    fit["per_class"][0]["n_labelled"] = 3
+    limits = model_card(fit).partition("## Where not to trust it")[2].partition("## ")[0]
+    assert "- Mean Teacher, during training: One class takes all." in limits
+    assert "- Warning in the data: 3 files could not be read" in limits
+    assert "nearly the same" not in limits
+    assert "On the 1 class with fewer than ten labels" in limits
+    assert "fewer than ten labels" not in model_card(fit_example())
+
+
+def test_a_pretrained_network_is_named_with_its_data_licence_and_what_it_brings_along():
+    fit = pretrained_example()
+    card = model_card(fit)
+    model, limits = (card.partition(heading)[2].partition("\n## ")[0] for heading in ("## The model", "## Where not"))
+    assert "- pretrained network: EfficientNet-Lite0 (lite0)\n- pretrained on: ImageNet-1k\n" in model
+    assert "weights: Apache-2.0\n" in model
+    assert fit["backbone"]["sha256"] in model
+    assert "1.2 million photos of ImageNet" in model
+    assert "- On classes unlike those of ImageNet-1k: those are easier" in limits
+    assert "biases of ImageNet-1k" in limits
+    assert not re.search("pretrained|ImageNet|biases", model_card(fit_example()))
+    assert "had learned from no other images" in model_card(fit_example(backbone=None))
+
+
+def test_what_else_was_tried_is_in_the_table_and_explained():
+    card = model_card(pretrained_example())
+    assert (
+        "| Supervised-only | 23.0 % | 15.8 to 32.2 % | 23 |\n| Last layer only | 26.0 % | 18.4 to 35.4 % | 26 |" in card
+    )
+    assert "a small network from scratch on 41.0 %" in card
+    assert "\n- Label spreading: " in card
+
+
+def test_the_name_of_a_pretrained_network_cannot_become_a_link_or_a_heading():
+    backbone = dict.fromkeys(("name", "title", "trained_on", "licence", "sha256"), "[x](y)\n# z <b>")
+    card = model_card(pretrained_example(backbone=backbone, alternatives=[]))
+    assert "[x](y)" not in card
+    assert "<b>" not in card
+    assert "\n# z" not in card
+
+
+def test_use_and_provenance_close_the_card():
+    # The card travels with the model: it does not tell whose machine it comes from.
+    card = model_card(fit_example(folder="/home/ann/fit"))
+    assert "/home/ann" not in card
+    assert (
+        "meanteacher fit PHOTOS --labels DIR/labels.csv --start DIR --out NEW  # Train again with more labels" in card
+    )
+    assert "DIR is the folder of this card, PHOTOS is the folder of your photos, OTHER is a folder with other" in card
+    assert "```python\nimport meanteacher as mt\n\nmodel = mt.load('DIR')\n" in card
+    assert "- Made: 2026-01-31T12:00:00Z\n- meanteacher: 0.1.0\n- python: 3.11.2" in card
+    assert "- Time: 9 min 54 s" in card
+
+
+def test_a_fit_with_nothing_but_its_data_has_a_card_without_empty_headings():
+    fit = {key: value for key, value in fit_example().items() if key in ("title", "answer", "data")}
+    del fit["data"]["source"]
+    card = model_card(fit)
+    assert "its error is unknown" in card
+    assert "### " not in card
+    assert not re.search(r"^#+ [^\n]*\n+#", card, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ('"><img src=x onerror=alert(1)>.jpg', '"&gt;&lt;img src=x onerror=alert(1)&gt;.jpg'),
+        ("[a](javascript:alert(1))", r"\[a\](javascript:alert(1))"),
+        ("![a](https://example.org/a.png)", r"\!\[a\](https\://example.org/a.png)"),
+        ("x\n\n# Heading\n", r"x \# Heading"),
+        ("a | b", r"a \| b"),
+        ("`code` *b* _i_ ~s~ $m$", r"\`code\` \*b\* \_i\_ \~s\~ \$m\$"),
+        ("back\\slash &lt;", "back\\\\slash &amp;lt;"),
+        ("WWW.example.org", r"WWW\.example.org"),
+    ],
+)
+def test_hostile_words_are_shown_as_they_are_wherever_they_stand(words: str, shown: str):
+    assert escaped(words) == shown
+    fit = fit_example(title=words)
+    fit["answer"]["sentence"] = words
+    fit["data"] |= {"class_names": [words, *fit["data"]["class_names"][1:]], "source": words}
+    fit["per_class"][0]["name"] = words
+    fit["vitals"]["mean-teacher"]["alarms"] = [words]
+    fit["findings"][1]["sentence"] = words
+    fit["plan"]["network"] = words
+    fit["environment"] = {words: words}
+    fit |= {"created": words, "version": words}
+    card = model_card(fit)
+    assert card.count(shown) >= 12
+    assert words not in card.replace(shown, "")
+    assert "<" not in card
+
+
+def test_a_thousand_classes_are_cut_and_counted():
+    card = model_card(fit_example(**many_classes(1000)))
+    assert "The highest errors first; 950 more classes are in report.html." in card
+    assert " and 950 more." in card
+    assert len(card) < 10_000
+
+
+def test_a_card_of_names_that_are_no_text_can_be_written():
+    assert "caf\\udce9" in model_card(fit_example(title="caf\udce9")).encode("utf-8").decode("utf-8")
+
+
+def test_the_card_is_a_function_of_the_record_as_it_is_read_back():
+    fit = fit_example()
+    assert model_card(fit) == model_card(json.loads(json.dumps(fit)))
