@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "photos.pages": {"core", "files", "formats", "report"},
     "photos.fitting": _TRAINING
     | {"experiment", "recipes", "photos.folder", "photos.features", "photos.model", "photos.pages"},
-    "photos.label": _FOUNDATION | _PHOTOS,
+    "photos.label": _FOUNDATION | _PHOTOS | {"report"},
     "estimator": _TRAINING | {"experiment", "recipes", "online", "photos.features", "photos.fitting"},
     "__main__": {"cli"},
     "cli": _TRAINING | _PHOTOS | {"api", "experiment", "recipes", "report", "paper", "data.shards"},
