@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from meanteacher.photos.fitting.fit import run_fit
 from meanteacher.photos.fitting.spreading import linear_classifier
 from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.model.bundle import load
-from meanteacher.photos.pages import read_fit
+from meanteacher.records import read_fit
 from meanteacher.views.normalise import per_channel
 
 Files = dict[str, list[Path]]
@@ -139,7 +139,7 @@ def run(name: str, data: Path, out: Path) -> dict[str, Any]:
         _link(arranged.test, folder / "test")
         run_fit(config, PrintedProgress())
         shutil.rmtree(config.out / "cache")
-    fitted = read_fit(config.out)
+    fitted = asdict(read_fit(config.out))
     tested = load(config.out).evaluate(folder / "test")
     more = [f"--{key} {value}" for key, value in options.items()]
     record = {
@@ -149,7 +149,10 @@ def run(name: str, data: Path, out: Path) -> dict[str, Any]:
         "baselines": _baselines(arranged) if name.startswith("flowers") else {},
         **{
             key: fitted[key]
-            for key in ("answer", "estimate", "alternatives", "trial", "backbone", "plan", "timing", "environment")
+            for key in (
+                *("answer", "estimate", "alternatives", "trial", "backbone", "plan", "network", "n_parameters"),
+                *("planned", "timing", "environment"),
+            )
         },
     }
     (out / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -27,4 +27,4 @@ if __name__ == "__main__":
     recipe = replace(find("moons/mean-teacher"), name="moons/interpolation", method=method)
     with TemporaryDirectory() as folder:
         record = run(recipe, seed=0, out=f"{folder}/run")
-        print(record["errors"]["last"], record["alarms"])
+        print(record.errors.last, record.alarms)

@@ -10,6 +10,9 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from meanteacher.files.typed import checked
+from meanteacher.records import Fit
+
 CLASS_NAMES = ("acorn", "beech leaf", "chestnut", "fern", "maple leaf", "moss", "oak leaf", "pine cone")
 _HUES = (28, 40, 12, 105, 8, 90, 60, 22)
 
@@ -31,6 +34,7 @@ def fit_example(**changes: Any) -> dict[str, Any]:
     whole = {
         "schema": 1,
         "title": "forest-finds",
+        "folder": "/home/ann/fit",
         "created": "2026-01-31T12:00:00Z",
         "version": "0.1.0",
         "answer": {
@@ -48,15 +52,23 @@ def fit_example(**changes: Any) -> dict[str, Any]:
             "labelled_per_class": [50] * len(CLASS_NAMES),
             "size": 32,
             "source": "class folders",
+            "photos": "/home/ann/forest-finds",
+            "labels_file": None,
         },
         "estimate": {
             "how": "held-out",
             "n": n,
             "confidence": 0.95,
-            "mean-teacher": {"error": wrong / n, "low": 0.193, "high": 0.364, "wrong": wrong},
-            "supervised": {"error": 0.41, "low": 0.319, "high": 0.508, "wrong": 41},
+            "n_needed": 40,
+            "errors": {
+                "mean-teacher": {"error": wrong / n, "low": 0.193, "high": 0.364, "wrong": wrong},
+                "supervised": {"error": 0.41, "low": 0.319, "high": 0.508, "wrong": 41},
+            },
             "difference": {"points": 14.0, "low": 4.1, "high": 23.9},
         },
+        "backbone": None,
+        "alternatives": {},
+        "trial": None,
         "confusion": [list(row) for row in CONFUSION],
         "per_class": [
             {
@@ -72,21 +84,11 @@ def fit_example(**changes: Any) -> dict[str, Any]:
         "curves": _curves(),
         "vitals": {
             "mean-teacher": {
-                "readings": {
-                    "gradients": {"classification": 0.41, "consistency": 0.087},
-                    "distance": 0.032,
-                    "labelled_share": 0.25,
-                    "largest_class_share": 0.19,
-                },
+                "readings": [_reading(0.032, 0.25, 0.19, classification=0.41, consistency=0.087)],
                 "alarms": [],
             },
             "supervised": {
-                "readings": {
-                    "gradients": {"classification": 0.22},
-                    "distance": 0.019,
-                    "labelled_share": 1.0,
-                    "largest_class_share": 0.17,
-                },
+                "readings": [_reading(0.019, 1.0, 0.17, classification=0.22)],
                 "alarms": [],
             },
         },
@@ -112,18 +114,19 @@ def fit_example(**changes: Any) -> dict[str, Any]:
                 for i in range(12)
             ],
         },
+        "held_out": [f"{CLASS_NAMES[i % 8]}/IMG_{i}.jpg" for i in range(n)],
         "plan": {
             "minutes": 10,
             "size": 32,
             "width": 1.0,
             "steps": 1500,
             "seconds_per_step": {"supervised": 0.17, "mean-teacher": 0.31},
-            "network": "FastNet",
-            "n_parameters": 298_440,
             "flip": True,
-            "sentence": "In 10 minutes this machine makes 1,500 steps of a network with 298,440 parameters on images "
-            "of 32 × 32 pixels.",
         },
+        "network": "FastNet",
+        "n_parameters": 298_440,
+        "planned": "In 10 minutes this machine makes 1,500 steps of a network with 298,440 parameters on images of "
+        "32 × 32 pixels.",
         "timing": {
             "total_seconds": 594.2,
             "parts": {"decode": 9.1, "plan": 6.4, "supervised": 71.0, "mean-teacher": 489.3, "predict": 18.4},
@@ -133,23 +136,33 @@ def fit_example(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy(whole | changes)
 
 
+NO_PLOTS: dict[str, Any] = {
+    "curves": {},
+    "calibration": {"temperature": 1.37, "before": 0.112, "after": 0.043, "bins": []},
+}
+"""Changes that leave the plots out of a page: they take most of the time."""
+
+
+def as_fit(content: dict[str, Any]) -> Fit:
+    """The content of fit.json as it is read."""
+    return checked(content, Fit)
+
+
 def pretrained_example(**changes: Any) -> dict[str, Any]:
     """The same on a pretrained network, with everything else that was tried."""
     plan = fit_example()["plan"] | {
         "size": 224,
         "width": 0,
         "steps": 900,
-        "network": "EfficientNet-Lite0",
-        "n_parameters": 3_382_056,
         "backbone": "lite0",
         "cut": 12,
         "n_views": 8,
-        "sentence": "In 10 minutes this machine makes 900 steps of the last layers of EfficientNet-Lite0 on images of "
-        "224 × 224 pixels.",
     }
     estimate = fit_example()["estimate"] | {
-        "mean-teacher": {"error": 0.12, "low": 0.07, "high": 0.198, "wrong": 12},
-        "supervised": {"error": 0.23, "low": 0.158, "high": 0.322, "wrong": 23},
+        "errors": {
+            "mean-teacher": {"error": 0.12, "low": 0.07, "high": 0.198, "wrong": 12},
+            "supervised": {"error": 0.23, "low": 0.158, "high": 0.322, "wrong": 23},
+        },
         "difference": {"points": 11.0, "low": 3.2, "high": 18.8},
     }
     answer = {
@@ -167,11 +180,11 @@ def pretrained_example(**changes: Any) -> dict[str, Any]:
         "sha256": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
         "size": 224,
     }
-    alternatives = [
-        {"name": "probe", "error": 0.26, "low": 0.184, "high": 0.354, "wrong": 26},
-        {"name": "tuned", "error": 0.23, "low": 0.158, "high": 0.322, "wrong": 23},
-        {"name": "label-spreading", "error": 0.17, "low": 0.109, "high": 0.256, "wrong": 17},
-    ]
+    alternatives = {
+        "probe": {"error": 0.26, "low": 0.184, "high": 0.354, "wrong": 26},
+        "tuned": {"error": 0.23, "low": 0.158, "high": 0.322, "wrong": 23},
+        "label-spreading": {"error": 0.17, "low": 0.109, "high": 0.256, "wrong": 17},
+    }
     trial = {
         "chosen": "pretrained",
         "n": 400,
@@ -181,7 +194,13 @@ def pretrained_example(**changes: Any) -> dict[str, Any]:
         "wrong on 25.0 %, a small network from scratch on 41.0 %.",
     }
     parts = {"plan": plan, "estimate": estimate, "answer": answer, "backbone": backbone, "alternatives": alternatives}
-    parts |= {"trial": trial}
+    parts |= {
+        "trial": trial,
+        "network": "EfficientNet-Lite0",
+        "n_parameters": 3_382_056,
+        "planned": "In 10 minutes this machine makes 900 steps of the last layers of EfficientNet-Lite0 on images of "
+        "224 × 224 pixels.",
+    }
     return fit_example(**{"data": fit_example()["data"] | {"size": 224}} | parts | changes)
 
 
@@ -202,7 +221,7 @@ def many_classes(n_classes: int) -> dict[str, Any]:
     return {"data": data, "confusion": confusion, "per_class": rows}
 
 
-def _curves() -> dict[str, list[dict[str, float]]]:
+def _curves() -> dict[str, list[dict[str, Any]]]:
     draws = random.Random(1)
     steps = range(100, 1600, 100)
 
@@ -211,10 +230,12 @@ def _curves() -> dict[str, list[dict[str, float]]]:
 
     return {
         "mean-teacher": [
-            {"step": t, "student": error(t, 0.31, 330, 0.022), "teacher": error(t, 0.265, 380, 0.006)} for t in steps
+            {"step": t, "part": "test", "student": error(t, 0.31, 330, 0.022), "teacher": error(t, 0.265, 380, 0.006)}
+            for t in steps
         ],
         "supervised": [
-            {"step": t, "student": error(t, 0.42, 240, 0.02), "teacher": error(t, 0.41, 250, 0.007)} for t in steps[:12]
+            {"step": t, "part": "test", "student": error(t, 0.42, 240, 0.02), "teacher": error(t, 0.41, 250, 0.007)}
+            for t in steps[:12]
         ],
     }
 
@@ -222,11 +243,23 @@ def _curves() -> dict[str, list[dict[str, float]]]:
 def _bins() -> list[dict[str, float]]:
     filled = ((3, 5, 0.35, 0.4), (4, 9, 0.46, 0.444), (5, 11, 0.55, 0.545), (6, 10, 0.66, 0.6))
     filled += ((7, 14, 0.75, 0.786), (8, 20, 0.86, 0.8), (9, 31, 0.96, 0.935))
-    bins = [{"low": i / 10, "high": (i + 1) / 10, "n": 0, "confidence": 0.0, "accuracy": 0.0} for i in range(10)]
-    for i, n, confidence, accuracy in filled:
-        interval = {"accuracy_low": max(0.0, accuracy - 1 / n**0.5), "accuracy_high": min(1.0, accuracy + 1 / n**0.5)}
-        bins[i] |= {"n": n, "confidence": confidence, "accuracy": accuracy} | interval
-    return bins
+    return [
+        {
+            "low": i / 10,
+            "high": (i + 1) / 10,
+            "n": n,
+            "confidence": confidence,
+            "accuracy": accuracy,
+            "accuracy_low": max(0.0, accuracy - 1 / n**0.5),
+            "accuracy_high": min(1.0, accuracy + 1 / n**0.5),
+        }
+        for i, n, confidence, accuracy in filled
+    ]
+
+
+def _reading(distance: float, labelled: float, largest: float, **gradients: float) -> dict[str, Any]:
+    shares = {"labelled_share": labelled, "largest_class_share": largest}
+    return {"step": 1400, "gradients": gradients, "distance": distance, **shares}
 
 
 def _picture(seed: int, confidence: float) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from meanteacher import experiment
 from meanteacher.core import InputError, Interrupted
@@ -18,6 +17,7 @@ from meanteacher.devices import Gpu
 from meanteacher.experiment import Recipe, sizing
 from meanteacher.experiment.sizing import Plan
 from meanteacher.recipes import find
+from meanteacher.records import Record
 from meanteacher.train import Callback
 from meanteacher.train.compile import WantedCompile, WantedPrecision
 
@@ -37,7 +37,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     announce: Callable[[str], None] = lambda sentence: None,
-) -> dict[str, Any]:
+) -> Record:
     """Train a recipe and write everything about the run to a folder, as `meanteacher run` does.
 
     Processes that were started together, for instance by `torchrun`, train one network: each calls this function with
@@ -73,7 +73,7 @@ def run(
     >>> from tempfile import mkdtemp
     >>> recipe = replace(find("moons/mean-teacher"), name="mine", steps=20, evaluate_every=10)
     >>> record = run(recipe, seed=0, out=f"{mkdtemp()}/run")
-    >>> [point["step"] for point in record["curve"]], record["data"]["n_labelled"]
+    >>> [point.step for point in record.curve], record.data.n_labelled
     ([10, 20], 6)
     """
     recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe

@@ -149,6 +149,17 @@ def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     }
 
 
+def confusion(truth: np.ndarray, guess: np.ndarray, n_classes: int) -> np.ndarray:
+    """The number of images by true class (rows) and predicted class (columns).
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    table = np.zeros((n_classes, n_classes), np.int64)
+    np.add.at(table, (truth, guess), 1)
+    return table
+
+
 def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
     """Confidence and accuracy in ten bins of equal width by confidence, without the empty ones."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels

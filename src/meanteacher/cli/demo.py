@@ -16,9 +16,9 @@ from meanteacher.formats import percent
 if TYPE_CHECKING:
     from meanteacher.data import Dataset, TrainTest
     from meanteacher.experiment import Recipe
+    from meanteacher.records import Record
     from meanteacher.report.boundary import Floats, Points
     from meanteacher.report.methods_page import MethodText
-    from meanteacher.report.records import Record
     from meanteacher.train import TrainState
 
 
@@ -172,7 +172,7 @@ def train_all(
                     precision="float32",
                     should_stop=should_stop,
                 )
-                errors.append(f"{title} {percent(record['errors']['last']['teacher']['test'])}")
+                errors.append(f"{title} {percent(record.error('test'))}")
             say(console, f"draw {seed + 1}: {', '.join(errors)}")
 
 

@@ -84,16 +84,16 @@ def fit(
     console = Console(quiet=not is_first_rank())
     with progress_bar(console) as show, graceful_stop(console) as should_stop:
         fitted = fitting.run_fit(config, FitProgress(console, show, should_stop), began=began)
-    if not is_first_rank():
+    if fitted is None:
         return
-    estimate = fitted["estimate"][fitted["answer"]["shipped"]]
+    estimate = fitted.estimate.errors[fitted.answer.shipped]
     console.print()
-    say(console, (fitted["answer"]["sentence"], "bold"))
+    say(console, (fitted.answer.sentence, "bold"))
     say(
         console,
-        f"The model is wrong on about {percent(estimate['error'])} of new images (95 % interval "
-        f"{percent_range(estimate['low'], estimate['high'])}), measured on "
-        f"{count(fitted['estimate']['n'], 'labelled image')} that it had not learned from.",
+        f"The model is wrong on about {percent(estimate.error)} of new images (95 % interval "
+        f"{percent_range(estimate.low, estimate.high)}), measured on "
+        f"{count(fitted.estimate.n, 'labelled image')} that it had not learned from.",
     )
     for name, what in (
         ("report.html", "the report, to be opened in a browser"),

@@ -14,7 +14,7 @@ from meanteacher.formats import count, duration, percent
 from meanteacher.paper.runs import Run
 from meanteacher.paper.workers import Follower
 from meanteacher.photos.fitting.config import FitCallback
-from meanteacher.photos.folder.findings import Finding
+from meanteacher.records import Finding
 from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
 _SECONDS_PER_LINE = 10.0

@@ -1,6 +1,7 @@
 """`meanteacher report`: the pages of fits and of runs."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,9 +45,11 @@ def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -
         RecordError: a folder holds neither a fit nor a complete run, or the runs do not fit together.
     """
     from meanteacher.files import write_atomic
+    from meanteacher.files.typed import RecordError
     from meanteacher.formats import listed
-    from meanteacher.photos.pages import fit_pages, read_fit
-    from meanteacher.report import PAGE, RecordError, load_records, render_page
+    from meanteacher.photos.pages import fit_pages
+    from meanteacher.records import load_records, read_fit
+    from meanteacher.report import PAGE, render_page
 
     given = [Path(folder) for folder in folders]
     fits = {folder: read_fit(folder) for folder in given if (folder / "fit.json").exists()}
@@ -58,7 +61,7 @@ def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -
     pages: dict[Path, str] = {}
     for folder, fit in fits.items():
         # The folder may have been moved since.
-        pages |= fit_pages({**fit, "folder": str(folder.resolve())}, folder)
+        pages |= fit_pages(replace(fit, folder=str(folder.resolve())), folder)
     if runs:
         page = Path(out) if out is not None else (runs[0] if len(runs) == 1 else Path()) / PAGE
         title = listed([folder.resolve().name for folder in runs])

@@ -161,16 +161,16 @@ def run(
             callbacks=(progress, *loggers),
             should_stop=should_stop,
         )
-    last = record["errors"]["last"]
-    student, teacher = (percent(last[model]["test"], n_images) for model in ("student", "teacher"))
-    say(console, f"Complete. Test error after {last['step']:,} steps: student {student}, teacher {teacher}.")
-    if "test_top5" in last["teacher"]:
-        student, teacher = (percent(last[model]["test_top5"], n_images) for model in ("student", "teacher"))
+    last = record.errors.last
+    student, teacher = (percent(model.test, n_images) for model in (last.student, last.teacher))
+    say(console, f"Complete. Test error after {last.step:,} steps: student {student}, teacher {teacher}.")
+    if last.student.test_top5 is not None and last.teacher.test_top5 is not None:
+        student, teacher = (percent(error, n_images) for error in (last.student.test_top5, last.teacher.test_top5))
         say(console, f"Top-5 error: student {student}, teacher {teacher}.")
-    for part, broken in record["data"].get("broken", {}).items():
-        say(console, f"{count(broken['n'], f'{part} image')} cannot be used, such as {broken['first'][0]}.")
-    for alarm in record["alarms"]:
-        say(console, *alarm_parts(alarm["step"], alarm["sentence"]))
+    for part, broken in record.data.broken.items():
+        say(console, f"{count(broken.n, f'{part} image')} cannot be used, such as {broken.first[0]}.")
+    for alarm in record.alarms:
+        say(console, *alarm_parts(alarm.step, alarm.sentence))
     say(console, f"Record: {out / 'record.json'}")
 
 

@@ -13,6 +13,7 @@ from meanteacher.data.download import Progress
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import read_label_list
 from meanteacher.files import read_regular
+from meanteacher.formats import listed
 
 _SUFFIXES = (".jpeg", ".jpg", ".png")
 _MAX_IMAGE_BYTES = 1 << 28
@@ -60,7 +61,7 @@ class ImageNet:
         if others:
             raise InputError(
                 f"{root / 'train'} and {root / 'val'} need folders of the same names, one per class, but only one of "
-                f"them has {_some(sorted(others))}."
+                f"them has {listed(sorted(others), most=3)}."
             )
         train, test = self._part(root / "train", names, "n_train"), self._part(root / "val", names, "n_test")
         if self.label_list is not None:
@@ -77,15 +78,16 @@ class ImageNet:
         return Outline(problem, stored_bytes=_MEAN_BYTES, decoded=True)
 
     def _part(self, root: Path, names: Sequence[str], field: str) -> EncodedDataset:
-        listed = [_images(root, name) for name in names]
-        empty = [name for name, files in zip(names, listed, strict=True) if not files]
+        found = [_images(root, name) for name in names]
+        empty = [name for name, files in zip(names, found, strict=True) if not files]
         if empty:
             raise InputError(
-                f"{root} has no image ({', '.join(_SUFFIXES)}) in {_some(empty)}: every class needs at least one."
+                f"{root} has no image ({', '.join(_SUFFIXES)}) in {listed(empty, most=3)}: "
+                "every class needs at least one."
             )
-        files = [file for of_class in listed for file in of_class]
+        files = [file for of_class in found for file in of_class]
         self._check("images", root, len(files), field)
-        labels = [torch.full((len(of_class),), label) for label, of_class in enumerate(listed)]
+        labels = [torch.full((len(of_class),), label) for label, of_class in enumerate(found)]
         return EncodedDataset(
             FolderFiles(root, tuple(name for name, _ in files), tuple(size for _, size in files)),
             torch.cat(labels),
@@ -132,8 +134,3 @@ def _images(root: Path, name: str) -> list[tuple[str, int]]:
             for entry in entries
             if entry.name.lower().endswith(_SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

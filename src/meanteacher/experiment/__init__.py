@@ -1,9 +1,10 @@
 """A recipe run into a folder: what it is, how it is described and varied, and what the run writes."""
 
 from meanteacher.experiment.override import override
-from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.experiment.run import Outcome, restored, run, step_seconds
 from meanteacher.experiment.shared import dismissing_helpers, help_first, run_with_helpers
+from meanteacher.records import Claim
 
 __all__ = [
     "Claim",

@@ -4,7 +4,7 @@ import platform
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,8 @@ from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
 from meanteacher.files import PARTS, HeldError, clear_parts, locked, reporting_full_disk, write_json
-from meanteacher.files.fields import Field, RecordError, Shape, read_json, whole
+from meanteacher.files.typed import RecordError, checked, read_json
+from meanteacher.records import Environment, Record, RunFile, write_record
 from meanteacher.train.compile import Speed
 
 _LOOK_SECONDS = 1.0
@@ -56,7 +57,7 @@ class RunFolder:
 
     def _open(self) -> None:
         self._check_kind()
-        kind = None if self.resume else choose_device(self._wanted).type
+        kind = "" if self.resume else choose_device(self._wanted).type
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.enter_context(locked(self.path / ".lock", wait=_LOOK_SECONDS))
@@ -72,10 +73,15 @@ class RunFolder:
             if self.resume:
                 self._check_same_run()
             else:
-                about = {"identity": self.identity, "recipe": self.described, "threads": torch.get_num_threads()}
-                if self._ranks.size > 1:
-                    about["processes"] = self._ranks.size
-                self._write("run.json", {**about, "device": kind})
+                self._write(
+                    RunFile(
+                        identity=self.identity,
+                        recipe=self.described,
+                        threads=torch.get_num_threads(),
+                        processes=self._ranks.size,
+                        device=kind,
+                    )
+                )
         except BaseException:
             self._lock.close()
             raise
@@ -91,8 +97,7 @@ class RunFolder:
         Raises:
             InputError: another kind was asked for, or this machine has none.
         """
-        # A run without the entry is from before there was a choice.
-        return same_kind(self._wanted, self._about().get("device", "cpu"), self.path)
+        return same_kind(self._wanted, self._about().device, self.path)
 
     def use_same_threads(self) -> None:
         """Another number of threads rounds sums differently, and a resumed run is exact.
@@ -100,40 +105,43 @@ class RunFolder:
         With another number of processes it cannot be exact, and the threads are divided anew.
         """
         about = self._about()
-        threads = about.get("threads")
-        if about.get("processes", 1) != self._ranks.size:
-            return
-        if threads is not None and threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
+        if about.processes == self._ranks.size and about.threads != torch.get_num_threads():
+            torch.set_num_threads(about.threads)
 
     def speed(self) -> Speed | None:
         """How the steps of this run are computed, if that was chosen already."""
-        stored = self._about().get("speed")
+        stored = self._about().speed
         try:
-            return None if stored is None else Speed(**stored)
-        except (TypeError, InputError) as error:
+            return None if stored is None else checked(stored, Speed)
+        except ValueError as error:
             raise InputError(
                 f"{self.path / 'run.json'} is damaged (speed: {error}). Start the run again in another folder."
             ) from error
 
     def write_speed(self, speed: Speed) -> None:
-        path = self.path / "run.json"
-        self._from_first(lambda: self._write("run.json", {**_read(path, _RUN), "speed": asdict(speed)}))
+        self._from_first(lambda: self._write(replace(self._read_run(), speed=asdict(speed))))
 
-    def record(self) -> dict[str, Any] | None:
+    def record(self) -> Record | None:
         """The record of a run that is complete."""
         path = self.path / "record.json"
-        return self._from_first(lambda: _read(path, _RECORD) if path.exists() else None)
+        return self._from_first(lambda: _read(path, Record) if path.exists() else None)
 
-    def write_record(self, record: dict[str, Any]) -> None:
-        self._from_first(lambda: self._write("record.json", record))
+    def write_record(self, record: Record) -> None:
+        def write() -> None:
+            with reporting_full_disk(self.path / "record.json"):
+                write_record(self.path / "record.json", record)
 
-    def _write(self, name: str, value: dict[str, Any]) -> None:
-        with reporting_full_disk(self.path / name):
-            write_json(self.path / name, value)
+        self._from_first(write)
 
-    def _about(self) -> dict[str, Any]:
-        return self._from_first(lambda: _read(self.path / "run.json", _RUN))
+    def _write(self, about: RunFile) -> None:
+        with reporting_full_disk(self.path / "run.json"):
+            write_json(self.path / "run.json", asdict(about))
+
+    def _about(self) -> RunFile:
+        return self._from_first(self._read_run)
+
+    def _read_run(self) -> RunFile:
+        return _read(self.path / "run.json", RunFile)
 
     def _from_first(self, compute: Callable[[], T]) -> T:
         return self._ranks.from_first(compute, f"opening {self.path}")
@@ -154,11 +162,10 @@ class RunFolder:
             )
 
     def _check_same_run(self) -> None:
-        saved = _read(self.path / "run.json", _RUN)
+        saved = self._read_run()
         # Other claims or deviations about the same computation do not make it another run.
-        recipe = saved.get("recipe")
-        changed = differences(computed(recipe) if isinstance(recipe, dict) else None, computed(self.described))
-        changed += differences(saved.get("identity"), self.identity)
+        changed = differences(computed(saved.recipe), computed(self.described))
+        changed += differences(saved.identity, self.identity)
         changed = [line for line in changed if not line.startswith("recipe:")]  # its fields are listed already
         if changed:
             raise InputError(
@@ -167,46 +174,19 @@ class RunFolder:
             )
 
 
-_RUN: Shape = {
-    "identity?": {"*": Field.text},
-    "recipe?": Field.mapping,
-    "threads?": whole(1, 1024),
-    "processes?": whole(1, 1 << 20),
-    "device?": Field.text,
-    "speed?": {
-        "compiled?": Field.truth,
-        "precision?": Field.text,
-        "micro_batch?": whole(1, 1 << 40),
-        "sync_batch_norm?": Field.truth,
-    },
-}
-_ERRORS: Shape = {"test": Field.fraction, "test_top5?": Field.fraction, "validation?": Field.fraction}
-_RECORD: Shape = {
-    "schema": whole(1, 1),
-    "recipe": {"name": Field.text, "fingerprint": Field.text},
-    "data": {"broken?": {"*": {"n": Field.count, "first": [Field.text]}}},
-    "curve": [{"step": Field.count, "part": Field.text, "student": Field.fraction, "teacher": Field.fraction}],
-    "errors": {"last": {"step": Field.count, "student": _ERRORS, "teacher": _ERRORS}},
-    "vitals": [Field.mapping],
-    "alarms": [{"step": Field.count, "kind": Field.text, "sentence": Field.text}],
-}
-"""What this package uses of its own records; `report.records` reads all of one."""
-
-
 def _is_left_over(path: Path) -> bool:
     """Of a run that was killed before it had a run.json."""
     return path.name == ".lock" or path.match(PARTS)
 
 
-def _read(path: Path, shape: Shape) -> dict[str, Any]:
+def _read(path: Path, kind: type[T]) -> T:
     try:
-        content: dict[str, Any] = read_json(path, "Start the run again in another folder.").check(shape)
+        return read_json(path, kind, "Start the run again in another folder.")
     except RecordError as error:
         raise InputError(f"{path} is damaged. {error}") from error
-    return content
 
 
-def environment(device: torch.device = CPU) -> dict[str, str | int | None]:
+def environment(device: torch.device = CPU) -> Environment:
     """What may explain why the same recipe gives another result elsewhere.
 
     Args:

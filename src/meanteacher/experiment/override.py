@@ -17,6 +17,7 @@ from meanteacher.core import Augment, InputError, Method, Schedule, Scheduled
 from meanteacher.costs import ConsistencyCost
 from meanteacher.data import BatchSpec, Source
 from meanteacher.experiment.recipe import Recipe
+from meanteacher.formats import listed
 from meanteacher.models import ModelSpec
 from meanteacher.schedules import Constant
 from meanteacher.train import OptimSpec
@@ -232,8 +233,7 @@ def _within(value: object, path: tuple[str, ...]) -> str:
             ". It has no fields of its own: --set changes numbers and words. For another part choose another recipe "
             "(meanteacher list), or use dataclasses.replace in Python"
         )
-    more = f", and {len(plain) - _MOST_NAMED} more" if len(plain) > _MOST_NAMED else ""
-    return f". What can be set within it, as it is now: {', '.join(plain[:_MOST_NAMED])}{more}"
+    return f". What can be set within it, as it is now: {listed(plain, most=_MOST_NAMED)}"
 
 
 def _plain(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +14,9 @@ from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.evaluate import classification_costs, error_rates
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.recipe import Recipe
+from meanteacher.records import Evaluation, FinalErrors, ModelErrors, Part
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
-from meanteacher.train import Checkpoints, Declared, Evaluation, TrainState, start
+from meanteacher.train import Checkpoints, Declared, TrainState, start
 
 _COST_IMAGES = 1000
 """Labelled images at most on which the classification cost of the curve is measured."""
@@ -173,7 +173,7 @@ class Prepared:
 
     def evaluate(self, state: TrainState) -> Evaluation:
         """On the validation part if there is one, otherwise on the test images: that curve may choose no model."""
-        part = "validation" if len(self.split.validation) else "test"
+        part: Part = "validation" if len(self.split.validation) else "test"
         errors = self._errors(state, part)
         costs: dict[str, float] = {}
         if self.recipe.evaluate_costs:
@@ -186,23 +186,23 @@ class Prepared:
             )
         return Evaluation(state.step, part, errors["student"], errors["teacher"], **costs)
 
-    def final_errors(self, state: TrainState) -> dict[str, Any]:
-        """The errors of both models, on the test images and on the validation part, as the record has them.
+    def final_errors(self, state: TrainState) -> FinalErrors:
+        """The errors of both models on the test images and on the validation part.
 
-        Where there are at least a hundred classes, "test_top5" is the top-5 error on the test images.
+        With at least a hundred classes the top-5 errors on the test images are included.
         """
         # What the curve has just measured need not be measured again.
         known = {point.part: asdict(point) for point in state.curve if point.step == state.step}
         test = known.get("test") or self._errors(state, "test")
         validation = known.get("validation")
-        errors = {
-            model: {"test": test[model], "validation": validation[model] if validation else None}
+        top5 = self._errors(state, "test", top=5) if self.data.train.n_classes >= _MANY_CLASSES else {}
+        student, teacher = (
+            ModelErrors(
+                test=test[model], validation=validation[model] if validation else None, test_top5=top5.get(model)
+            )
             for model in ("student", "teacher")
-        }
-        if self.data.train.n_classes >= _MANY_CLASSES:
-            for model, error in self._errors(state, "test", top=5).items():
-                errors[model]["test_top5"] = error
-        return {"step": state.step, **errors}
+        )
+        return FinalErrors(step=state.step, student=student, teacher=teacher)
 
     def _errors(self, state: TrainState, part: str, *, top: int = 1) -> dict[str, float]:
         index: Tensor | None = None if part == "test" else self.split.validation

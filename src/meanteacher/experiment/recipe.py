@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meanteacher.core import ADDED_LATER, Augment, InputError, Method, check_choice
+from meanteacher.core import ADDED_LATER, Augment, InputError, Method
 from meanteacher.data import BatchSpec, Source
 from meanteacher.models import ModelSpec
+from meanteacher.records import Claim
 from meanteacher.train import OptimSpec
 from meanteacher.views import Normaliser
 
@@ -21,22 +22,6 @@ class DataSpec:
     validation: float = 0.0
     """The share of the training data that is held out for choosing models; the paper's is 0.1 during development and 0
     in the final runs."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
-    """What the paper reports for this run."""
-
-    error: float
-    """Per cent."""
-    spread: float | None
-    """Standard deviation over its runs."""
-    where: str
-    metric: str = field(default="error", metadata=ADDED_LATER)
-    """"error", or "top-5 error": the share of test images whose label is not among the five most probable classes."""
-
-    def __post_init__(self) -> None:
-        check_choice("metric", self.metric, ("error", "top-5 error"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from meanteacher.data import Split, TrainTest
 from meanteacher.data.dataset import BrokenImages
@@ -18,11 +17,11 @@ from meanteacher.experiment.recipe import Recipe
 from meanteacher.files import reporting_full_disk
 from meanteacher.methods import METHODS
 from meanteacher.models.layers import synchronise_batch_norm
+from meanteacher.records import LeftOut, Processes, Record, RecordedRecipe, RunData, RunErrors
 from meanteacher.train import Callback, Intervals, MetricsFile, TrainState, Vitals, train
 from meanteacher.train.compile import Speed, WantedCompile, WantedPrecision, check_speed, choose_speed, compile_networks
 from meanteacher.train.parallel import OwnRows, take_own_buffers
 
-RECORD_SCHEMA = 1
 _STEP_WITHOUT_VITALS = 1001
 """The vitals read the gradients often in the first steps, and every thousandth step later: like most steps, this one
 has no reading."""
@@ -34,7 +33,7 @@ class Outcome:
 
     complete: bool
     step: int
-    record: dict[str, Any] | None
+    record: Record | None
     """The record, which is also in the folder; None for a run that was interrupted."""
     prepared: Prepared
     out: Path
@@ -216,7 +215,7 @@ def step_seconds(
     return [end - begin for begin, end in pairwise(times)]
 
 
-def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, speed: Speed) -> dict[str, Any]:
+def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, speed: Speed) -> Record:
     last, best = prepared.final_errors(state), state.best()
     best_errors = None if best is None else last
     if best is not None and best.step != state.step:
@@ -224,46 +223,48 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
     recipe, data, split = prepared.recipe, prepared.data, prepared.split
     names = {kind: name for name, kind in METHODS.items()}
     n_images = (state.step - state.skipped) * recipe.batch.size
-    return {
-        "schema": RECORD_SCHEMA,
-        "recipe": {
-            "name": recipe.name,
-            "fingerprint": prepared.identity["recipe"],
-            "fields": describe(recipe),
-        },
-        "method": names.get(type(recipe.method), type(recipe.method).__name__),
-        "seed": prepared.seed,
-        "status": "complete",
-        "data": {
-            "fingerprint": prepared.identity["data"],
-            "n_train": len(data.train),
-            "n_labelled": len(split.labelled),
-            "n_validation": len(split.validation),
-            "n_test": len(data.test),
-            "class_names": list(data.train.class_names),
-            **_broken_images(data, prepared.ranks),
-        },
-        "split": {"fingerprint": prepared.identity["split"]},
-        "environment": {**environment(prepared.device), **speed.described()},
-        "n_parameters": sum(p.numel() for p in state.student.parameters()),
-        "memory_bytes": sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
-        "processes": [{"from_step": step, "n": n} for step, n in state.processes],
-        "steps": state.step,
-        "skipped_steps": state.skipped,
-        "seconds": round(state.seconds, 3),
-        "cpu_seconds": round(state.cpu_seconds, 3),
-        "images_per_second": round(n_images / max(state.seconds, 1e-9), 1),
-        "curve": [asdict(point) for point in state.curve],
-        "errors": {"last": last, "best_validation": best_errors},
-        "vitals": vitals.readings,
-        "alarms": [asdict(alarm) for alarm in vitals.alarms],
-    }
+    fields = describe(recipe)
+    del fields["claim"], fields["deviations"]
+    return Record(
+        recipe=RecordedRecipe(
+            name=recipe.name,
+            fingerprint=prepared.identity["recipe"],
+            fields=fields,
+            claim=recipe.claim,
+            deviations=recipe.deviations,
+        ),
+        method=names.get(type(recipe.method), type(recipe.method).__name__),
+        seed=prepared.seed,
+        data=RunData(
+            fingerprint=prepared.identity["data"],
+            n_train=len(data.train),
+            n_labelled=len(split.labelled),
+            n_validation=len(split.validation),
+            n_test=len(data.test),
+            class_names=data.train.class_names,
+            broken=_broken_images(data, prepared.ranks),
+        ),
+        split_fingerprint=prepared.identity["split"],
+        environment={**environment(prepared.device), **speed.described()},
+        n_parameters=sum(p.numel() for p in state.student.parameters()),
+        memory_bytes=sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
+        processes=tuple(Processes(from_step=step, n=n) for step, n in state.processes),
+        steps=state.step,
+        skipped_steps=state.skipped,
+        seconds=round(state.seconds, 3),
+        cpu_seconds=round(state.cpu_seconds, 3),
+        images_per_second=round(n_images / max(state.seconds, 1e-9), 1),
+        curve=tuple(state.curve),
+        errors=RunErrors(last=last, best_validation=best_errors),
+        vitals=tuple(vitals.readings),
+        alarms=tuple(vitals.alarms),
+    )
 
 
-def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, Any]:
-    """How many images of each part were left out, and the first ones; nothing where there is none.
+def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, LeftOut]:
+    """The images of each part that were left out, if there are any.
 
-    Those that only decoding finds are those that the processes have met, each among its own rows.
+    Images that only decoding finds broken are those that the processes have met, each among its own rows.
     """
     counts = {}
     for part in ("train", "test"):
@@ -271,5 +272,5 @@ def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, Any]:
         for met in ranks.gather(getattr(data, part).broken.reasons, "naming broken images"):
             found.reasons |= met
         if found.reasons:
-            counts[part] = {"n": len(found.reasons), "first": found.described()}
-    return {"broken": counts} if counts else {}
+            counts[part] = LeftOut(n=len(found.reasons), first=tuple(found.described()))
+    return counts

@@ -1,23 +1,21 @@
 """Figures 3 and 4 of the paper from our own runs, in the paper's layout."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Literal, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from meanteacher.report.figures import INK, PALETTE, curve, styled, to_svg
-from meanteacher.report.records import Errors, Part, Record
+from meanteacher.records import Part, Record
+from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, styled, to_svg
 
 Panels = Mapping[str, Mapping[str, Sequence[Record]]]
 """panel -> curve or setting -> its complete runs"""
 
-_NETWORKS: dict[str, Callable[[Errors], float | None]] = {
-    "teacher": lambda both: both.teacher,
-    "student": lambda both: both.student,
-}
+_Model = Literal["teacher", "student"]
 
 
 def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
@@ -30,12 +28,12 @@ def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
             above, below = grid[0][column], grid[1][column]
             for label, runs in curves.items():
                 colour = PALETTE.get(runs[0].method if runs else "", INK)
-                for network, read in _NETWORKS.items():
-                    dashes = "-" if network == "teacher" else "--"
-                    for axes, values in ((above, _costs(runs, read)), (below, curve(runs, "test", read))):
+                for model in get_args(_Model):
+                    dashes = "-" if model == "teacher" else "--"
+                    for axes, values in ((above, _costs(runs, model)), (below, curve(runs, "test", model))):
                         means = [fmean(each) for each in values.values()]
                         (line,) = axes.plot(list(values), means, dashes, color=colour, linewidth=1.4)
-                    handles[f"{label}, {network}"] = line
+                    handles[f"{label}, {model}"] = line
             above.set_title(panel, loc="left", fontsize=9)
             for axes in (above, below):
                 if any(value > 0 for line in axes.get_lines() for value in line.get_ydata()):
@@ -82,15 +80,10 @@ def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, p
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
 
 
-def _costs(runs: Sequence[Record], read: Callable[[Errors], float | None]) -> dict[int, list[float]]:
+def _costs(runs: Sequence[Record], model: _Model) -> dict[int, list[float]]:
     """step -> the classification cost of every run, at the steps that all runs evaluated."""
-    values: dict[int, list[float]] = {}
-    for run in runs:
-        for point in run.curve:
-            cost = read(point.costs)
-            if cost is not None:
-                values.setdefault(point.step, []).append(cost)
-    return {step: costs for step, costs in sorted(values.items()) if len(costs) == len(runs)}
+    points = [(point.step, getattr(point, f"{model}_cost")) for run in runs for point in run.curve]
+    return at_common_steps([(step, cost) for step, cost in points if cost is not None], len(runs))
 
 
 def _caption(figure: Figure, title: str, caption: str) -> None:

@@ -12,9 +12,8 @@ from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_
 from meanteacher.paper.tables import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
 from meanteacher.paper.workers import Follower, Workers
 from meanteacher.recipes import RECIPES
-from meanteacher.report import load_record
+from meanteacher.records import Part, Record, load_record
 from meanteacher.report.compare import percent_spread, spread
-from meanteacher.report.records import Part, Record
 
 _COMPARED = (
     "Supervised-only",

@@ -17,11 +17,12 @@ from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.files import HeldError, locked, open_regular
-from meanteacher.files.fields import RecordError, read_json
+from meanteacher.files.typed import RecordError
 from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
 from meanteacher.paper.recipes.shared import AS_CODED
 from meanteacher.paper.scaled import has_twin, scaled
 from meanteacher.recipes import RECIPES
+from meanteacher.records import load_record
 
 Preset = Literal["paper", "as-coded"]
 State = Literal["complete", "running", "started", "missing"]
@@ -72,10 +73,10 @@ class Run:
         """
         if self.record.exists():
             try:
-                recorded = read_json(self.record, "")["recipe"]["fingerprint"].text()
+                recorded = load_record(self.record).recipe.fingerprint
             except RecordError as error:
                 raise InputError(
-                    f"{self.record} is damaged ({str(error).strip()}). Move the folder away to run it again."
+                    f"{self.record} is damaged ({error}). Move the folder away to run it again."
                 ) from error
             self._check_same(recorded)
             return "complete"

@@ -4,10 +4,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from meanteacher.formats import count, duration, percentage
-from meanteacher.report.compare import Difference, Pair, Spread, markdown_table, one_run_per_seed, spread
+from meanteacher.formats import count, duration
+from meanteacher.records import Metric, Record
+from meanteacher.report.compare import (
+    Difference,
+    Pair,
+    Spread,
+    aligned,
+    markdown_table,
+    one_run_per_seed,
+    percent_spread,
+    spread,
+)
 from meanteacher.report.page import render
-from meanteacher.report.records import Record
 
 _NOTHING = "–"
 
@@ -20,8 +29,8 @@ class Cell:
     column: str
     paper: tuple[float, float | None] | None
     """Error and standard deviation in per cent; None where the paper prints none."""
-    metric: str = "error"
-    """"error" or "top-5 error": what the paper's number is, and ours."""
+    metric: Metric = "error"
+    """The metric of the paper's number, and of ours."""
     quoted: str = ""
     """Why there is no recipe, where the paper quotes the number."""
     recipe: str = ""
@@ -34,10 +43,9 @@ class Cell:
         return spread([self.error(run) for run in self.runs])
 
     def error(self, run: Record) -> float | None:
-        """Of a run, by the metric of the cell."""
-        if self.metric == "error":
-            return run.error("test")
-        return None if run.top5 is None else run.top5.shipped
+        """The error of a run, by the metric of the cell."""
+        errors = run.errors.last.teacher
+        return errors.test if self.metric == "error" else errors.test_top5
 
     @property
     def n_images(self) -> int:
@@ -67,7 +75,7 @@ class PaperTable:
         numbers = {note: str(i) for i, note in enumerate(self.footnotes(), start=1)}
         for cell in self.cells:
             ours, paper = cell.ours, _written(cell.paper)
-            mean = _NOTHING if ours is None else _plus_minus(ours, cell.n_images)
+            mean = percent_spread(ours, cell.n_images)
             n = str(len(cell.runs))
             cost = duration(fmean(run.seconds for run in cell.runs)) if cell.runs else _NOTHING
             if self.scale:
@@ -96,16 +104,7 @@ class PaperTable:
 
 def to_terminal(table: PaperTable) -> str:
     """In aligned columns, with the numbers of the notes; the notes themselves are in the files."""
-    lines = [table.header(), *table.lines()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = [
-        "  ".join(
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    return "\n".join([table.title, table.caption(), "", *(row.rstrip() for row in rows)]) + "\n"
+    return f"{table.title}\n{table.caption()}\n\n{aligned([table.header(), *table.lines()])}"
 
 
 def to_markdown(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -> str:
@@ -219,11 +218,6 @@ def _written(paper: tuple[float, float | None] | None) -> str:
         return _NOTHING
     error, deviation = paper
     return f"{error:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
-
-
-def _plus_minus(value: Spread, n_images: int) -> str:
-    mean = percentage(value.mean, n_images)
-    return mean if value.deviation is None else f"{mean} ± {percentage(value.deviation, n_images)}"
 
 
 def _difference(cell: Cell) -> str:

@@ -4,12 +4,12 @@ write_page("report.html", load_records("runs"))
 print(to_text(summarise(load_records("runs"))))
 """
 
-from meanteacher.files.fields import RecordError
+from meanteacher.files.typed import RecordError
 from meanteacher.formats import display_name
+from meanteacher.records import Claim, Record, load_record, load_records
 from meanteacher.report.compare import Difference, Pair, Row, Spread, paired_difference, summarise, to_text
 from meanteacher.report.figures import dot_plot, learning_curves
 from meanteacher.report.page import answer, render_page, write_page
-from meanteacher.report.records import Claim, Record, load_record, load_records
 
 PAGE = "report.html"
 """The name of every page that is written into a folder."""

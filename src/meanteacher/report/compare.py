@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
 
-from meanteacher.files.fields import RecordError
+from meanteacher.files.typed import RecordError
 from meanteacher.formats import BASELINE, METHODS, display_name, percentage
-from meanteacher.report.records import Claim, Errors, Part, Record, complete_runs
+from meanteacher.records import Claim, Part, Record
 
 
 def place(method: str, recipe: str = "") -> tuple[int, str, list[str | int]]:
@@ -30,8 +30,8 @@ def shared_path(names: Iterable[str]) -> str:
 
 
 def recipe_labels(records: Iterable[Record]) -> dict[str, str]:
-    """recipe -> its method's name; where several recipes share the method, with what tells them apart."""
-    methods = {record.recipe: record.method for record in records}
+    """recipe -> its method's name, and the rest of the recipe's name if several recipes share the method."""
+    methods = {record.recipe.name: record.method for record in records}
     n_recipes = Counter(methods.values())
     labels = {}
     for recipe, method in methods.items():
@@ -72,16 +72,14 @@ class Row:
 
 
 def summarise(records: Iterable[Record], *, part: Part = "test") -> list[Row]:
-    """One row per recipe: the baseline first, runs that did not finish left out."""
+    """One row per recipe, the baseline first."""
     groups: defaultdict[tuple[int, str, str], list[Record]] = defaultdict(list)
     for record in records:
-        if record.complete:
-            groups[record.data.n_labelled, record.data.fingerprint, record.recipe].append(record)
+        groups[record.data.n_labelled, record.data.fingerprint, record.recipe.name].append(record)
     rows = []
     for (n_labelled, data, recipe), runs in groups.items():
         one_run_per_seed(runs)
-        errors = [run.errors(part) for run in runs]
-        top5 = [run.top5 or Errors(None, None) for run in runs]
+        students, teachers = ([getattr(run.errors.last, model) for run in runs] for model in ("student", "teacher"))
         rivals = [r for (n, d, _), rs in groups.items() if (n, d) == (n_labelled, data) for r in rs]
         rows.append(
             Row(
@@ -92,12 +90,12 @@ def summarise(records: Iterable[Record], *, part: Part = "test") -> list[Row]:
                 n_labelled=n_labelled,
                 n_images=runs[0].data.n_images(part),
                 n_runs=len(runs),
-                student=spread([error.student for error in errors]),
-                teacher=spread([error.teacher for error in errors]),
-                student_top5=spread([error.student for error in top5]),
-                teacher_top5=spread([error.teacher for error in top5]),
+                student=spread([errors.on(part) for errors in students]),
+                teacher=spread([errors.on(part) for errors in teachers]),
+                student_top5=spread([errors.test_top5 for errors in students]),
+                teacher_top5=spread([errors.test_top5 for errors in teachers]),
                 seconds=fmean(run.seconds for run in runs),
-                claim=runs[0].claim,
+                claim=runs[0].recipe.claim,
             )
         )
     return sorted(rows, key=lambda row: (row.n_labelled, row.data_fingerprint, place(row.method, row.recipe)))
@@ -116,14 +114,14 @@ def one_run_per_seed(runs: Sequence[Record]) -> dict[int, Record]:
     """seed -> run. Averages over a run counted twice, or over two versions of a recipe, would be false."""
     by_seed: dict[int, Record] = {}
     for run in runs:
-        if run.recipe_fingerprint != runs[0].recipe_fingerprint:
+        if run.recipe.fingerprint != runs[0].recipe.fingerprint:
             raise RecordError(
-                f"{runs[0].file} and {run.file} name two different recipes {run.recipe}: their fingerprints "
-                f"are {runs[0].recipe_fingerprint} and {run.recipe_fingerprint}. Keep the runs of one."
+                f"{runs[0].file} and {run.file} name two different recipes {run.recipe.name}: their fingerprints "
+                f"are {runs[0].recipe.fingerprint} and {run.recipe.fingerprint}. Keep the runs of one."
             )
         if run.seed in by_seed:
             raise RecordError(
-                f"{by_seed[run.seed].file} and {run.file} are both {run.recipe} with seed {run.seed}. Keep one."
+                f"{by_seed[run.seed].file} and {run.file} are both {run.recipe.name} with seed {run.seed}. Keep one."
             )
         by_seed[run.seed] = run
     return by_seed
@@ -147,19 +145,22 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], n_left:
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, ruler, *rows))
 
 
-def to_text(rows: Sequence[Row]) -> str:
-    """The rows in aligned columns for a terminal."""
-    lines = [HEADER, *map(_cells, rows)]
+def aligned(lines: Sequence[Sequence[str]], n_left: int = 2) -> str:
+    """Lines of cells in columns for a terminal: the first columns to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    n_left = 2
-    padded = [
+    padded = (
         [
             cell.ljust(width) if i < n_left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         for line in lines
-    ]
+    )
     return "".join("  ".join(line).rstrip() + "\n" for line in padded)
+
+
+def to_text(rows: Sequence[Row]) -> str:
+    """The rows in aligned columns for a terminal."""
+    return aligned([HEADER, *map(_cells, rows)])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -232,7 +233,7 @@ def paired_difference(records: Iterable[Record], baseline: str, other: str, *, p
         NoPairsError: the two have no seed in common.
         RecordError: the runs of a pair are not on the same labelled set.
     """
-    records = [record for record in records if record.complete]
+    records = list(records)
     ours = one_run_per_seed(_runs_of(records, baseline))
     theirs = one_run_per_seed(_runs_of(records, other))
     seeds = sorted(ours.keys() & theirs.keys())
@@ -253,12 +254,12 @@ def paired_difference(records: Iterable[Record], baseline: str, other: str, *, p
 
 
 def _runs_of(records: Sequence[Record], name: str) -> list[Record]:
-    runs = [record for record in records if record.recipe == name]
+    runs = [record for record in records if record.recipe.name == name]
     runs = runs or [record for record in records if record.method == name]
-    recipes = sorted({run.recipe for run in runs})
+    recipes = sorted({run.recipe.name for run in runs})
     if not recipes:
-        known = ", ".join(sorted({record.recipe for record in records})) or "none"
-        raise RecordError(f"No complete run of {name!r}. The recipes with complete runs: {known}.")
+        known = ", ".join(sorted({record.recipe.name for record in records})) or "none"
+        raise RecordError(f"No run of {name!r}. The recipes with runs: {known}.")
     if len(recipes) > 1:
         raise RecordError(f"The method {name!r} has several recipes here: name one of {', '.join(recipes)}.")
     return runs
@@ -284,7 +285,7 @@ def baselines(records: Iterable[Record]) -> dict[str, str | None]:
     Of several, the one of the nearest name: fast/svhn-500 is compared with fast/svhn-500/supervised, and a recipe
     changed with --set with the one that was changed in the same way. None where there is none.
     """
-    methods = {record.recipe: record.method for record in complete_runs(records)}
+    methods = {record.recipe.name: record.method for record in records}
     names = sorted(methods, key=lambda recipe: (methods[recipe] != LEADER, place(methods[recipe], recipe)))
     found = [name for name in names if methods[name] == BASELINE]
     return {

@@ -5,11 +5,11 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 from markupsafe import Markup, escape
@@ -19,8 +19,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
 from meanteacher.formats import count, display_name, percent, percentage
+from meanteacher.records import TOP5, CalibrationBin, Evaluation, Part, Record
 from meanteacher.report.compare import one_run_per_seed, place, recipe_labels
-from meanteacher.report.records import TOP5, Errors, Part, Record, complete_runs
 
 INK = "#010203"
 """Drawn in this colour, a line or a text takes the colour of the text around the figure."""
@@ -130,8 +130,8 @@ def learning_curves(records: Sequence[Record], *, part: Part = "test") -> str:
         shown: list[float] = []
         any_student = False
         for series in everything:
-            teacher = curve(series.runs, part, lambda errors: errors.shipped)
-            student = curve(series.runs, part, lambda errors: errors.student)
+            teacher = curve(series.runs, part, "teacher")
+            student = curve(series.runs, part, "student")
             _band(axes, teacher, series.colour)
             _line(axes, teacher, series.colour, "-", width=1.7)
             shown += [value for values in teacher.values() for value in values]
@@ -169,7 +169,7 @@ def dot_plot(records: Sequence[Record], *, part: Part = "test") -> str:
             axes.plot(list(errors.values()), [row] * len(errors), series.marker, **dots)
             mean = fmean(run.error(part) for run in series.runs)
             axes.plot([100 * mean] * 2, [row - 0.2, row + 0.2], color=series.colour, linewidth=2)
-            claim = series.runs[0].claim
+            claim = series.runs[0].recipe.claim
             if claim is not None and claim.metric != TOP5 and part == "test":
                 axes.plot([claim.error] * 2, [row - 0.2, row + 0.2], ":", color=INK, linewidth=1.5)
             axes.annotate(
@@ -195,12 +195,11 @@ def _wrapped(label: str, width: int) -> str:
 
 
 def all_series(records: Sequence[Record]) -> list[Series]:
-    """The complete runs by recipe, in the order of the tables; a method keeps its colour in every figure."""
-    runs = complete_runs(records)
-    labels = recipe_labels(runs)
+    """The runs by recipe, in the order of the tables; a method keeps its colour in every figure."""
+    labels = recipe_labels(records)
     by_recipe: defaultdict[str, list[Record]] = defaultdict(list)
-    for run in runs:
-        by_recipe[run.recipe].append(run)
+    for run in records:
+        by_recipe[run.recipe.name].append(run)
     taken: set[str] = set()
     series = []
     ordered = sorted(by_recipe.items(), key=lambda item: place(item[1][0].method, item[0]))
@@ -214,15 +213,20 @@ def all_series(records: Sequence[Record]) -> list[Series]:
     return series
 
 
-def curve(runs: Sequence[Record], part: Part, read: Callable[[Errors], float | None]) -> dict[int, list[float]]:
+def curve(runs: Sequence[Record], part: Part, model: Literal["student", "teacher"]) -> dict[int, list[float]]:
     """step -> the error of every run in percent, at the steps that all runs evaluated."""
+    return at_common_steps(
+        [(point.step, 100 * getattr(point, model)) for run in runs for point in run.curve if point.part == part],
+        len(runs),
+    )
+
+
+def at_common_steps(points: Iterable[tuple[int, float]], n_runs: int) -> dict[int, list[float]]:
+    """step -> the value of every run, at the steps that all runs evaluated."""
     values: defaultdict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        for point in run.curve:
-            error = read(point.errors)
-            if point.part == part and error is not None:
-                values[point.step].append(100 * error)
-    return {step: errors for step, errors in sorted(values.items()) if len(errors) == len(runs)}
+    for step, value in points:
+        values[step].append(value)
+    return {step: its for step, its in sorted(values.items()) if len(its) == n_runs}
 
 
 def _scope(everything: Sequence[Series]) -> str:
@@ -269,15 +273,16 @@ def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_studen
         axes.legend(handles=[teacher, student], loc="upper right", frameon=False)
 
 
-def fit_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Markup:
+def fit_curves(curves: Mapping[str, Sequence[Evaluation]]) -> Markup:
     """Error over steps of the baseline, the student and the teacher; the teacher is drawn boldest.
 
-    The baseline has one line: its averaged network where there is one, as for Mean Teacher.
+    The line of the baseline is that of its averaged network, as for Mean Teacher.
     """
+    baseline, ours = curves.get("supervised", ()), curves.get("mean-teacher", ())
     lines = {
-        display_name("supervised"): (_points_of(curves, "supervised", "teacher", "student"), "supervised", "-", 1.4),
-        "Student": (_points_of(curves, "mean-teacher", "student"), "mean-teacher", "--", 1.1),
-        "Teacher": (_points_of(curves, "mean-teacher", "teacher"), "mean-teacher", "-", 2.0),
+        display_name("supervised"): ([(p.step, 100 * p.teacher) for p in baseline], "supervised", "-", 1.4),
+        "Student": ([(p.step, 100 * p.student) for p in ours], "mean-teacher", "--", 1.1),
+        "Teacher": ([(p.step, 100 * p.teacher) for p in ours], "mean-teacher", "-", 2.0),
     }
     drawn = {label: line for label, line in lines.items() if line[0]}
     if not drawn:
@@ -302,43 +307,29 @@ def fit_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Markup:
         return Markup(to_svg(figure, "Learning curves", f"Error over training steps. At the last step: {ends}."))
 
 
-def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Markup:
+def reliability_diagram(bins: Sequence[CalibrationBin]) -> Markup:
     """How often the model is right at each level of confidence; on the diagonal the two agree.
 
     The whiskers are the intervals that fit.json holds: a few images off the diagonal prove nothing.
     """
-    filled = [each for each in bins if each["n"]]
-    if not filled:
+    if not bins:
         return Markup("")
-    largest = max(each["n"] for each in filled)
+    largest = max(each.n for each in bins)
     with styled():
         figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
         axes = figure.add_subplot()
         axes.plot([0, 100], [0, 100], ":", color=INK, alpha=0.55, linewidth=1)
-        for each in filled:
-            x, y = 100 * each["confidence"], 100 * each["accuracy"]
-            if "accuracy_low" in each:
-                ends = [100 * each["accuracy_low"], 100 * each["accuracy_high"]]
-                axes.plot([x, x], ends, color=PALETTE["mean-teacher"], alpha=0.45, linewidth=1.4)
-            size = 3 + 7 * math.sqrt(each["n"] / largest)
+        for each in bins:
+            x, y = 100 * each.confidence, 100 * each.accuracy
+            ends = [100 * each.accuracy_low, 100 * each.accuracy_high]
+            axes.plot([x, x], ends, color=PALETTE["mean-teacher"], alpha=0.45, linewidth=1.4)
+            size = 3 + 7 * math.sqrt(each.n / largest)
             axes.plot([x], [y], "o", color=PALETTE["mean-teacher"], markersize=size, markeredgewidth=0)
         axes.set(xlim=(0, 101), ylim=(0, 102), xticks=range(0, 101, 20), yticks=range(0, 101, 20))
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
         axes.set_xlabel("Confidence, %")
         axes.set_title("Right, %", loc="left", fontsize=9)
         groups = "; ".join(
-            f"{count(each['n'])}, {percent(each['confidence'])} sure, {percent(each['accuracy'])} right"
-            for each in filled
+            f"{count(each.n)}, {percent(each.confidence)} sure, {percent(each.accuracy)} right" for each in bins
         )
         return Markup(to_svg(figure, "Calibration", f"Confidence and how often the model is right. {groups}."))
-
-
-def _points_of(
-    curves: Mapping[str, Sequence[Mapping[str, Any]]], method: str, *networks: str
-) -> list[tuple[int, float]]:
-    """(step, error in percent) of the first of the networks that was evaluated."""
-    for network in networks:
-        points = [(p["step"], 100 * p[network]) for p in curves.get(method) or () if p.get(network) is not None]
-        if points:
-            return points
-    return []

@@ -3,13 +3,16 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from markupsafe import escape
 
-from meanteacher.files.fields import Field, RecordError, read_json
+from meanteacher.files.typed import RecordError, read_json
 from meanteacher.formats import BASELINE, count, listed, percent, percent_range, percentage
+from meanteacher.records import Record
+from meanteacher.records.run import SCHEMA, to_json
 from meanteacher.report.compare import (
     Difference,
     Row,
@@ -20,93 +23,28 @@ from meanteacher.report.compare import (
     summarise,
 )
 from meanteacher.report.page import caution, conditions
-from meanteacher.report.records import Data, Errors, Record, alarm_of, complete_runs, data_of
 
-SCHEMA = 1
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The file of numbers: the runs without the fields of their recipes, their curves and their vitals."""
+
+    runs: tuple[Record, ...]
+    schema: Literal[1] = 1
 
 
 def gathered(records: Iterable[Record]) -> str:
-    """The complete runs as JSON: their test errors and all that is needed to make them again."""
-    runs = complete_runs(records)
-    datasets = list(dict.fromkeys(run.data for run in runs))
-    environments: list[Mapping[str, str]] = []
-    for run in runs:
-        if run.environment not in environments:
-            environments.append(run.environment)
+    """The runs as JSON, one per line: their test errors and all that is needed to make them again."""
     lines = [
-        {
-            "recipe": run.recipe,
-            "recipe_fingerprint": run.recipe_fingerprint,
-            "method": run.method,
-            "seed": run.seed,
-            "split_fingerprint": run.split_fingerprint,
-            "student": run.errors("test").student,
-            "teacher": run.errors("test").teacher,
-            "steps": run.steps,
-            "seconds": run.seconds,
-            "images_per_second": run.images_per_second,
-            "n_parameters": run.n_parameters,
-            "alarms": [asdict(alarm) for alarm in run.alarms],
-            "data": datasets.index(run.data),
-            "environment": environments.index(run.environment),
-        }
-        for run in runs
+        to_json(replace(run, recipe=replace(run.recipe, fields={}), curve=(), vitals=())) for run in records
     ]
-    parts: dict[str, Sequence[object]] = {
-        "data": [asdict(data) for data in datasets],
-        "environments": environments,
-        "runs": lines,
-    }
-    listed = [f' "{name}": [\n{_one_per_line(values)}\n ]' for name, values in parts.items()]
-    return "{\n" + ",\n".join([f' "schema": {SCHEMA}', *listed]) + "\n}\n"
+    return '{"schema": 1, "runs": [\n' + ",\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n]}\n"
 
 
 def load_gathered(path: str | Path) -> list[Record]:
-    """The runs again, without what the file leaves out: fields of the recipe, curve and vitals."""
-    file = read_json(Path(path), "Write it again from the runs.")
-    if file["schema"].value != SCHEMA:
-        raise RecordError(f"{path}: schema is {file['schema'].value!r}, this version reads {SCHEMA}. Write it again.")
-    datasets = [data_of(data) for data in file["data"].elements()]
-    environments = [
-        {name: value.text() for name, value in environment.fields().items()}
-        for environment in file["environments"].elements()
-    ]
-    return [_run(run, datasets, environments) for run in file["runs"].elements()]
-
-
-def _one_per_line(values: Iterable[object]) -> str:
-    return ",\n".join(f"  {json.dumps(value, ensure_ascii=False)}" for value in values)
-
-
-def _run(field: Field, datasets: Sequence[Data], environments: Sequence[Mapping[str, str]]) -> Record:
-    errors = Errors(*(field[model].optional(Field.fraction) for model in ("student", "teacher")))
-    return Record(
-        file=f"{field.file}: {field.name}",
-        recipe=field["recipe"].text(),
-        recipe_fingerprint=field["recipe_fingerprint"].text(),
-        recipe_fields={},
-        method=field["method"].text(),
-        seed=field["seed"].count(),
-        status="complete",
-        data=datasets[_place(field["data"], len(datasets))],
-        split_fingerprint=field["split_fingerprint"].text(),
-        environment=environments[_place(field["environment"], len(environments))],
-        n_parameters=field["n_parameters"].count(),
-        steps=field["steps"].count(),
-        seconds=field["seconds"].positive(),
-        images_per_second=field["images_per_second"].positive(),
-        curve=(),
-        last={"test": errors, "validation": Errors(None, None)},
-        vitals=(),
-        alarms=tuple(alarm_of(alarm) for alarm in field["alarms"].elements()),
-    )
-
-
-def _place(field: Field, n: int) -> int:
-    place = field.count()
-    if place >= n:
-        field.wrong(f"a place in the list of {n}")
-    return place
+    """The runs again."""
+    content = read_json(Path(path), Gathered, "Write it again from the runs.", schema=SCHEMA)
+    return [replace(run, file=f"{path}: runs[{i}]") for i, run in enumerate(content.runs)]
 
 
 FOLDER = "methods"
@@ -263,8 +201,8 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
 
 
 def _runs(records: Sequence[Record], texts: Mapping[str, MethodText]) -> dict[str, list[Record]]:
-    """method -> its complete runs, over the same draws as all others."""
-    runs = {method: [run for run in complete_runs(records) if run.method == method] for method in (BASELINE, *texts)}
+    """method -> its runs, over the same draws as all others."""
+    runs = {method: [run for run in records if run.method == method] for method in (BASELINE, *texts)}
     seeds = {method: sorted(one_run_per_seed(its)) for method, its in runs.items()}
     for method, its in seeds.items():
         if its != seeds[BASELINE] or not its:

@@ -11,7 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from meanteacher.files import write_atomic
+from meanteacher.files.typed import RecordError
 from meanteacher.formats import BASELINE, METHODS, count, duration, listed, percent, percentage, points, unbroken
+from meanteacher.records import TOP5, Part, Record
 from meanteacher.report.compare import (
     Difference,
     Row,
@@ -25,7 +27,6 @@ from meanteacher.report.compare import (
     summarise,
 )
 from meanteacher.report.figures import all_series, dot_plot, learning_curves, page_colour
-from meanteacher.report.records import TOP5, Part, Record, complete_runs
 
 
 def render(template: str, **values: object) -> str:
@@ -46,7 +47,7 @@ def _json(value: object) -> str:
 
 
 def answer(records: Sequence[Record], *, part: Part = "test", brief: bool = False) -> list[str]:
-    """The sentences that open a page, about complete runs with the same data and number of labels.
+    """The sentences that open a page, about runs with the same data and number of labels.
 
     The first compares Mean Teacher, or the first other method where it has not run, with supervised-only training.
     Which one leads never depends on the errors: the best of many looks better than it is. The last ones say which
@@ -57,7 +58,7 @@ def answer(records: Sequence[Record], *, part: Part = "test", brief: bool = Fals
         _compared(records, recipe, baseline, differences[recipe], part)
         if recipe in differences and baseline is not None
         else _alone(records, recipe, part)
-        for recipe, baseline in (partner or {records[0].recipe: None}).items()
+        for recipe, baseline in (partner or {records[0].recipe.name: None}).items()
     ]
     sentences[0] = f"With {count(records[0].data.n_labelled, 'label')}, {sentences[0]}"
     sentences[1:] = [] if brief else [sentence[0].upper() + sentence[1:] for sentence in sentences[1:]]
@@ -88,7 +89,7 @@ def _compared(records: Sequence[Record], recipe: str, baseline: str, difference:
     labels, n_images = recipe_labels(records), records[0].data.n_images(part)
     ours = percent(fmean(pair.other for pair in difference.pairs), n_images)
     theirs = percent(fmean(pair.baseline for pair in difference.pairs), n_images)
-    n_runs = len([record for record in records if record.complete and record.recipe in (baseline, recipe)])
+    n_runs = len([record for record in records if record.recipe.name in (baseline, recipe)])
     shared = " that both ran" if n_runs > 2 * difference.n else ""
     return (
         f"the {part} error is {ours} with {labels[recipe]} and {theirs} with {in_sentence(labels[baseline])}: "
@@ -116,7 +117,7 @@ def _points(difference: Difference, n_images: int) -> str:
 
 
 def _alone(records: Sequence[Record], recipe: str, part: Part) -> str:
-    runs = [record for record in records if record.complete and record.recipe == recipe]
+    runs = [record for record in records if record.recipe.name == recipe]
     over, n_images = spread([run.error(part) for run in runs]), runs[0].data.n_images(part)
     several = f" (mean and standard deviation over {len(runs)} label draws)" if len(runs) > 1 else ""
     name = in_sentence(recipe_labels(records)[recipe])
@@ -182,7 +183,7 @@ def conditions(records: Sequence[Record]) -> dict[str, list[str]]:
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for name, value in record.environment.items():
-            values.setdefault(name, {})[value] = None
+            values.setdefault(name, {})["not recorded" if value is None else str(value)] = None
     return {name: list(distinct) for name, distinct in values.items()}
 
 
@@ -191,7 +192,7 @@ def _comparison(records: Sequence[Record], part: Part) -> Comparison:
     differences = baseline_differences(records, part)
     rows, n_images = summarise(records, part=part), data.n_images(part)
     first = {its.label: its.runs[0] for its in series}
-    shared = shared_path(record.recipe for record in records)
+    shared = shared_path(record.recipe.name for record in records)
     return Comparison(
         heading=" · ".join(filter(None, (shared, count(data.n_labelled, "label")))),
         summary=f"{count(len(series), 'recipe')} · {count(len(records), 'run')} · {n_images:,} {part} images",
@@ -210,7 +211,9 @@ def _comparison(records: Sequence[Record], part: Part) -> Comparison:
             for row, its in zip(rows, series, strict=True)
         ],
         sources=listed(sorted({row.claim.where for row in rows if row.claim is not None})),
-        deviations={label: run.deviations for label, run in first.items() if run.claim and run.deviations},
+        deviations={
+            label: run.recipe.deviations for label, run in first.items() if run.recipe.claim and run.recipe.deviations
+        },
         dots=Markup(dot_plot(records, part=part)),
         curves=Markup(_curves(records, part)),
         checks=[_checks(its.label, its.runs) for its in series],
@@ -269,24 +272,20 @@ def write_page(records: Iterable[Record], path: str | Path, title: str, *, part:
 def render_page(records: Iterable[Record], title: str, *, part: Part = "test") -> str:
     """The page as text. Everything in it comes from the records."""
     records = list(records)
-    complete = complete_runs(records)
+    if not records:
+        raise RecordError("There is no run to report. Finish one first.")
     made_with = conditions(records)
-    unfinished = [record for record in records if not record.complete]
-    alarms = [(record, alarm) for record in records for alarm in record.alarms]
-    trouble = ((len(alarms), "alarm"), (len(unfinished), "unfinished run"))
     return render(
         "runs.html.jinja",
         title=title,
         part=part,
         records=records,
-        comparisons=comparisons(complete, part),
-        warnings=[count(n, noun) for n, noun in trouble if n],
-        alarms=alarms,
-        unfinished=unfinished,
+        comparisons=comparisons(records, part),
+        alarms=[(record, alarm) for record in records for alarm in record.alarms],
         n_checks=sum(len(record.vitals) for record in records),
-        costs=list(dict.fromkeys(cost for record in complete for v in record.vitals for cost in v.gradients)),
+        costs=list(dict.fromkeys(cost for record in records for v in record.vitals for cost in v.gradients)),
         conditions=made_with,
         differing=[name for name, values in made_with.items() if len(values) > 1],
         datasets={record.data.fingerprint: record.data for record in records}.values(),
-        recipes={(record.recipe, record.recipe_fingerprint): record for record in records}.values(),
+        recipes={(record.recipe.name, record.recipe.fingerprint): record for record in records}.values(),
     )

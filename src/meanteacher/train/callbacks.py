@@ -7,8 +7,7 @@ from pathlib import Path
 
 from meanteacher.core import InputError
 from meanteacher.files import append_to, read_regular, remove, reporting_full_disk, write_atomic
-from meanteacher.train.checkpoint import Evaluation
-from meanteacher.train.vitals import Alarm
+from meanteacher.records import Alarm, Evaluation
 
 _MAX_BYTES = 1 << 30
 """Of metrics.jsonl."""

@@ -11,30 +11,18 @@ from dataclasses import asdict, dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, cast
+from typing import Annotated, Any, TypedDict, cast
 
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Method
 from meanteacher.files import make_own, open_regular, read_regular, remove, write_atomic
-from meanteacher.files.fields import Field, RecordError, Shape, read_json
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One point of the learning curve: the errors of both models."""
-
-    step: int
-    part: str
-    """"validation" or "test": where the errors were measured."""
-    student: float
-    teacher: float
-    student_cost: float | None = None
-    """The classification cost on the labelled training images, without noise; None in runs that did not record it."""
-    teacher_cost: float | None = None
+from meanteacher.files.typed import Count, Positive, RecordError, Text, checked, read_json
+from meanteacher.records import Alarm, Evaluation, Reading
 
 
 def trained_parameters(student: nn.Module, memory: nn.Module) -> list[nn.Parameter]:
@@ -144,14 +132,14 @@ class Checkpoints:
             _check_optimizer(saved["optimizer"], state.optimizer)
             state.optimizer.load_state_dict(saved["optimizer"])
             state.step = saved["step"]
-            state.skipped = saved.get("skipped", 0)  # a state of version 0.1 has none
+            state.skipped = saved["skipped"]
             state.seconds = saved["seconds"]
             state.cpu_seconds = saved["cpu_seconds"]
             state.curve = [Evaluation(**point) for point in saved["curve"]]
-            state.vitals = saved["vitals"]
-            state.processes = [(step, n) for step, n in saved.get("processes", [(0, 1)])]
-            state.rank_buffers = saved.get("rank_buffers", [])
-            state.stream = saved.get("stream", {})
+            state.vitals = saved["vitals"] or {}
+            state.processes = [(step, n) for step, n in saved["processes"]]
+            state.rank_buffers = saved["rank_buffers"]
+            state.stream = saved["stream"]
         # A damaged state makes torch and the optimiser fail in many ways.
         except Exception as error:
             reason = _reason(error)
@@ -194,10 +182,10 @@ class Checkpoints:
                 "seconds": state.seconds,
                 "cpu_seconds": state.cpu_seconds,
                 "curve": [asdict(point) for point in state.curve],
-                "vitals": state.vitals,
+                "vitals": state.vitals or None,
                 "processes": state.processes,
                 "rank_buffers": state.rank_buffers,
-                **({"stream": state.stream} if state.stream else {}),
+                "stream": state.stream,
             },
             folder / "state.pt",
         )
@@ -214,8 +202,8 @@ class Checkpoints:
     def _verify(self, folder: Path) -> None:
         damaged = f"Delete that folder to resume from the one before it, or start the run again elsewhere: {folder}"
         try:
-            manifest = read_json(folder / "manifest.json", "").check(_MANIFEST)
-            files, identity, version = manifest["sha256"], manifest["identity"], manifest["format"]
+            manifest = read_json(folder / "manifest.json", _Manifest, "")
+            files, identity, version = manifest.sha256, manifest.identity, manifest.format
             expected = {f"{part}.safetensors" for part in ("student", "memory", "normalise")} | {"state.pt"}
             wrong = [name for name in sorted(expected) if _sha256(folder / name) != files.get(name)]
         except (OSError, RecordError) as error:
@@ -259,48 +247,51 @@ def _load_state(path: Path) -> dict[str, Any]:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise ValueError("it is compressed")
     saved = torch.load(path, weights_only=True, map_location="cpu")
-    content: dict[str, Any] = Field(str(path), "", saved, "").check(_STATE)
+    content: dict[str, Any] = saved
+    checked(content, _SavedState)
     return content
 
 
-def _pairs(field: Field) -> None:
-    for pair in field.sequence():
-        step, n = cast(tuple[object, object], pair)
-        Field(field.file, field.name, step, "").count()
-        Field(field.file, field.name, n, "").count(1)
+class _SavedVitals(TypedDict):
+    readings: list[Reading]
+    alarms: list[Alarm]
+    streaks: dict[str, Count]
+    labelled: list[Count]
+    rows: Count
+    labelled_rows: Count
+    sums: dict[str, float]
 
 
-_VITALS: Shape = {
-    "readings": [Field.mapping],
-    "alarms": [{"step": Field.count, "kind": Field.text, "sentence": Field.text}],
-    "streaks": {"*": Field.count},
-    "labelled": [Field.count],
-    "rows": Field.count,
-    "labelled_rows": Field.count,
-    "sums": Field.mapping,
-}
-_STATE: Shape = {
-    "optimizer": {"state": Field.mapping, "param_groups": [Field.mapping]},
-    "step": Field.count,
-    "skipped?": Field.count,
-    "seconds": Field.positive,
-    "cpu_seconds": Field.positive,
-    "curve": [
-        {
-            "step": Field.count,
-            "part": Field.text,
-            "student": Field.number,
-            "teacher": Field.number,
-            "student_cost?": Field.number,
-            "teacher_cost?": Field.number,
-        }
-    ],
-    "vitals": lambda field: field.mapping() and field.check(_VITALS),
-    "processes?": _pairs,
-    "rank_buffers?": [Field.mapping],
-    "stream?": Field.mapping,
-}
-_MANIFEST: Shape = {"format": Field.anything, "identity": {"*": Field.text}, "sha256": {"*": Field.text}}
+class _SavedOptimizer(TypedDict):
+    state: dict[int, dict[str, Any]]
+    param_groups: list[dict[str, Any]]
+
+
+class _SavedState(TypedDict):
+    """The content of state.pt."""
+
+    optimizer: _SavedOptimizer
+    step: Count
+    skipped: Count
+    seconds: Positive
+    cpu_seconds: Positive
+    curve: list[Evaluation]
+    vitals: _SavedVitals | None
+    processes: list[tuple[Count, Annotated[int, Meta(ge=1)]]]
+    rank_buffers: list[dict[str, Any]]
+    stream: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Manifest:
+    """manifest.json of a checkpoint."""
+
+    format: Any
+    step: Count
+    identity: dict[str, Text]
+    sha256: dict[str, Text]
+
+
 _STEP = re.compile(r"step_\d{8,20}")
 
 

@@ -12,9 +12,8 @@ from os import PathLike
 from typing import Any, Self
 
 from meanteacher.core import InputError
+from meanteacher.records import Alarm, Evaluation
 from meanteacher.train.callbacks import Callback, LogEntry
-from meanteacher.train.checkpoint import Evaluation
-from meanteacher.train.vitals import Alarm
 
 
 class ScalarLogger(Callback, ABC):

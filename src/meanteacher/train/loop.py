@@ -14,13 +14,14 @@ from meanteacher.core import Batch, DivergedError, InitialisesFromData, Method, 
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.distributed.rows import step_of
 from meanteacher.passes import to_channels_last
+from meanteacher.records import Alarm, Evaluation
 from meanteacher.seeding import isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, Callbacks, LogEntry
-from meanteacher.train.checkpoint import Checkpoints, Evaluation, TrainState, trained_parameters
+from meanteacher.train.checkpoint import Checkpoints, TrainState, trained_parameters
 from meanteacher.train.compile import Speed, autocast
 from meanteacher.train.optim import OptimSpec
 from meanteacher.train.parallel import agreed_batch, keep_own_buffers, merge_buffers, put_back, whole_batches
-from meanteacher.train.vitals import Alarm, Vitals
+from meanteacher.train.vitals import Vitals
 
 _DEFAULT = Speed()
 

@@ -16,6 +16,7 @@ from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.devices import in_double
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.formats import percent
+from meanteacher.records import Alarm, Reading
 
 _PATIENCE = 3
 """Readings in a row before an alarm, for what may happen once by chance."""
@@ -27,15 +28,6 @@ _ENDLESS_STEPS = 2000
 """An on-line run has no end: whether a cost rests or predictions collapse is judged as in a run of so many steps."""
 _COLLAPSED = 0.95
 """Share of one class among the predictions that counts as collapse."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """Something is wrong that the values of the costs do not show."""
-
-    step: int
-    kind: str
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +53,7 @@ class Vitals:
     def __init__(self, declared: Declared | None) -> None:
         self.declared = declared
         self._steps = _ENDLESS_STEPS if declared is None else declared.steps
-        self.readings: list[dict[str, Any]] = []
+        self.readings: list[Reading] = []
         self.alarms: list[Alarm] = []
         self._streaks: dict[str, int] = {}
         self._uncounted: list[tuple[Tensor, Tensor]] = []
@@ -139,13 +131,13 @@ class Vitals:
             raised += self._check_teacher(step, student, predictor, distance)
         if self._gradients is not None:
             self.readings.append(
-                {
-                    "step": step,
-                    "gradients": self._gradients,
-                    "distance": distance,
-                    "labelled_share": self._labelled_rows / max(self._rows, 1),
-                    "largest_class_share": largest,
-                }
+                Reading(
+                    step=step,
+                    gradients=self._gradients,
+                    distance=distance,
+                    labelled_share=self._labelled_rows / max(self._rows, 1),
+                    largest_class_share=largest,
+                )
             )
             self._gradients = None
         return raised
@@ -154,7 +146,7 @@ class Vitals:
         """Everything that a checkpoint needs, in plain values."""
         self._count_labels()
         return {
-            "readings": self.readings,
+            "readings": [asdict(reading) for reading in self.readings],
             "alarms": [asdict(alarm) for alarm in self.alarms],
             "streaks": self._streaks,
             "labelled": sorted(self._labelled),
@@ -164,7 +156,7 @@ class Vitals:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.readings = list(state["readings"])
+        self.readings = [Reading(**reading) for reading in state["readings"]]
         self.alarms = [Alarm(**alarm) for alarm in state["alarms"]]
         self._streaks = dict(state["streaks"])
         self._labelled = set(state["labelled"])

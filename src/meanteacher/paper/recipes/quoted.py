@@ -10,10 +10,11 @@ from meanteacher.core import Augment, Method, Schedule
 from meanteacher.data import BatchSpec, Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import ImprovedGan, PiModel, TemporalEnsembling, VatEntMin
 from meanteacher.models.mlp import ImageGeneratorSpec
 from meanteacher.paper.recipes import shared
+from meanteacher.records import Claim
 from meanteacher.schedules import (
     Constant,
     LinearRampDown,

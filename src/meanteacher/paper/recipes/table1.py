@@ -3,10 +3,11 @@
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.methods.consistency import ConsistencyOn
 from meanteacher.paper.recipes import shared
+from meanteacher.records import Claim
 from meanteacher.schedules import StepChange
 from meanteacher.views import Chain, Noise, PerImage, Translate
 

@@ -3,9 +3,10 @@
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed, Mixed
 from meanteacher.data.cifar10 import Cifar10
-from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.paper.recipes import shared
+from meanteacher.records import Claim
 from meanteacher.schedules import Constant
 from meanteacher.views import Chain, Flip, Noise, Translate, Zca
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from meanteacher.experiment.recipe import Claim, Recipe
+from meanteacher.experiment.recipe import Recipe
 from meanteacher.paper.recipes import shared, table1
+from meanteacher.records import Claim
 
 _N_LABELLED = 500
 _CLAIMS = {

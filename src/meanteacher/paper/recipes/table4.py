@@ -11,10 +11,11 @@ from meanteacher.costs import Kl
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.imagenet import ImageNet
-from meanteacher.experiment.recipe import Claim, DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import MeanTeacher
 from meanteacher.models import ResNeXt152Spec, Shake26Spec
 from meanteacher.paper.recipes import shared
+from meanteacher.records import Claim
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp, Stairs
 from meanteacher.train import SgdSpec
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, Rotate, Translate

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from meanteacher.core import Augment
-from meanteacher.experiment.recipe import Claim, Recipe
+from meanteacher.experiment.recipe import Recipe
 from meanteacher.paper.recipes import table1, table2, table4
+from meanteacher.records import Claim
 from meanteacher.views import Chain, Noise
 
 _VIEW: Augment = Chain((Noise(0.15),))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import InputError, MissingBackboneError, Problem
 from meanteacher.files import read_regular
-from meanteacher.files.fields import Field, read_json
+from meanteacher.files.typed import read_json
 from meanteacher.models import LiteSpec, PooledSpec
 from meanteacher.models.external import Library, PooledFeatures, preprocessing, pretrained_features
 from meanteacher.models.lite import N_FEATURES
@@ -281,7 +281,7 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
     """Of a file in the format of timm's hub: config.json beside it names the network."""
     beside = path.with_name("config.json")
     try:
-        config: dict[str, Any] = read_json(beside, "").check({"architecture": Field.text})
+        config: dict[str, Any] = read_json(beside, dict[str, Any], "")
         spec = PooledSpec(library="timm", name=str(config["architecture"]))
         # Older files have all settings on one level.
         about = config.get("pretrained_cfg", config)

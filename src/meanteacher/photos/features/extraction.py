@@ -3,10 +3,10 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from meanteacher.core import Augment, InputError, Interrupted
 from meanteacher.devices import CPU
 from meanteacher.files import make_own, open_regular, remove, write_json
-from meanteacher.files.fields import Field, RecordError, Shape, read_json
+from meanteacher.files.typed import AnyText, Count, Positive, RecordError, read_json
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Crop, Cutout, Flip, RandAugment
@@ -26,7 +26,6 @@ MAX_VIEWS = 8
 _CHUNK = 32
 _SAVE_SECONDS = 5.0
 _SEED = 0
-_ABOUT: Shape = {"key": Field.text, "done": Field.count, "n_views?": Field.count, "seconds": Field.positive}
 
 
 def feature_views(size: int, n_views: int, *, flip: bool) -> tuple[tuple[Augment, ...], int]:
@@ -79,6 +78,18 @@ class Features:
         return int(self.values.shape[1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Progress:
+    """The JSON file beside the features: what the file of features holds so far."""
+
+    key: AnyText = ""
+    done: Count = 0
+    """Chunks that are complete, view after view."""
+    n_views: Count | None = None
+    """The number of views, once the file is complete."""
+    seconds: Positive = 0.0
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Extraction:
     """Computes features into a file. What an interrupted extraction has written is not computed again."""
@@ -122,16 +133,16 @@ class Extraction:
     def _run(self) -> Features:
         shape = self._shape()
         self._make_file((len(self.images), self.n_views, *shape))
-        if self._saved()["n_views"] is None:
+        saved = self._saved()
+        n_views, seconds = saved.n_views, saved.seconds
+        if n_views is None:
             with self.file.open("r+b") as out:
                 n_views, seconds = self._fill(out, shape)
             self._save(n_views * len(self._chunks()), n_views, seconds)
-        saved = self._saved()
-        n_views = saved["n_views"]
         # Not "r": torch takes no array that is read-only.
         values = torch.from_numpy(np.lib.format.open_memmap(self.file, mode="c"))
         _, n_weak = feature_views(self.images.shape[-1], n_views, flip=self.flip)
-        return Features(values[:, :n_views], n_weak, saved["seconds"] / len(self.images))
+        return Features(values[:, :n_views], n_weak, seconds / len(self.images))
 
     def _fill(self, out: BinaryIO, shape: tuple[int, ...]) -> tuple[int, float]:
         """Write the values that are missing, view by view in chunks.
@@ -143,7 +154,7 @@ class Extraction:
         n_bytes = int(np.prod(shape)) * np.dtype(np.float16).itemsize
         header = out.seek(0, os.SEEK_END) - len(views) * n * n_bytes
         compute = computing(self.front, self.images.shape[1:], np.float32, self.device)
-        done, took, saved = self._saved()["done"], 0.0, time.perf_counter()
+        done, took, saved = self._saved().done, 0.0, time.perf_counter()
 
         def values_of(view: int, chunk: range) -> NDArray[np.float16]:
             with torch.inference_mode():
@@ -187,7 +198,7 @@ class Extraction:
 
     def _make_file(self, shape: tuple[int, ...]) -> None:
         """Of its final size from the beginning, unless it is there."""
-        if self._saved()["key"] == self.key and self._shape_of_file() == shape:
+        if self._saved().key == self.key and self._shape_of_file() == shape:
             return
         make_own(self.file.parent)
         for path in (self._about, self.file):
@@ -207,13 +218,11 @@ class Extraction:
     def _about(self) -> Path:
         return self.file.with_suffix(".json")
 
-    def _saved(self) -> dict[str, Any]:
-        """The chunks that the file holds, view after view, and the number of views once it is complete."""
+    def _saved(self) -> _Progress:
         try:
-            saved: dict[str, Any] = read_json(self._about).check(_ABOUT)
-            return {name: saved.get(name) for name in ("key", "done", "n_views", "seconds")}
+            return read_json(self._about, _Progress)
         except RecordError:
-            return {"key": "", "done": 0, "n_views": None, "seconds": 0.0}
+            return _Progress()
 
     def _save(self, done: int, n_views: int | None = None, seconds: float = 0.0) -> None:
-        write_json(self._about, {"key": self.key, "done": done, "n_views": n_views, "seconds": seconds})
+        write_json(self._about, asdict(_Progress(key=self.key, done=done, n_views=n_views, seconds=seconds)))

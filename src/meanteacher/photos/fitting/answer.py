@@ -1,11 +1,12 @@
 """Did the unlabelled images help, and by how much? Which network did a trial choose? Answers in a sentence or two."""
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from meanteacher.formats import count, percent, points
-from meanteacher.photos.fitting.split import MAX_HELD_OUT
+from meanteacher.photos.fitting.split import MAX_HELD_OUT, How
+from meanteacher.records import Answer, ErrorEstimate, Estimate, PointsDifference, Trial
 from meanteacher.stats import CONFIDENCE, ImageDifference, difference_on_images, error_interval
 
 _TRIAL_RATIO = 1.2
@@ -14,34 +15,32 @@ _TRIAL_RATIO = 1.2
 
 
 def estimate(
-    how: str, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray
-) -> tuple[dict[str, Any], ImageDifference]:
-    """Both errors with their intervals and the difference, as fit.json holds them."""
+    how: How, mean_teacher_wrong: np.ndarray, supervised_wrong: np.ndarray
+) -> tuple[Estimate, ImageDifference]:
+    """Both errors with their intervals, and the difference."""
     gain = difference_on_images(mean_teacher_wrong, supervised_wrong)
-    return {
-        "how": how,
-        "n": len(mean_teacher_wrong),
-        "confidence": CONFIDENCE,
-        "n_needed": gain.n_needed,
-        "mean-teacher": error_of(mean_teacher_wrong),
-        "supervised": error_of(supervised_wrong),
-        "difference": {
-            "points": 100 * gain.difference.value,
-            "low": 100 * gain.difference.low,
-            "high": 100 * gain.difference.high,
-        },
-    }, gain
+    return Estimate(
+        how=how,
+        n=len(mean_teacher_wrong),
+        confidence=CONFIDENCE,
+        n_needed=gain.n_needed,
+        errors={"mean-teacher": error_of(mean_teacher_wrong), "supervised": error_of(supervised_wrong)},
+        difference=PointsDifference(
+            points=100 * gain.difference.value, low=100 * gain.difference.low, high=100 * gain.difference.high
+        ),
+    ), gain
 
 
-def error_of(wrong: np.ndarray) -> dict[str, float]:
+def error_of(wrong: np.ndarray) -> ErrorEstimate:
     """The error and its interval."""
-    interval = error_interval(int(wrong.sum()), len(wrong))
-    return {"error": interval.value, "low": interval.low, "high": interval.high, "wrong": int(wrong.sum())}
+    n_wrong = int(wrong.sum())
+    interval = error_interval(n_wrong, len(wrong))
+    return ErrorEstimate(error=interval.value, low=interval.low, high=interval.high, wrong=n_wrong)
 
 
 def answer(
-    estimate: dict[str, Any], gain: ImageDifference, *, shipped: str, n_unlabelled: int, on_backbone: bool = False
-) -> dict[str, str]:
+    estimate: Estimate, gain: ImageDifference, *, shipped: str, n_unlabelled: int, on_backbone: bool = False
+) -> Answer:
     """The verdict and its sentence, which claims no more than the interval allows.
 
     Args:
@@ -51,11 +50,11 @@ def answer(
         n_unlabelled: the images that one model had and the other had not
         on_backbone: both models stand on the same pretrained network. The gain is then what the images added to it.
     """
-    n, low, high = estimate["n"], estimate["difference"]["low"], estimate["difference"]["high"]
+    n, low, high = estimate.n, estimate.difference.low, estimate.difference.high
     tested = f"{count(n)} that the models had not learned from"
     unlabelled = count(n_unlabelled, "unlabelled image")
     beyond = " beyond what the pretrained network knew" if on_backbone else ""
-    ours, theirs = (percent(estimate[method]["error"]) for method in ("mean-teacher", "supervised"))
+    ours, theirs = (percent(estimate.errors[method].error) for method in ("mean-teacher", "supervised"))
     without = (
         f"the same network with the labels alone on {theirs} at best" if on_backbone else f"without them on {theirs}"
     )
@@ -63,7 +62,7 @@ def answer(
     if n_unlabelled == 0:
         sentence = (
             "There were no unlabelled images to learn from. The model was wrong on "
-            f"{percent(estimate[shipped]['error'])} of {tested}."
+            f"{percent(estimate.errors[shipped].error)} of {tested}."
         )
     elif gain.verdict == "yes":
         sentence = (
@@ -82,7 +81,7 @@ def answer(
             f"It is not clear yet whether the {unlabelled} helped{beyond}: {errors}. This difference may be chance. "
             f"If it is real, showing it takes about {gain.n_needed:,} labelled test images; {there}."
         )
-    return {"helped": gain.verdict, "sentence": sentence, "shipped": shipped}
+    return Answer(helped=gain.verdict, sentence=sentence, shipped=shipped)
 
 
 def loses_to_guessing(wrong: np.ndarray, n_classes: int) -> bool:
@@ -95,8 +94,8 @@ def loses_to_guessing(wrong: np.ndarray, n_classes: int) -> bool:
     return _TRIAL_RATIO * int(wrong.sum()) >= (1 - 1 / n_classes) * len(wrong)
 
 
-def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
-    """The outcome of a trial: the stand "chosen", the errors of both on "n" photos, and a sentence.
+def trial_result(wrong: dict[str, np.ndarray], title: str) -> Trial:
+    """The outcome of a trial.
 
     The linear classifier has nearly the error that the pretrained network ends with, while a network from scratch
     improves much in the time that it gets. So it is chosen unless it makes `_TRIAL_RATIO` times as many errors.
@@ -109,17 +108,18 @@ def trial_result(wrong: dict[str, np.ndarray], title: str) -> dict[str, Any]:
         error, n = error_of(wrong["pretrained"]), len(wrong["pretrained"])
         sentence = (
             f"A short trial on {count(n, 'labelled image')} chose a small network from scratch: the pretrained network "
-            f"{title} was wrong on {percent(error['error'])} of them, hardly better than a guess."
+            f"{title} was wrong on {percent(error.error)} of them, hardly better than a guess."
         )
-        return {"chosen": "scratch", "n": n, "pretrained": error, "scratch": None, "sentence": sentence}
+        return Trial(chosen="scratch", n=n, pretrained=error, scratch=None, sentence=sentence)
     n_wrong = {stand: int(its.sum()) for stand, its in wrong.items()}
     is_better = n_wrong["scratch"] > _TRIAL_RATIO * n_wrong["pretrained"]
-    chosen, other = ("pretrained", "scratch") if is_better else ("scratch", "pretrained")
+    chosen: Literal["pretrained", "scratch"] = "pretrained" if is_better else "scratch"
+    other = "scratch" if is_better else "pretrained"
     errors, n = {stand: error_of(its) for stand, its in wrong.items()}, len(wrong["scratch"])
     names = {"pretrained": f"the pretrained network {title}", "scratch": "a small network from scratch"}
     more = "" if n_wrong[chosen] < n_wrong[other] else ", but training improves a network from scratch more"
     sentence = (
         f"A short trial on {count(n, 'labelled image')} chose {names[chosen]}: it was wrong on "
-        f"{percent(errors[chosen]['error'])}, {names[other]} on {percent(errors[other]['error'])}{more}."
+        f"{percent(errors[chosen].error)}, {names[other]} on {percent(errors[other].error)}{more}."
     )
-    return {"chosen": chosen, "n": n, **errors, "sentence": sentence}
+    return Trial(chosen=chosen, n=n, pretrained=errors["pretrained"], scratch=errors["scratch"], sentence=sentence)

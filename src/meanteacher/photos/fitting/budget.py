@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +17,15 @@ from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.photos.fitting.plan import (
     FEW_STEPS,
-    METHODS,
     REFERENCE_SIZE,
     REFUSAL_SECONDS,
     ROWS,
     WIDTHS,
     BackboneSpeed,
     Machine,
-    Plan,
 )
 from meanteacher.photos.fitting.stands import photo_recipe, trial_seconds
+from meanteacher.records import FIT_METHODS, Plan, TimeSpent
 
 _READING_SECONDS = 3.0
 """Of reading images, before its speed is estimated."""
@@ -60,10 +58,10 @@ class Timing:
     def total(self) -> float:
         return time.perf_counter() - self.began
 
-    def finish(self, name: str) -> dict[str, Any]:
-        """Note the end of the last part. Returns what fit.json holds."""
+    def finish(self, name: str) -> TimeSpent:
+        """Note the end of the last part. Returns the content of fit.json."""
         self.end(name)
-        return {"total_seconds": round(self.last - self.began, 1), "parts": self.parts}
+        return TimeSpent(total_seconds=round(self.last - self.began, 1), parts=self.parts)
 
 
 class ReadingBudget:
@@ -129,7 +127,7 @@ def measure_machine(
     found: dict[float, dict[str, float]] = {}
     for tried in widths:
         found[tried] = {}
-        for method in METHODS:
+        for method in FIT_METHODS:
             known = by_threads[threads] if (method, tried) == ("supervised", widths[0]) else None
             found[tried][method] = known or seconds_of(method, tried, threads, 0.5)
         both = sum(found[tried].values())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meanteacher.core import InputError
 from meanteacher.formats import percent
-from meanteacher.photos.folder.findings import Finding
+from meanteacher.records import Finding
 from meanteacher.train import Alarm, Callback, Evaluation
 
 MIN_MINUTES = 1

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +21,13 @@ from meanteacher.photos.features.extraction import Extraction
 from meanteacher.photos.fitting.answer import loses_to_guessing, trial_result
 from meanteacher.photos.fitting.budget import Timing
 from meanteacher.photos.fitting.config import FitCallback, FitConfig
-from meanteacher.photos.fitting.plan import METHODS, WIDTHS, BackboneSpeed, Plan
+from meanteacher.photos.fitting.plan import WIDTHS, BackboneSpeed
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData, draw_split, labelled_photos
 from meanteacher.photos.fitting.spreading import Floats, linear_classifier
 from meanteacher.photos.fitting.stands import FromScratch, Stand
 from meanteacher.photos.folder.cache import Decoded, decode_all
 from meanteacher.photos.folder.find import Photos
+from meanteacher.records import FIT_METHODS, Plan, Record, Trial
 from meanteacher.train import Alarm, Callback, LogEntry, Pace
 from meanteacher.views.normalise import per_channel
 
@@ -50,7 +50,7 @@ class TrainedModel:
 
     network: nn.Module
     normalise: nn.Module
-    record: dict[str, Any]
+    record: Record
     start: nn.Module | None
     """As in `Stand.start`."""
 
@@ -118,7 +118,7 @@ class CrossValidation:
         """
         alternatives = self._baselines()
         results = {}
-        for method in METHODS:
+        for method in FIT_METHODS:
             results[method], other = self.evaluate(method, continued=continued and self.split.how == "held-out")
             alternatives |= other
             self.timing.end(method)
@@ -198,7 +198,7 @@ class CrossValidation:
         if outcome.record is None:
             raise Interrupted("The fit was stopped while it trained. Continue it with resume=True (--resume).")
         state = outcome.restored(device=self.device)
-        if skipped := outcome.record["skipped_steps"]:
+        if skipped := outcome.record.skipped_steps:
             self.completed[name] = 1 - skipped / recipe.steps
         if pace.last_step_began is not None:
             self.overhead = time.perf_counter() - pace.last_step_began
@@ -248,7 +248,7 @@ def choose_network(
     size: int,
     flip: bool,
     device: torch.device,
-) -> dict[str, Any]:
+) -> Trial:
     """Whether all time is given to the pretrained network or to one from scratch: a trial on the labelled photos alone.
 
     In folds, so that every label evaluates a model that it has not trained. On the pretrained network that is a linear
@@ -311,7 +311,7 @@ def choose_network(
         if not loses_to_guessing(wrong["pretrained"], len(photos.class_names)):
             wrong["scratch"] = from_scratch.evaluate("supervised", continued=False, name="trial")[0].wrong
     trial = trial_result(wrong, backbone.title)
-    callback.on_message(trial["sentence"])
+    callback.on_message(trial.sentence)
     return trial
 
 

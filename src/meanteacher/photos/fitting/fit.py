@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,6 @@ from meanteacher.photos.fitting.plan import (
     backbone_size,
     check_enough,
     image_size,
-    runs_of,
     shorter_side,
 )
 from meanteacher.photos.fitting.results import write_results
@@ -41,6 +39,8 @@ from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.findings import shapes_of
 from meanteacher.photos.folder.flip import flip_is_safe
 from meanteacher.photos.model.bundle import Classifier, Seen, load
+from meanteacher.records import Fit
+from meanteacher.records.fit import runs_of
 
 
 def fit(
@@ -107,8 +107,8 @@ def fit(
     return load(config.out)
 
 
-def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = None) -> dict[str, Any]:
-    """Do what `fit` says. Returns what fit.json holds.
+def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = None) -> Fit | None:
+    """Do what `fit` says. Returns the content of fit.json.
 
     Of several processes rank 0 does it. The others take part in its training runs, and return nothing.
 
@@ -118,7 +118,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
     ranks = join()
     if not ranks.is_first:
         help_first(callback.should_stop)
-        return {}
+        return None
     if ranks.restarts and PlanFile(config.out).exists():
         config = replace(config, resume=True, overwrite=False)
     if config.resume is None:
@@ -127,15 +127,16 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         return _fitted(config, callback, lock, began=began)
 
 
-def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began: float | None) -> dict[str, Any]:
+def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began: float | None) -> Fit:
     timing = Timing(time.perf_counter() if began is None else began)
     photos = find_photos(config.photos, config.labels)
     earlier = read_earlier_fit(config.start) if config.start else None
     plan_file = PlanFile(config.out)
     _check_folder(config, holds_fit=plan_file.exists())
     # A fit that was stopped before it had a plan begins again.
-    plan = plan_file.plan() if config.resume and plan_file.exists() else None
-    device = same_kind(config.device, plan_file.device(), config.out) if plan else choose_device(config.device)
+    saved = plan_file.read() if config.resume and plan_file.exists() else None
+    plan, trial = (saved.plan, saved.trial) if saved else (None, None)
+    device = same_kind(config.device, saved.device, config.out) if saved else choose_device(config.device)
     # A resumed fit has the minutes that it was started with.
     config = replace(config, minutes=plan.minutes) if plan else config
 
@@ -169,7 +170,6 @@ def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began:
         reading = ReadingBudget(callback.on_progress, timing, config.minutes)
         return decode_all(photos, size, config.out / "cache", progress=reading)
 
-    trial = plan_file.trial() if plan else None
     has_trial = config.backbone == "auto" and not (plan or earlier) and side <= SMALL
     decoded = read(size if has_trial else on_backbone)
     timing.end("decode")
@@ -178,7 +178,7 @@ def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began:
             trial = choose_network(
                 config, callback, timing, photos, decoded, backbone, speed, size=on_backbone, flip=flip, device=device
             )
-        if trial["chosen"] == "scratch":
+        if trial.chosen == "scratch":
             backbone, speed = None, measured(None, size=size)
         else:
             decoded = read(on_backbone)

@@ -1,19 +1,17 @@
 """The plan of a fit: how large the network, how many steps and threads, so that training ends in time."""
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from meanteacher.core import InputError
-from meanteacher.formats import count
-from meanteacher.models import FastNetSpec
 from meanteacher.photos.features.extraction import MAX_VIEWS, n_weak_views
 from meanteacher.photos.folder.find import Photos
+from meanteacher.records import Plan
+from meanteacher.records.fit import runs_of
 
-METHODS = ("supervised", "mean-teacher")
 FEWEST_STEPS = 60
 """Below this a run learns next to nothing."""
 REFUSAL_SECONDS = 12.0
@@ -29,69 +27,6 @@ ROWS = 192
 """Of a batch of a network from scratch."""
 _MANY_LABELS = 1000
 """From here on labelled rows get the weak view: better with 4000 labels, worse with 300 (docs/experiments/fit.md)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything about the training runs that the time decides. Written to plan.json, and read from it to resume."""
-
-    minutes: float
-    size: int
-    steps: int
-    flip: bool
-    width: float = 0.0
-    """Of a network that is trained from scratch."""
-    backbone: str = ""
-    """The name of the pretrained network whose last layers are trained; empty from scratch."""
-    cut: int = 0
-    """How many of its first layers are frozen."""
-    n_views: int = 0
-    """Of each photo, for which the frozen layers are computed."""
-    weak_labelled_view: bool = False
-    """Whether labelled rows get no RandAugment; "gentle" in plan.json and fit.json."""
-    threads: int = 1
-    seconds_per_step: dict[str, float] = field(default_factory=dict)
-    """By method."""
-    seconds: float = 0.0
-    """Expected, for all runs."""
-    seconds_per_image: float = 0.0
-    """For its prediction at the end."""
-    n_rounds: int = 1
-    """1 with a held-out part; with folds, one per fold and a last one on all labels."""
-
-    @property
-    def network(self) -> FastNetSpec:
-        return FastNetSpec(width=self.width)
-
-    def runs(self) -> list[str]:
-        return runs_of(self.n_rounds)
-
-    def sentence(self) -> str:
-        what = f"FastNet at width {self.width:g}"
-        if self.backbone:
-            copies = count(self.n_views, "copy", "copies")
-            what = f"the last layers of the pretrained network {self.backbone}, {copies} of each image"
-        return (
-            f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
-            f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
-            f"{max(1, round(self.seconds / 60))} min."
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        return fields | {"gentle": fields.pop("weak_labelled_view")}
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> "Plan":
-        fields = {name: value for name, value in content.items() if value is not None}
-        return Plan(weak_labelled_view=fields.pop("gentle"), **fields)
-
-
-def runs_of(n_rounds: int) -> list[str]:
-    """The method of each run, in order. The last run, on all labels, is counted as the more expensive method."""
-    if n_rounds == 1:
-        return list(METHODS)
-    return [method for method in METHODS for _ in range(n_rounds - 1)] + [METHODS[-1]]
 
 
 def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:

@@ -6,7 +6,6 @@ import io
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,20 +13,30 @@ from PIL import Image
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.folder import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
+from meanteacher.files.typed import checked
 from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import answer, error_of, estimate
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.crossval import Comparison, CrossValidation, EvaluationResult
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
-from meanteacher.photos.fitting.plan import METHODS
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData
 from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.folder.find import Photos
-from meanteacher.photos.folder.findings import Finding
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
 from meanteacher.photos.model.predict import cell, prediction_rows
-from meanteacher.photos.pages import FIT_SCHEMA, write_fit_pages
-from meanteacher.stats import calibration
+from meanteacher.photos.pages import write_fit_pages
+from meanteacher.records import (
+    FIT_METHODS,
+    Calibration,
+    ClassResult,
+    Finding,
+    Fit,
+    FitPhotos,
+    Picture,
+    TrainingChecks,
+    Trial,
+)
+from meanteacher.stats import calibration, confusion
 from meanteacher.views import PerChannel
 
 _N_SHOWN = 12
@@ -41,20 +50,19 @@ def write_results(
     comparison: Comparison,
     findings: tuple[Finding, ...],
     *,
-    trial: dict[str, Any] | None,
+    trial: Trial | None,
     earlier: Seen,
-) -> dict[str, Any]:
-    """Predict every image with the better model and write all files to `config.out`. Returns what fit.json holds.
+) -> Fit:
+    """Predict every image with the better model and write all files to `config.out`. Returns the content of fit.json.
 
-    `trial` is what chose the network, if anything did; `earlier` is what the model was trained on before this fit.
+    `trial` chose the network, if there was one; `earlier` are the images that the model had seen before this fit.
     """
     stand, split, out = validation.stand, validation.split, config.out
     data, plan = stand.data, stand.plan
     photos, usable, model = data.photos, data.usable, comparison.model
     better = comparison.results[comparison.better]
     truth = photos.labels[split.positions]
-    calibrated = calibration(better.logits, truth)
-    temperature = float(calibrated["temperature"])
+    calibrated = checked(calibration(better.logits, truth), Calibration)
     errors, gain = estimate(split.how, *(comparison.results[m].wrong for m in ("mean-teacher", "supervised")))
     labelled = data.labels != UNLABELLED
     n_unlabelled = len(usable) - int(labelled.sum())
@@ -64,7 +72,7 @@ def write_results(
     about = {
         "created": created,
         "method": comparison.better,
-        "estimate": errors[comparison.better] | {"how": split.how, "n": errors["n"]},
+        "estimate": asdict(errors.errors[comparison.better]) | {"how": split.how, "n": errors.n},
         "environment": made_with,
     }
     seen = _seen(data, split, comparison.better, earlier)
@@ -75,7 +83,7 @@ def write_results(
         normalise=normalise,
         class_names=photos.class_names,
         size=plan.size,
-        temperature=temperature,
+        temperature=calibrated.temperature,
         about=about,
         seen=seen,
         spec=spec,
@@ -101,53 +109,50 @@ def write_results(
     with reporting_full_disk(out):
         write_atomic(out / "predictions.csv", rows)
         write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
-    content: dict[str, Any] = {
-        "schema": FIT_SCHEMA,
-        "title": escape_name(config.photos.resolve().name),
-        "folder": str(out.resolve()),
-        "created": created,
-        "version": version("meanteacher"),
-        "answer": answer(
+    content = Fit(
+        title=escape_name(config.photos.resolve().name),
+        folder=str(out.resolve()),
+        created=created,
+        version=version("meanteacher"),
+        answer=answer(
             errors, gain, shipped=comparison.better, n_unlabelled=n_unlabelled, on_backbone=backbone is not None
         ),
-        "data": {
-            "n_images": len(photos),
-            "n_labelled": int(labelled.sum()),
-            "n_unlabelled": n_unlabelled,
-            "n_unreadable": len(data.decoded.unreadable),
-            "class_names": list(photos.class_names),
-            "labelled_per_class": _counts(photos.labels[labelled], photos).tolist(),
-            "size": plan.size,
-            "source": "npz" if photos.arrays is not None else "csv" if labels_file else "class folders",
-            "photos": str(photos.root.resolve()),
-            "labels_file": str(labels_file) if labels_file else None,
-        },
-        "backbone": backbone,
-        "estimate": errors,
-        "alternatives": [{"name": name, **error_of(wrong)} for name, wrong in comparison.alternatives.items()],
-        "trial": trial,
-        "confusion": _confusion(truth, better.logits.argmax(1), len(photos.class_names)),
-        "per_class": _per_class(data, truth, better, probabilities, labelled),
-        "calibration": calibrated,
-        "curves": {method: _curve(comparison.results[method]) for method in METHODS},
-        "vitals": {
-            method: {"readings": result.first.record["vitals"], "alarms": result.first.record["alarms"]}
+        data=FitPhotos(
+            n_images=len(photos),
+            n_labelled=int(labelled.sum()),
+            n_unlabelled=n_unlabelled,
+            n_unreadable=len(data.decoded.unreadable),
+            class_names=photos.class_names,
+            labelled_per_class=tuple(_counts(photos.labels[labelled], photos).tolist()),
+            size=plan.size,
+            source="npz" if photos.arrays is not None else "csv" if labels_file else "class folders",
+            photos=str(photos.root.resolve()),
+            labels_file=str(labels_file) if labels_file else None,
+        ),
+        backbone=backbone,
+        estimate=errors,
+        alternatives={name: error_of(wrong) for name, wrong in comparison.alternatives.items()},
+        trial=trial,
+        confusion=tuple(map(tuple, confusion(truth, better.logits.argmax(1), len(photos.class_names)).tolist())),
+        per_class=_per_class(data, truth, better, probabilities, labelled),
+        calibration=calibrated,
+        curves={method: comparison.results[method].first.record.curve for method in FIT_METHODS},
+        vitals={
+            method: TrainingChecks(readings=result.first.record.vitals, alarms=result.first.record.alarms)
             for method, result in comparison.results.items()
         },
-        "findings": [asdict(finding) for finding in findings],
-        "gallery": _gallery(photos, probabilities, candidates, suggestions),
-        "held_out": [photos.names[i] for i in split.positions] if split.how == "held-out" else [],
-        "plan": plan.to_json()
-        | {
-            "network": stand.title,
-            "n_parameters": sum(p.numel() for p in network.parameters()),
-            "sentence": " ".join(filter(None, (plan.sentence(), comparison.skipped))),
-        },
-        "timing": validation.timing.finish("predict"),
-        "environment": made_with,
-    }
+        findings=findings,
+        gallery=_gallery(photos, probabilities, candidates, suggestions),
+        held_out=tuple(photos.names[i] for i in split.positions) if split.how == "held-out" else (),
+        plan=plan,
+        network=stand.title,
+        n_parameters=sum(p.numel() for p in network.parameters()),
+        planned=" ".join(filter(None, (plan.sentence(), comparison.skipped))),
+        timing=validation.timing.finish("predict"),
+        environment=made_with,
+    )
     with reporting_full_disk(out):
-        write_json(out / "fit.json", content)
+        write_json(out / "fit.json", asdict(content))
         write_fit_pages(content, out)
     return content
 
@@ -176,53 +181,42 @@ def _counts(labels: np.ndarray, photos: Photos) -> np.ndarray:
     return np.bincount(labels, minlength=len(photos.class_names))
 
 
-def _confusion(truth: np.ndarray, guess: np.ndarray, n_classes: int) -> list[list[int]]:
-    """Rows are the true class, columns the predicted one."""
-    table = np.zeros((n_classes, n_classes), dtype=int)
-    np.add.at(table, (truth, guess), 1)
-    return [[int(value) for value in row] for row in table]
-
-
 def _per_class(
     data: FitData, truth: np.ndarray, result: EvaluationResult, probabilities: np.ndarray, labelled: np.ndarray
-) -> list[dict[str, Any]]:
+) -> tuple[ClassResult, ...]:
     photos = data.photos
     n_labelled = _counts(photos.labels[labelled], photos)
     n_predicted = _counts(probabilities[data.usable].argmax(1), photos)
-    return [
-        {
-            "name": name,
-            "n_labelled": int(n_labelled[k]),
-            "n_judged": int((truth == k).sum()),
-            "error": float(result.wrong[truth == k].mean()) if (truth == k).any() else None,
-            "n_predicted": int(n_predicted[k]),
-        }
+    return tuple(
+        ClassResult(
+            name=name,
+            n_labelled=int(n_labelled[k]),
+            n_judged=int((truth == k).sum()),
+            error=float(result.wrong[truth == k].mean()) if (truth == k).any() else None,
+            n_predicted=int(n_predicted[k]),
+        )
         for k, name in enumerate(photos.class_names)
-    ]
-
-
-def _curve(result: EvaluationResult) -> list[dict[str, float]]:
-    return [{key: point[key] for key in ("step", "student", "teacher")} for point in result.first.record["curve"]]
+    )
 
 
 def _gallery(
     photos: Photos, probabilities: np.ndarray, candidates: np.ndarray, suggestions: list[Suggestion]
-) -> dict[str, list[dict[str, Any]]]:
-    def shown(index: int, reason: str | None = None) -> dict[str, Any]:
+) -> dict[str, tuple[Picture, ...]]:
+    def shown(index: int, reason: str = "") -> Picture:
         p = probabilities[index]
-        entry = {
-            "name": escape_name(photos.names[index]),
-            "label": photos.class_names[int(p.argmax())],
-            "confidence": float(p.max()),
-            "thumb": _thumbnail(photos, index),
-        }
-        return entry if reason is None else entry | {"reason": reason}
+        return Picture(
+            name=escape_name(photos.names[index]),
+            label=photos.class_names[int(p.argmax())],
+            confidence=float(p.max()),
+            thumb=_thumbnail(photos, index),
+            reason=reason,
+        )
 
     order = candidates[np.argsort(-probabilities[candidates].max(1), kind="stable")]
     return {
-        "most_confident": [shown(int(i)) for i in order[:_N_SHOWN]],
-        "least_confident": [shown(int(i)) for i in order[::-1][:_N_SHOWN]],
-        "label_next": [shown(s.index, s.reason) for s in suggestions],
+        "most_confident": tuple(shown(int(i)) for i in order[:_N_SHOWN]),
+        "least_confident": tuple(shown(int(i)) for i in order[::-1][:_N_SHOWN]),
+        "label_next": tuple(shown(s.index, s.reason) for s in suggestions),
     }
 
 

@@ -1,11 +1,11 @@
 """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from meanteacher.data import Dataset, Fixed, Split, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import DataSpec, Recipe, step_seconds
-from meanteacher.models import ModelSpec
+from meanteacher.models import FastNetSpec, ModelSpec
 from meanteacher.photos.features.backbones import Backbone, MissingBackboneError, find_backbone
 from meanteacher.photos.features.extraction import Features
-from meanteacher.photos.fitting.plan import METHODS, ROWS, Plan
+from meanteacher.photos.fitting.plan import ROWS
 from meanteacher.photos.fitting.split import FitData
 from meanteacher.photos.fitting.spreading import (
     Floats,
@@ -33,6 +33,7 @@ from meanteacher.photos.fitting.spreading import (
 from meanteacher.photos.fitting.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, start_digest, tail_recipe
 from meanteacher.photos.fitting.warm_start import Continued, EarlierFit
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
+from meanteacher.records import FIT_METHODS, BackboneSummary, Plan
 from meanteacher.views import PerChannel
 from meanteacher.views.normalise import per_channel
 
@@ -84,8 +85,8 @@ class Stand(Protocol):
         """From pixels to logits: the network, its normalisation and its description."""
         ...
 
-    def backbone_described(self) -> dict[str, Any] | None:
-        """The pretrained network as fit.json names it."""
+    def backbone_described(self) -> BackboneSummary | None:
+        """The pretrained network as fit.json describes it."""
         ...
 
 
@@ -138,7 +139,7 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
     return Recipe(
         name=f"fit/{method}",
         data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
-        model=model or plan.network,
+        model=model or FastNetSpec(width=plan.width),
         method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
         normalise=PerChannel(),
         views=fast_views(plan.size, flip=plan.flip),
@@ -180,7 +181,7 @@ class FromScratch:
         return {}
 
     def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
-        return network, normalise, self.earlier.network if self.earlier else self.plan.network
+        return network, normalise, self.earlier.network if self.earlier else FastNetSpec(width=self.plan.width)
 
     def backbone_described(self) -> None:
         return None
@@ -201,7 +202,7 @@ def trial_seconds(
         head = {"head.weight": torch.zeros(n_classes, backbone.n_features), "head.bias": torch.zeros(n_classes)}
         save_start(start, head)
         model = TailSpec(backbone=backbone, cut=cut, sha256="", feature_length=1.0, start=str(start))
-        for method in METHODS:
+        for method in FIT_METHODS:
             source = DataSpec(source=OwnPhotos("trial"), n_labelled=None)
             recipe = tail_recipe(method, model=model, source=source, steps=100_000, n_views=2, n_weak=1)
             times = step_seconds(recipe, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
@@ -300,6 +301,5 @@ class OnBackbone:
     def title(self) -> str:
         return self.backbone.title
 
-    def backbone_described(self) -> dict[str, Any]:
-        names = ("name", "title", "trained_on", "licence", "sha256", "size")
-        return {name: getattr(self.backbone, name) for name in names}
+    def backbone_described(self) -> BackboneSummary:
+        return BackboneSummary(**{field.name: getattr(self.backbone, field.name) for field in fields(BackboneSummary)})

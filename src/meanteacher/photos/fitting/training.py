@@ -4,25 +4,25 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.files import reporting_full_disk, write_json
-from meanteacher.files.fields import Field, RecordError, Shape, read_json, whole
+from meanteacher.files.typed import RecordError, read_json
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.extraction import Extraction
 from meanteacher.photos.fitting.budget import Timing, limited_threads
 from meanteacher.photos.fitting.config import FitCallback, FitConfig
 from meanteacher.photos.fitting.crossval import Comparison, CrossValidation
-from meanteacher.photos.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, Plan, make_backbone_plan, make_plan
+from meanteacher.photos.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, make_backbone_plan, make_plan
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData, How, choose_split
 from meanteacher.photos.fitting.stands import FromScratch, OnBackbone, Stand
 from meanteacher.photos.fitting.warm_start import EarlierFit
+from meanteacher.records import Fit, Plan, PlanRecord, Trial, read_fit
 from meanteacher.views.normalise import per_channel
 
 _FEATURES_LIMIT = 0.6
@@ -46,30 +46,22 @@ class PlanFile:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def write(self, plan: Plan, *, trial: dict[str, Any] | None, fingerprint: str, spent: float, device: str) -> None:
-        about = {"fingerprint": fingerprint, "spent": spent, "device": device, "trial": trial}
+    def write(self, content: PlanRecord) -> None:
         with reporting_full_disk(self.path):
-            write_json(self.path, about | {"plan": plan.to_json()})
+            write_json(self.path, asdict(content))
 
-    def device(self) -> str:
-        """The kind of device that the fit was started on; versions that did not record it had only the CPU."""
-        return str(self._saved().get("device", "cpu"))
-
-    def trial(self) -> dict[str, Any] | None:
-        """What chose the network; None where there was none."""
-        trial: dict[str, Any] | None = self._saved().get("trial")
-        return trial
-
-    def plan(self) -> Plan:
-        """Of the network that was chosen.
+    def read(self) -> PlanRecord:
+        """Its content.
 
         Raises:
             InputError: the file is damaged.
         """
         try:
-            return Plan.from_json(self._saved()["plan"])
-        except TypeError as error:  # a field that is not one
-            raise self._damaged(error) from error
+            return read_json(self.path, PlanRecord, "")
+        except RecordError as error:
+            raise InputError(
+                f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite)."
+            ) from error
 
     def spent(self, fingerprint: str) -> float:
         """The seconds used so far.
@@ -77,61 +69,24 @@ class PlanFile:
         Raises:
             InputError: the file is damaged, or belongs to other photos.
         """
-        saved = self._saved()
-        if saved["fingerprint"] != fingerprint:
+        saved = self.read()
+        if saved.fingerprint != fingerprint:
             raise InputError(
                 f"The photos or their labels are not those that {self.folder} was begun with. "
                 "Restore them to resume, or start again with overwrite=True (--overwrite)."
             )
-        return float(saved["spent"])
+        return saved.spent
 
-    def complete_fit(self, fingerprint: str) -> dict[str, Any] | None:
-        """What fit.json holds, if it is of this plan and these photos, and no other result is missing."""
-        if self._saved().get("fingerprint") != fingerprint:
-            return None
-        if not all((self.folder / name).exists() for name in RESULTS):
+    def complete_fit(self, fingerprint: str) -> Fit | None:
+        """The content of fit.json, if it is of this plan and these photos, and no other result is missing."""
+        saved = self.read()
+        if saved.fingerprint != fingerprint or not all((self.folder / name).exists() for name in RESULTS):
             return None
         try:
-            content: dict[str, Any] = read_json(self.folder / "fit.json").check({"plan": Field.mapping})
+            fit = read_fit(self.folder)
         except RecordError:
             return None  # results are written again
-        return content if self._saved()["plan"].items() <= content["plan"].items() else None
-
-    def _saved(self) -> dict[str, Any]:
-        try:
-            saved: dict[str, Any] = read_json(self.path, "").check(_PLAN_FILE)
-        except RecordError as error:
-            raise self._damaged(error) from error
-        return saved
-
-    def _damaged(self, error: Exception) -> InputError:
-        return InputError(
-            f"{self.path} is damaged ({str(error).strip()}). Start again with overwrite=True (--overwrite)."
-        )
-
-
-_PLAN_FILE: Shape = {
-    "fingerprint": Field.text,
-    "spent": Field.positive,
-    "device?": Field.text,
-    "trial?": {"chosen": Field.text},
-    "plan": {
-        "minutes": Field.positive,
-        "size": whole(1, 1 << 12),
-        "steps": whole(1, 1 << 40),
-        "flip": Field.truth,
-        "gentle": Field.truth,
-        "width?": Field.positive,
-        "backbone?": Field.any_text,
-        "cut?": whole(0, 1 << 12),
-        "n_views?": whole(0, 64),
-        "threads?": whole(1, 1024),
-        "seconds_per_step?": {"*": Field.positive},
-        "seconds?": Field.positive,
-        "seconds_per_image?": Field.positive,
-        "n_rounds?": whole(1, 1 << 10),
-    },
-}
+        return fit if fit.plan == saved.plan else None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -144,7 +99,7 @@ class Training:
     plan_file: PlanFile
     plan: Plan | None
     """Of a resumed fit."""
-    trial: dict[str, Any] | None
+    trial: Trial | None
     """What chose the network, if anything did."""
     data: FitData
     flip: bool
@@ -292,7 +247,13 @@ class Training:
         assert self.plan is not None
         spent = self.spent + time.perf_counter() - self.began
         self.plan_file.write(
-            self.plan, trial=self.trial, fingerprint=self.fingerprint, spent=spent, device=self.device.type
+            PlanRecord(
+                plan=self.plan,
+                trial=self.trial,
+                fingerprint=self.fingerprint,
+                spent=spent,
+                device=self.device.type,
+            )
         )
 
 

@@ -10,7 +10,7 @@ from meanteacher.core import InputError, Problem
 from meanteacher.models import FastNetSpec, ModelSpec
 from meanteacher.photos.model.bundle import Seen, load
 from meanteacher.photos.model.manifest import read_manifest
-from meanteacher.photos.pages import read_fit
+from meanteacher.records import read_fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
     # Loaded whole, so that a damaged model is refused now and not after minutes.
     seen = load(folder).seen or Seen(complete=False)
     manifest = read_manifest(folder / "model" / "model.json")
-    backbone = (content.get("backbone") or {}).get("name", "")
+    backbone = content.backbone.name if content.backbone else ""
     if not backbone and not isinstance(manifest.spec, FastNetSpec):
         raise InputError(
             f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet or a network on a known "
@@ -121,10 +121,10 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
     return EarlierFit(
         folder,
         manifest.spec,
-        manifest.size,
-        manifest.sha256,
-        frozenset(content.get("held_out") or ()),
+        manifest.content.size,
+        manifest.content.sha256,
+        frozenset(content.held_out),
         seen,
         backbone,
-        (content.get("plan") or {}).get("cut") or 0,
+        content.plan.cut,
     )

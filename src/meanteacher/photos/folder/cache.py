@@ -14,7 +14,7 @@ from PIL import Image
 
 from meanteacher.core import InputError
 from meanteacher.files import HeldError, locked, make_own, open_regular, remove, write_atomic
-from meanteacher.files.fields import Field, read_json
+from meanteacher.files.typed import Count, FilePath, read_json
 from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.folder.find import Photos
 
@@ -99,22 +99,30 @@ def _check_room(folder: Path, n_bytes: int) -> None:
         )
 
 
-_ABOUT = {"version": Field.anything, "root": Field.path, "images": Field.sequence}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _About:
+    """The JSON file beside the decoded images: each image's name, size in bytes, time and why it is unreadable."""
+
+    version: int
+    root: FilePath
+    images: list[tuple[FilePath, Count | None, Count | None, str | None]]
 
 
 def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:
     """The cache, if it is complete and of these images."""
     try:
-        about = read_json(file.with_suffix(".json"), most=_MAX_LIST_BYTES).check(_ABOUT)
+        about = read_json(file.with_suffix(".json"), _About, most=_MAX_LIST_BYTES)
         with open_regular(file, follow=False):
             # Not "r": torch takes no array that is read-only.
             images = np.lib.format.open_memmap(file, mode="c")
-        names = tuple(str(name) for name, *_ in about["images"])
-        stamps = tuple(None if n_bytes is None else (n_bytes, time) for _, n_bytes, time, _ in about["images"])
-        unreadable = {k: str(reason) for k, (*_, reason) in enumerate(about["images"]) if reason is not None}
-        is_ours = about["version"] == _VERSION and about["root"] == str(root.resolve())
+        names = tuple(name for name, *_ in about.images)
+        stamps = tuple(
+            None if n_bytes is None or time is None else (n_bytes, time) for _, n_bytes, time, _ in about.images
+        )
+        unreadable = {k: reason for k, (*_, reason) in enumerate(about.images) if reason is not None}
+        is_ours = about.version == _VERSION and about.root == str(root.resolve())
     # Whatever is wrong, the cache can be made again.
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return None
     is_complete = images.shape == (len(names), 3, size, size) and images.dtype == np.uint8
     return _Cache(images, unreadable, names, stamps) if is_ours and is_complete else None

@@ -7,20 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.formats import count, escape_name
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.cache import Decoded
 from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.findings import (
-    SEVERITIES,
-    Finding,
-    Severity,
     copy_findings,
     image_names,
-    join_names,
     shape_findings,
 )
 from meanteacher.photos.folder.flip import flip_evidence
+from meanteacher.records import SEVERITIES, Finding, Severity
 
 _CHUNK = 1024
 _LEVELS = 8
@@ -74,7 +71,9 @@ def _unreadable(photos: Photos, decoded: Decoded) -> list[Finding]:
             if reason == "too large"
             else ("unreadable", "Replace or delete broken files.")
         )
-        sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {join_names(names)}. {advice}"
+        sentence = (
+            f"{count(len(names))} cannot be read ({reason}) and will be left out: {listed(names, most=3)}. {advice}"
+        )
         findings.append(Finding(kind, "problem", sentence, tuple(names)))
     return findings
 
@@ -138,7 +137,7 @@ def _plain(photos: Photos, rows: NDArray[np.int64]) -> list[Finding]:
         return []
     names = image_names(photos, rows)
     shows = count(len(rows), "image shows", "images show")
-    sentence = f"{shows} only one plain colour: {join_names(names)}. Delete what does not belong here."
+    sentence = f"{shows} only one plain colour: {listed(names, most=3)}. Delete what does not belong here."
     return [Finding("plain", "warning", sentence, names)]
 
 
@@ -149,7 +148,7 @@ def _colours(photos: Photos, rows: NDArray[np.int64], is_grey: NDArray[np.bool_]
     few, others, look = (grey, coloured, "grey") if len(grey) <= len(coloured) else (coloured, grey, "in colour")
     names = image_names(photos, few)
     sentence = (
-        f"{count(len(few), 'image is', 'images are')} {look}, unlike {len(others):,} others: {join_names(names)}. "
+        f"{count(len(few), 'image is', 'images are')} {look}, unlike {len(others):,} others: {listed(names, most=3)}. "
         "This does no harm unless one class has more of them than another: then the colour is learned instead of "
         "what the images show."
     )
@@ -205,4 +204,4 @@ def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return join_names([f'"{name}"' for name in names])
+    return listed([f'"{name}"' for name in names], most=3)

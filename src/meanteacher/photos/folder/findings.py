@@ -1,21 +1,14 @@
 """One finding about the images; the findings about shapes and about copies."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.formats import count, escape_name
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.decode import UnreadableError, header
 from meanteacher.photos.folder.duplicates import Duplicates, same_picture
 from meanteacher.photos.folder.find import Photos
-
-Severity = Literal["problem", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
-"""What is wrong and should be corrected; what may make the result worse; what is good to know."""
+from meanteacher.records import Finding, Severity
 
 _MAX_HEADERS = 20_000
 _HUGE = 50_000_000
@@ -26,38 +19,9 @@ _MAX_COMPARED = 100
 """Labelled images of its group that each is compared with: a long film must not need all pairs of its frames."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One result of `meanteacher check`. No finding stops a fit."""
-
-    kind: str
-    """A word for programs, for instance "duplicate"."""
-    severity: Severity
-    sentence: str
-    """Understandable alone; says what to do, if there is anything to do."""
-    names: tuple[str, ...] = ()
-    """All that the sentence is about, printable."""
-    about: Literal["image", "class"] = "image"
-    """What they are names of."""
-
-
 def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
     """The printable names of the images in `rows`."""
     return tuple(escape_name(photos.names[k]) for k in rows)
-
-
-def join_names(names: Sequence[str]) -> str:
-    """The first three, and the number of the others.
-
-    >>> join_names(["a.jpg", "b.jpg"])
-    'a.jpg and b.jpg'
-    >>> join_names(["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"])
-    'a.jpg, b.jpg, c.jpg and 2 more'
-    """
-    shown = list(names[:3])
-    if len(names) > 3:
-        shown.append(f"{len(names) - 3:,} more")
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def shapes_of(photos: Photos) -> NDArray[np.int64]:
@@ -93,7 +57,9 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
         if names := image_names(photos, rows[is_found]):
             among = "" if len(rows) == len(readable) else f"Of {len(rows):,} images examined, "
             subject = count(len(names), "image has", "images have")
-            findings.append(Finding(kind, severity, f"{among}{subject} {fact}: {join_names(names)}. {advice}", names))
+            findings.append(
+                Finding(kind, severity, f"{among}{subject} {fact}: {listed(names, most=3)}. {advice}", names)
+            )
 
     add(
         "huge",
@@ -202,10 +168,10 @@ def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list
             if (exact[part] == exact[part[0]]).all()
             else "look almost the same but have different labels. Check them, and correct the wrong labels."
         )
-        names = join_names(_with_labels(photos, part))
+        names = listed(_with_labels(photos, part), most=3)
         findings.append(Finding("conflict", "problem", f"{names} {sentence}", image_names(photos, part)))
     if rest := conflicts[_MAX_CONFLICTS:]:
-        names = join_names([name for part in rest for name in _with_labels(photos, part)])
+        names = listed([name for part in rest for name in _with_labels(photos, part)], most=3)
         sentence = (
             f"{count(len(rest), 'more picture appears', 'more pictures appear')} several times with different "
             f"labels: {names}. Check them, and correct the wrong labels."
@@ -230,5 +196,5 @@ def _copies(
         return []
     n = sum(len(part) - 1 for part in parts)
     example = "" if len(parts) == 1 else "for example "
-    sentence = f"{count(n)} {is_are[n > 1]}: {example}{join_names(image_names(photos, parts[0]))}. {advice}"
+    sentence = f"{count(n)} {is_are[n > 1]}: {example}{listed(image_names(photos, parts[0]), most=3)}. {advice}"
     return [Finding(kind, "note", sentence, image_names(photos, np.concatenate(parts)))]

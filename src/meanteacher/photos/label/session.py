@@ -13,12 +13,12 @@ from typing import Any
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files import HeldError, locked
+from meanteacher.files.typed import RecordError
 from meanteacher.formats import certainty, escape_name
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.folder.tables import read_labels, read_table, write_labels
 from meanteacher.photos.label.page import class_keys
-from meanteacher.photos.pages import read_fit
-from meanteacher.report import RecordError
+from meanteacher.records import read_fit
 
 LABEL_NEXT = "label-next.csv"
 MAX_NAME = 100
@@ -48,13 +48,12 @@ def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
     if not run.is_dir():
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
     try:
-        data = read_fit(run)["data"]
+        data = read_fit(run).data
     except RecordError as error:
         raise InputError(
             f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
         ) from error
-    labels = data.get("labels_file")
-    return tuple(data["class_names"]), str(data.get("source")), Path(labels) if labels else None
+    return data.class_names, data.source, Path(data.labels_file) if data.labels_file else None
 
 
 def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:

@@ -253,10 +253,10 @@ def load(folder: str | PathLike[str]) -> Classifier:
     return Classifier(
         network=network.requires_grad_(requires_grad=False),
         normalise=normalise,
-        class_names=manifest.class_names,
-        size=manifest.size,
-        temperature=manifest.temperature,
-        about=manifest.about,
+        class_names=manifest.content.class_names,
+        size=manifest.content.size,
+        temperature=manifest.content.temperature,
+        about=manifest.content.about,
         seen=_read_seen(folder / SEEN, manifest),
         spec=manifest.spec,
         normaliser=manifest.normaliser,
@@ -305,7 +305,7 @@ def _read_weights(path: Path, manifest: Manifest) -> dict[str, Tensor]:
             f"{path} holds a pickle under another name. Reading a pickle can run any code in it, so it is refused. "
             "Do not trust its source."
         )
-    _check_digest(path, content, manifest.sha256)
+    _check_digest(path, content, manifest.content.sha256)
     try:
         return safetensors.load(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -313,18 +313,19 @@ def _read_weights(path: Path, manifest: Manifest) -> dict[str, Tensor]:
 
 
 def _read_seen(path: Path, manifest: Manifest) -> Seen | None:
-    """None for a model of an earlier version, or where the owner deleted the file."""
-    if manifest.seen is None or not path.exists():
+    """None if it is not recorded, or if the owner deleted the file."""
+    seen = manifest.content.seen
+    if seen is None or not path.exists():
         return None
-    n_labelled, n_unlabelled = (DIGEST_BYTES * n for n in (manifest.seen.n_labelled, manifest.seen.n_unlabelled))
+    n_labelled, n_unlabelled = (DIGEST_BYTES * n for n in (seen.n_labelled, seen.n_unlabelled))
     try:
         content = read_regular(path, n_labelled + n_unlabelled)
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise InputError(f"{path} cannot be read ({error}). {AGAIN}") from error
         content = b""  # longer than it was
-    _check_digest(path, content, manifest.seen.sha256)
-    return Seen(content[:n_labelled], content[n_labelled:], manifest.seen.complete)
+    _check_digest(path, content, seen.sha256)
+    return Seen(content[:n_labelled], content[n_labelled:], seen.complete)
 
 
 def _check_digest(path: Path, content: bytes, sha256: str) -> None:

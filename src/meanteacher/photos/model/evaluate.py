@@ -7,11 +7,11 @@ import numpy as np
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import choose_device
-from meanteacher.formats import count, escape_name
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.model.images import Images
 from meanteacher.photos.model.predict import Progress, classify
-from meanteacher.stats import CONFIDENCE, calibration_error, error_interval, reliability
+from meanteacher.stats import CONFIDENCE, calibration_error, confusion, error_interval, reliability
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
@@ -54,7 +54,10 @@ def evaluate(
     kinds = model.seen.kinds(digests)[readable]
     kind = next(kind for kind in KINDS if (kinds == kind).any())
     counted = (kinds == kind) & (kind != "training")
-    by_kind = {one: _error(_confusion(probabilities[kinds == one], known[kinds == one])) for one in KINDS}
+    guesses = probabilities.argmax(1)
+    by_kind = {
+        one: _error(confusion(known[kinds == one], guesses[kinds == one], len(model.class_names))) for one in KINDS
+    }
     return result | {
         "judged": kind,
         "seen": {"complete": model.seen.complete, **by_kind},
@@ -68,8 +71,9 @@ def _labels_of_model(model: "Classifier", found: Photos) -> np.ndarray:
     used = [found.class_names[k] for k in np.unique(found.labels[found.labels != UNLABELLED])]
     if unknown := [name for name in used if name not in index]:
         raise InputError(
-            f"The model does not know {count(len(unknown), 'class', 'classes')} of {found.root}: {_few(unknown)}. It "
-            f"knows {_few(model.class_names)}. Rename or leave out these classes, or fit again with these labels."
+            f"The model does not know {count(len(unknown), 'class', 'classes')} of {found.root}: "
+            f"{listed(unknown, most=10)}. It knows {listed(model.class_names, most=10)}. Rename or leave out these "
+            "classes, or fit again with these labels."
         )
     # The last entry is for UNLABELLED, which is -1.
     table = np.array([*(index.get(name, UNLABELLED) for name in found.class_names), UNLABELLED])
@@ -77,15 +81,15 @@ def _labels_of_model(model: "Classifier", found: Photos) -> np.ndarray:
 
 
 def _scores(model: "Classifier", probabilities: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    confusion = _confusion(probabilities, truth)
+    table = confusion(truth, probabilities.argmax(1), len(model.class_names))
     return {
         "confidence": CONFIDENCE,
-        **_error(confusion),
+        **_error(table),
         "per_class": [
-            {"name": name, **_error(confusion, k), "n_predicted": int(confusion[:, k].sum())}
+            {"name": name, **_error(table, k), "n_predicted": int(table[:, k].sum())}
             for k, name in enumerate(model.class_names)
         ],
-        "confusion": confusion.tolist(),
+        "confusion": table.tolist(),
         "calibration": {
             "temperature": model.temperature,
             "error": calibration_error(probabilities, truth) if len(truth) else None,
@@ -94,23 +98,12 @@ def _scores(model: "Classifier", probabilities: np.ndarray, truth: np.ndarray) -
     }
 
 
-def _confusion(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Rows are the true class, columns the predicted one."""
-    confusion = np.zeros((probabilities.shape[1],) * 2, np.int64)
-    np.add.at(confusion, (truth, probabilities.argmax(1)), 1)
-    return confusion
-
-
-def _error(confusion: np.ndarray, label: int | None = None) -> dict[str, Any]:
-    """Of one class, or of all."""
-    rows = confusion if label is None else confusion[[label]]
+def _error(table: np.ndarray, label: int | None = None) -> dict[str, Any]:
+    """The error on the images of one class, or of all, from a confusion matrix."""
+    rows = table if label is None else table[[label]]
     n = int(rows.sum())
-    wrong = n - int(confusion.trace() if label is None else confusion[label, label])
+    wrong = n - int(table.trace() if label is None else table[label, label])
     if not n:
         return {"n_judged": 0, "wrong": 0, "error": None, "low": None, "high": None}
     interval = error_interval(wrong, n)
     return {"n_judged": n, "wrong": wrong, "error": interval.value, "low": interval.low, "high": interval.high}
-
-
-def _few(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -2,92 +2,73 @@
 
 import re
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from meanteacher.formats import BASELINE, certainty, count, display_name, percent, points
 from meanteacher.photos.pages import fit_tables
-from meanteacher.photos.pages.fit_tables import OURS, Fit
+from meanteacher.photos.pages.fit_tables import OURS
+from meanteacher.records import Calibration, Estimate, Fit, Picture
 from meanteacher.report.figures import fit_curves, reliability_diagram
 from meanteacher.report.page import render
 
-MAY_BE_ABSENT = ("estimate", "plan", "timing", "created", "backbone", "trial")
-"""Of what the template reads itself."""
-
 
 def fit_page(fit: Fit) -> str:
-    """The page as text, a pure function of fit.json. What is missing there is left out."""
-    estimate, calibration = fit.get("estimate"), fit.get("calibration")
-    bins = (calibration or {}).get("bins") or ()
+    """The page as text, a pure function of fit.json."""
     return render(
         "fit.html.jinja",
-        fit={**dict.fromkeys(MAY_BE_ABSENT), **fit},
-        data=fit["data"],
+        fit=fit,
+        data=fit.data,
         lead=lead(fit),
-        difference=difference_sentence(fit),
-        apart=(estimate or {}).get("difference"),
+        difference=difference_sentence(fit.estimate),
         shipped=shipped_sentence(fit),
-        tested=tested_sentence(fit) if estimate else "",
-        confidence=confidence(fit) if estimate else "",
+        tested=tested_sentence(fit),
+        confidence=confidence(fit.estimate),
         foundation=foundation_sentence(fit),
         intervals=fit_tables.intervals(fit),
         tried=fit_tables.tried(fit),
-        curves=fit_curves(fit.get("curves") or {}),
+        curves=fit_curves(fit.curves),
         matrix=fit_tables.matrix(fit),
         pairs=fit_tables.confused_pairs(fit),
         classes=fit_tables.class_rows(fit),
         groups=gallery(fit),
-        calibration=calibration,
-        calibrated=calibration_sentence(fit),
-        reliability=reliability_diagram(bins),
-        whiskers=any("accuracy_low" in each for each in bins),
+        calibrated=calibration_sentence(fit.calibration),
+        reliability=reliability_diagram(fit.calibration.bins),
         health=fit_tables.health(fit),
         findings=fit_tables.findings(fit),
         plan=fit_tables.plan(fit),
         spans=fit_tables.spans(fit),
         made_with=fit_tables.made_with(fit),
-        placeholders=placeholders(fit, where="page"),
-        commands=commands(fit),
-        python=python_code(fit),
+        placeholders=placeholders(fit.folder, fit.data.photos, where="page"),
+        commands=commands(fit.folder, fit.data.photos, source=fit.data.source),
+        python=python_code(fit.folder),
     )
 
 
 def lead(fit: Fit) -> str:
     """The answer in a sentence: the fit's own, unless it claims more than the interval of the difference supports."""
     if supported(fit):
-        return str(fit["answer"]["sentence"])
-    estimate = fit.get("estimate") or {}
+        return fit.answer.sentence
     names = {OURS: display_name(OURS), BASELINE: f"{display_name(BASELINE).lower()} training"}
     errors = [
-        f"{percent(estimate[method]['error'], estimate['n'])} with {name}"
-        for method, name in names.items()
-        if estimate.get(method)
+        f"{percent(fit.estimate.errors[method].error, fit.estimate.n)} with {name}" for method, name in names.items()
     ]
-    told = f": the error is {' and '.join(errors)}" if errors else ""
-    return f"There are too few labels to tell whether the unlabelled images helped{told}."
+    return (
+        f"There are too few labels to tell whether the unlabelled images helped: the error is {' and '.join(errors)}."
+    )
 
 
 def supported(fit: Fit) -> bool:
     """Whether the interval of the difference excludes zero on the side that the answer claims, if it claims one."""
-    helped, difference = fit["answer"]["helped"], (fit.get("estimate") or {}).get("difference")
+    helped, difference = fit.answer.helped, fit.estimate.difference
     if helped == "yes":
-        return bool(difference and difference["low"] > 0)
-    return helped != "no" or bool(difference and difference["high"] < 0)
+        return difference.low > 0
+    return helped != "no" or difference.high < 0
 
 
-def difference_sentence(fit: Fit) -> str:
-    """How far the two errors lie apart and how sure that is; empty where only one model was tested.
-
-    >>> difference = {"points": 14.0, "low": 4.0, "high": 24.0}
-    >>> difference_sentence({"estimate": {"n": 100, "confidence": 0.95, "difference": difference}})
-    'That is 14.0 percentage points fewer errors (95 % interval: 4.0 to 24.0).'
-    """
-    difference = (fit.get("estimate") or {}).get("difference")
-    if not difference:
-        return ""
-    seen, low, high = (difference[key] for key in ("points", "low", "high"))
-    interval = f"{confidence(fit)} interval"
+def difference_sentence(estimate: Estimate) -> str:
+    """How far the two errors lie apart, and how sure that is."""
+    seen, low, high = estimate.difference.points, estimate.difference.low, estimate.difference.high
+    interval = f"{confidence(estimate)} interval"
     if low > 0 or high < 0:
         ends = sorted((abs(low), abs(high)))
         return f"That is {_fewer(seen)} ({interval}: {points(ends[0])} to {points(ends[1])})."
@@ -103,21 +84,22 @@ def _fewer(difference: float) -> str:
 
 def tested_sentence(fit: Fit) -> str:
     """Which images the models were tested on, and what that is worth."""
-    estimate = fit["estimate"]
-    if estimate["how"] == "held-out":
-        were = "was" if estimate["n"] == 1 else "were"
+    estimate = fit.estimate
+    if estimate.how == "held-out":
+        were = "was" if estimate.n == 1 else "were"
         tested = (
-            f"{estimate['n']:,} of the {count(fit['data']['n_labelled'], 'labelled image')} {were} kept apart as test "
+            f"{estimate.n:,} of the {count(fit.data.n_labelled, 'labelled image')} {were} kept apart as test "
             "images: no model learned from them."
         )
     else:
         tested = (
-            f"Each of the {count(estimate['n'], 'labelled image')} was a test image once, for models that learned from "
+            f"Each of the {count(estimate.n, 'labelled image')} was a test image once, for models that learned from "
             "the others only (cross-validation). The model in this folder learned from all of them and is probably "
             "slightly better."
         )
     return (
-        f"{tested} A {confidence(fit)} interval contains the true error for images like these in {confidence(fit)} of "
+        f"{tested} A {confidence(estimate)} interval contains the true error for images like these in "
+        f"{confidence(estimate)} of "
         "all cases. The model to keep was chosen by these errors, which makes its own look slightly too low. Photos "
         "from another camera or another season may be harder."
     )
@@ -125,18 +107,17 @@ def tested_sentence(fit: Fit) -> str:
 
 def shipped_sentence(fit: Fit) -> str:
     """Which of the two models is in the folder."""
-    shipped = fit["answer"]["shipped"]
+    shipped = fit.answer.shipped
     if shipped == OURS:
         return f"The model in this folder is the one trained with {display_name(OURS)}, on all images."
     return f"The model in this folder is the {display_name(shipped).lower()} one, trained on the labelled images alone."
 
 
 def foundation_sentence(fit: Fit) -> str:
-    """What the network had learned before, and what that means for its errors; empty where fit.json does not say."""
-    backbone = fit.get("backbone")
-    if not backbone:
-        return "Its network had learned from no other images before." if "backbone" in fit else ""
-    title, learned_from = backbone["title"], str(backbone.get("trained_on") or "unknown")
+    """What the network had learned before, and what that means for its errors."""
+    if fit.backbone is None:
+        return "Its network had learned from no other images before."
+    title, learned_from = fit.backbone.title, fit.backbone.trained_on
     if "imagenet" not in learned_from.lower():
         which = "images of which nothing is recorded" if learned_from == "unknown" else learned_from
         return (
@@ -151,28 +132,25 @@ def foundation_sentence(fit: Fit) -> str:
     )
 
 
-def calibration_sentence(fit: Fit) -> str:
-    """How reliable a confidence is; empty where that was not measured."""
-    calibration = fit.get("calibration")
-    if not calibration:
-        return ""
-    before, after = (points(100 * calibration[key]) for key in ("before", "after"))
-    n = sum(each["n"] for each in calibration.get("bins") or ())
-    better = "" if calibration["after"] < calibration["before"] else "no better than "
+def calibration_sentence(calibration: Calibration) -> str:
+    """How reliable a confidence is."""
+    before, after = (points(100 * error) for error in (calibration.before, calibration.after))
+    n = sum(each.n for each in calibration.bins)
+    better = "" if calibration.after < calibration.before else "no better than "
     rough = f" Measured on {count(n)} only, this is a rough figure." if 0 < n < 1000 else ""
     return (
         f"The model's confidence and how often it is right differ by {after} percentage points on average ({better}"
-        f"{before} before the confidence was adjusted, with temperature {calibration['temperature']:.2f}).{rough}"
+        f"{before} before the confidence was adjusted, with temperature {calibration.temperature:.2f}).{rough}"
     )
 
 
-def confidence(fit: Fit) -> str:
+def confidence(estimate: Estimate) -> str:
     """The coverage of the intervals, such as 95 %."""
-    return f"{100 * fit['estimate'].get('confidence', 0.95):g} %"
+    return f"{100 * estimate.confidence:g} %"
 
 
 _MODEL, _PHOTOS = "DIR", "PHOTOS"
-"""Stand for the paths where they are not known or not to be told."""
+"""They stand for the paths on a model card, which leaves the computer."""
 
 _PYTHON = """\
 import meanteacher as mt
@@ -182,9 +160,8 @@ print(model.predict("photo.jpg"))
 """
 
 
-def commands(fit: Fit) -> list[tuple[str, str]]:
-    """What each is for, and the command, with the real paths as far as fit.json has them."""
-    folder, photos = _folder(fit), _photos(fit)
+def commands(folder: str = "", photos: str = "", *, source: str) -> list[tuple[str, str]]:
+    """The purpose of each command, and the command, with the real paths if they are given."""
     model, images = _quoted(folder) or _MODEL, _quoted(photos) or _PHOTOS
     labels = _quoted(f"{folder}/labels.csv") if folder else f"{_MODEL}/labels.csv"
     again = "Train again with more labels"
@@ -192,7 +169,7 @@ def commands(fit: Fit) -> list[tuple[str, str]]:
         ("Classify other photos", f"meanteacher predict {model} OTHER"),
         ("Test the model on other photos with labels", f"meanteacher evaluate {model} OTHER"),
     ]
-    if (fit.get("data") or {}).get("source") == "npz":
+    if source == "npz":
         # Its labels are in the file itself, where the labelling page cannot add any.
         use += [(again, f"meanteacher fit {images} --start {model} --out NEW")]
     else:
@@ -203,24 +180,16 @@ def commands(fit: Fit) -> list[tuple[str, str]]:
     return [*use, ("Export it for use without Python", f"meanteacher export {model} --onnx")]
 
 
-def placeholders(fit: Fit, where: str) -> str:
+def placeholders(folder: str = "", photos: str = "", *, where: str) -> str:
     """What the words in capitals stand for."""
-    unknown = [] if _folder(fit) else [f"{_MODEL} is the folder of this {where}"]
-    unknown += [] if _photos(fit) else [f"{_PHOTOS} is the folder of your photos"]
+    unknown = [] if folder else [f"{_MODEL} is the folder of this {where}"]
+    unknown += [] if photos else [f"{_PHOTOS} is the folder of your photos"]
     return ", ".join([*unknown, "OTHER is a folder with other photos", "NEW is a new folder"]) + "."
 
 
-def python_code(fit: Fit) -> str:
+def python_code(folder: str = "") -> str:
     """The same in Python."""
-    return _PYTHON.replace("FOLDER", repr(_folder(fit) or _MODEL))
-
-
-def _folder(fit: Fit) -> str:
-    return str(fit.get("folder") or "")
-
-
-def _photos(fit: Fit) -> str:
-    return str((fit.get("data") or {}).get("photos") or "")
+    return _PYTHON.replace("FOLDER", repr(folder or _MODEL))
 
 
 def _quoted(path: str) -> str:
@@ -253,7 +222,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ShownPicture:
     """An image of the gallery; without `thumb` only its words are shown."""
 
     name: str
@@ -264,33 +233,30 @@ class Picture:
     thumb: str
 
 
-def gallery(fit: Fit) -> list[tuple[str, str, list[Picture]]]:
+def gallery(fit: Fit) -> list[tuple[str, str, list[ShownPicture]]]:
     """The groups that hold a picture: heading, sentence, pictures."""
-    groups = fit.get("gallery") or {}
     return [
-        (heading, sentence, [_picture(each) for each in groups[key][:N_PICTURES]])
+        (heading, sentence, [_shown(picture) for picture in pictures[:N_PICTURES]])
         for key, (heading, sentence) in GROUPS.items()
-        if groups.get(key)
+        if (pictures := fit.gallery.get(key))
     ]
 
 
-def safe_thumb(thumb: object) -> str:
+def safe_thumb(thumb: str) -> str:
     """The picture if it is one, else nothing.
 
     >>> safe_thumb("data:image/png;base64,iVBORw0KGgo="), safe_thumb("https://example.org/a.png")
     ('data:image/png;base64,iVBORw0KGgo=', '')
     """
-    known = isinstance(thumb, str) and len(thumb) <= LONGEST_THUMB and THUMB.fullmatch(thumb)
-    return known.group() if known else ""
+    return thumb if len(thumb) <= LONGEST_THUMB and THUMB.fullmatch(thumb) else ""
 
 
-def _picture(each: Mapping[str, Any]) -> Picture:
-    confidence = each.get("confidence")
-    return Picture(
-        name=each["name"],
-        file=each["name"].rsplit("/", 1)[-1],
-        label=each["label"],
-        confidence="" if confidence is None else certainty(confidence),
-        reason=each.get("reason") or "",
-        thumb=safe_thumb(each.get("thumb")),
+def _shown(picture: Picture) -> ShownPicture:
+    return ShownPicture(
+        name=picture.name,
+        file=picture.name.rsplit("/", 1)[-1],
+        label=picture.label,
+        confidence=certainty(picture.confidence),
+        reason=picture.reason,
+        thumb=safe_thumb(picture.thumb),
     )

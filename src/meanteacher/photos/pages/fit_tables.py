@@ -3,13 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from meanteacher.formats import BASELINE, METHODS, count, display_name, duration, percent, percentage
+from meanteacher.formats import BASELINE, count, display_name, duration, percent, percentage
+from meanteacher.records import SEVERITIES, ErrorEstimate, Fit, Reading
 from meanteacher.report.figures import OTHERS, PALETTE, page_colour
-
-Fit = Mapping[str, Any]
-"""The content of fit.json. Only `title`, `answer` and `data` must be there."""
 
 OURS = "mean-teacher"
 
@@ -43,7 +40,7 @@ class Interval:
     error: str
     low: str
     high: str
-    wrong: int | None
+    wrong: int
     left: str
     at: str
     width: str
@@ -82,84 +79,79 @@ class ClassRow:
 
     name: str
     n_labelled: int
-    n_predicted: int | None
+    n_predicted: int
     error: str
     wrong: str
     bar: str
 
 
-def intervals(fit: Fit) -> Intervals | None:
-    """The errors that were estimated, on the shortest axis of round numbers that holds their intervals."""
-    estimate = fit.get("estimate")
-    methods = [method for method in (OURS, BASELINE) if estimate and estimate.get(method)]
-    if not estimate or not methods:
-        return None
-    return _on_one_axis({method: estimate[method] for method in methods}, estimate["n"])
+def intervals(fit: Fit) -> Intervals:
+    """The errors of both methods, on the shortest axis of round numbers that holds their intervals."""
+    return _on_one_axis(_of_methods(fit), fit.estimate.n)
+
+
+def _of_methods(fit: Fit) -> dict[str, ErrorEstimate]:
+    return {method: fit.estimate.errors[method] for method in (OURS, BASELINE)}
 
 
 def tried(fit: Fit) -> tuple[Intervals, list[tuple[str, str]]] | None:
-    """The two methods and what else was tested on the same images, and a sentence about each of the others by name."""
-    estimate, others = fit.get("estimate"), fit.get("alternatives")
-    if not estimate or not others:
+    """The two methods and the alternatives that were tested on the same images, and a sentence about each of these."""
+    if not fit.alternatives:
         return None
-    errors = {method: estimate[method] for method in (OURS, BASELINE) if estimate.get(method)}
-    errors |= {other["name"]: other for other in others}
-    known = [ALTERNATIVES[other["name"]] for other in others if other["name"] in ALTERNATIVES]
-    return _on_one_axis(errors, estimate["n"]), known
+    known = [ALTERNATIVES[name] for name in fit.alternatives if name in ALTERNATIVES]
+    return _on_one_axis({**_of_methods(fit), **fit.alternatives}, fit.estimate.n), known
 
 
 def matrix(fit: Fit) -> list[tuple[str, list[Cell]]]:
-    """Rows of the confusion matrix with the name of their true class; empty where there are too many classes."""
-    names, confusion = fit["data"]["class_names"], fit.get("confusion") or []
-    if not confusion or len(confusion) > MOST_CLASSES:
+    """Rows of the confusion matrix with the name of their true class; empty if there are too many classes."""
+    if len(fit.confusion) > MOST_CLASSES:
         return []
     return [
         (name, [Cell(n, f"{DARKEST * math.sqrt(n / max(sum(row), 1)):.3f}", i == j) for j, n in enumerate(row)])
-        for i, (name, row) in enumerate(zip(names, confusion, strict=True))
+        for i, (name, row) in enumerate(zip(fit.data.class_names, fit.confusion, strict=True))
     ]
 
 
 def confused_pairs(fit: Fit) -> list[Confused]:
     """The confusions in order of how often they happened, the most frequent only."""
-    names, confusion = fit["data"]["class_names"], fit.get("confusion") or []
+    names, confusion = fit.data.class_names, fit.confusion
     wrong = [(n, i, j) for i, row in enumerate(confusion) for j, n in enumerate(row) if n and i != j]
     worst = sorted(wrong, key=lambda pair: (-pair[0], pair[1:]))[:N_PAIRS]
     return [Confused(names[i], names[j], n, sum(confusion[i])) for n, i, j in worst]
 
 
 def class_rows(fit: Fit) -> list[ClassRow]:
-    """The classes in their own order, or the highest errors first where there are too many to look through."""
-    rows = list(fit.get("per_class") or ())
+    """The classes in their own order, or the highest errors first if there are too many to look through."""
+    rows = list(fit.per_class)
     if len(rows) > MOST_CLASSES:
-        rows.sort(key=lambda row: -1.0 if row.get("error") is None else row["error"], reverse=True)
+        rows.sort(key=lambda row: -1.0 if row.error is None else row.error, reverse=True)
     return [
         ClassRow(
-            name=row["name"],
-            n_labelled=row["n_labelled"],
-            n_predicted=row.get("n_predicted"),
-            error="–" if not tested else percent(row["error"]),
-            wrong="" if not tested else f"{round(row['error'] * row['n_judged']):,} of {row['n_judged']:,}",
-            bar="0" if not tested else f"{100 * row['error']:.1f}",
+            name=row.name,
+            n_labelled=row.n_labelled,
+            n_predicted=row.n_predicted,
+            error="–" if row.error is None else percent(row.error),
+            wrong="" if row.error is None else f"{round(row.error * row.n_judged):,} of {row.n_judged:,}",
+            bar="0" if row.error is None else f"{100 * row.error:.1f}",
         )
         for row in rows
-        for tested in [row.get("error") is not None and row.get("n_judged")]
     ]
 
 
-def _on_one_axis(errors: Mapping[str, Fit], n: int) -> Intervals:
-    ticks = _ticks(max(0.01, *(error["high"] for error in errors.values())))
+def _on_one_axis(errors: Mapping[str, ErrorEstimate], n: int) -> Intervals:
+    ticks = _ticks(max(0.01, *(error.high for error in errors.values())))
     return Intervals([_interval(error, method, n, ticks[-1]) for method, error in errors.items()], ticks)
 
 
-def _interval(estimate: Fit, method: str, n: int, end: int) -> Interval:
-    error, low, high = (estimate[key] for key in ("error", "low", "high"))
+def _interval(estimate: ErrorEstimate, method: str, n: int, end: int) -> Interval:
+    error, low, high = estimate.error, estimate.low, estimate.high
     return Interval(
         label=ALTERNATIVES[method][0] if method in ALTERNATIVES else display_name(method),
         colour=page_colour(PALETTE.get(method, OTHERS[2])),
         error=percentage(error, n),
         low=percentage(low, n),
         high=percentage(high, n),
-        wrong=estimate.get("wrong"),
+        wrong=estimate.wrong,
         left=f"{1e4 * low / end:.2f}",
         at=f"{1e4 * error / end:.2f}",
         width=f"{1e4 * (high - low) / end:.2f}",
@@ -178,30 +170,6 @@ def _ticks(highest: float) -> list[int]:
 
 N_NAMES = 50
 """As many as a reader looks at. All of them are in fit.json."""
-
-READINGS = {
-    "gradients": "Gradient",
-    "distance": "Distance of student and teacher",
-    "labelled_share": "Labelled share of a batch",
-    "largest_class_share": "Share of the class predicted most",
-}
-
-SEVERITIES = ("problem", "warning", "note")
-
-ABOUT_CLASSES = ("no-label-class", "tiny-class", "unequal-classes", "flip")
-"""Kinds of findings whose names are of classes, in a fit.json that does not say so itself."""
-
-PLAN = {
-    "minutes": "Minutes allowed",
-    "size": "Pixels per side",
-    "n_views": "Altered copies of each image",
-    "width": "Network width",
-    "steps": "Steps",
-    "seconds_per_step": "Seconds per step",
-    "network": "Network",
-    "n_parameters": "Parameters",
-    "flip": "Mirrored copies",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,107 +193,70 @@ class ShownFinding:
     """How many names there are, and of what: 26 classes."""
 
 
-def health(fit: Fit) -> Health | None:
-    """None where the fit recorded no checks at all."""
-    vitals = {method: its for method, its in (fit.get("vitals") or {}).items() if its}
-    if not vitals:
-        return None
-    methods = [method for method in (OURS, BASELINE) if method in vitals]
-    methods += [method for method in vitals if method not in methods]
-    alarms = [(display_name(m), _sentence(alarm)) for m in methods for alarm in vitals[m].get("alarms") or ()]
-    tables = {method: _readings(vitals[method].get("readings")) for method in methods}
-    labels = list(dict.fromkeys(label for table in tables.values() for label in table))
-    rows = [(label, [tables[method].get(label, "–") for method in methods]) for label in labels]
+def health(fit: Fit) -> Health:
+    """The alarms of both methods, and the last reading of each."""
+    methods = [method for method in (OURS, BASELINE) if method in fit.vitals]
+    alarms = [
+        (display_name(method), f"{alarm.sentence} (step {alarm.step:,})")
+        for method in methods
+        for alarm in fit.vitals[method].alarms
+    ]
+    tables = [_reading(readings[-1]) if (readings := fit.vitals[method].readings) else {} for method in methods]
+    labels = list(dict.fromkeys(label for table in tables for label in table))
+    rows = [(label, [table.get(label, "–") for table in tables]) for label in labels]
     return Health(alarms, [display_name(method) for method in methods], rows)
 
 
-def findings(fit: Fit) -> list[ShownFinding] | None:
-    """The most serious first; None where the data were not checked."""
-    found = fit.get("findings")
-    if found is None:
-        return None
-    ranked = sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))
+def _reading(reading: Reading) -> dict[str, str]:
+    """What was measured -> its value."""
+    return {
+        **{f"Gradient, {cost}": f"{norm:.3g}" for cost, norm in reading.gradients.items()},
+        "Distance of student and teacher": "–" if reading.distance is None else f"{reading.distance:.3g}",
+        "Labelled share of a batch": percent(reading.labelled_share),
+        "Share of the class predicted most": percent(reading.largest_class_share),
+    }
+
+
+def findings(fit: Fit) -> list[ShownFinding]:
+    """The most serious first."""
+    ranked = sorted(fit.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return [
-        ShownFinding(each["severity"], each["sentence"], names[:N_NAMES], len(names), _counted(each, len(names)))
-        for each in ranked
-        for names in [list(each.get("names") or ())]
+        ShownFinding(
+            severity=finding.severity,
+            sentence=finding.sentence,
+            names=finding.names[:N_NAMES],
+            n_names=len(finding.names),
+            counted=count(len(finding.names), finding.about, "classes" if finding.about == "class" else None),
+        )
+        for finding in ranked
     ]
 
 
-def _counted(finding: Mapping[str, Any], n: int) -> str:
-    about = finding.get("about") or ("class" if finding.get("kind") in ABOUT_CLASSES else "image")
-    return count(n, "class", "classes") if about == "class" else count(n, "image")
-
-
 def plan(fit: Fit) -> list[tuple[str, str]]:
-    """What was decided before training, in words."""
-    decided = fit.get("plan") or {}
-    # A width or a number of copies that is zero does not apply; mirrored copies that are False do.
-    shown = {label: value for key, label in PLAN.items() if (value := decided.get(key)) or value is False}
-    return list(_flat(shown).items())
+    """What was decided before training, in words. A number of zero does not apply."""
+    plan = fit.plan
+    shown = {
+        "Minutes allowed": f"{plan.minutes:g}",
+        "Pixels per side": f"{plan.size:,}",
+        "Altered copies of each image": f"{plan.n_views:,}" if plan.n_views else "",
+        "Network width": f"{plan.width:.3g}" if plan.width else "",
+        "Steps": f"{plan.steps:,}",
+        **{f"Seconds per step, {display_name(m)}": f"{time:.3g}" for m, time in plan.seconds_per_step.items()},
+        "Network": fit.network,
+        "Parameters": f"{fit.n_parameters:,}",
+        "Mirrored copies": "yes" if plan.flip else "no",
+    }
+    return [(label, value) for label, value in shown.items() if value]
 
 
 def made_with(fit: Fit) -> list[tuple[str, str]]:
     """The versions and the machine."""
-    tools = {"meanteacher": fit.get("version")} | dict(fit.get("environment") or {})
+    tools = {"meanteacher": fit.version, **fit.environment}
     return [(tool, "not recorded" if value is None else str(value)) for tool, value in tools.items()]
 
 
 def spans(fit: Fit) -> list[tuple[str, str, str]]:
     """The parts of the time in the order in which they ran: what, how long, and its share in percent."""
-    parts = (fit.get("timing") or {}).get("parts") or {}
+    parts = fit.timing.parts
     total = sum(parts.values()) or 1.0
     return [(display_name(part), duration(time), f"{100 * time / total:.2f}") for part, time in parts.items()]
-
-
-def _sentence(alarm: str | Mapping[str, Any]) -> str:
-    """Alarms are sentences, or records of one with the step at which it was raised."""
-    if isinstance(alarm, str):
-        return alarm
-    at = "" if alarm.get("step") is None else f" (step {alarm['step']:,})"
-    return f"{alarm['sentence']}{at}"
-
-
-def _readings(readings: Any) -> dict[str, str]:
-    """The last of several readings, flat."""
-    last = readings[-1] if isinstance(readings, Sequence) and readings else readings
-    return _flat(
-        {
-            READINGS.get(key, display_name(key.replace("_", "-"))): (
-                percent(value) if key.endswith("_share") and value is not None else value
-            )
-            for key, value in (last or {}).items()
-        }
-    )
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as words, with one label for each of several.
-
-    >>> _flat({"Steps": 1500, "Seconds per step": {"mean-teacher": 0.25}})
-    {'Steps': '1,500', 'Seconds per step, Mean Teacher': '0.25'}
-    """
-    flat: dict[str, str] = {}
-    for label, value in values.items():
-        several = (
-            {f"{label}, {METHODS.get(name, name)}": its for name, its in value.items()}
-            if isinstance(value, Mapping)
-            else {label: value}
-        )
-        flat |= {name: _plain(its) for name, its in several.items()}
-    return flat
-
-
-def _plain(value: object) -> str:
-    """A value as a reader writes it.
-
-    >>> _plain(True), _plain(20400), _plain(0.123456), _plain(None), _plain("FastNet")
-    ('yes', '20,400', '0.123', '–', 'FastNet')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

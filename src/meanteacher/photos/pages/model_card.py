@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from meanteacher.formats import count, display_name, duration
+from meanteacher.formats import count, display_name, duration, listed
 from meanteacher.photos.pages import fit_page, fit_tables
 from meanteacher.photos.pages.fit_page import commands, placeholders, python_code
-from meanteacher.photos.pages.fit_tables import Fit, class_rows, confused_pairs, intervals
+from meanteacher.photos.pages.fit_tables import class_rows, confused_pairs, intervals
+from meanteacher.records import Fit
 from meanteacher.report.compare import markdown_table
 
 N_CLASSES = 50
@@ -18,15 +19,17 @@ N_CONFUSED = 5
 def model_card(fit: Fit) -> str:
     """The card as text, a pure function of fit.json. Names are escaped: none can become a heading, link or tag."""
     parts = [
-        f"# A classifier for {escaped(fit['title'])}",
+        f"# A classifier for {escaped(fit.title)}",
         escaped(fit_page.lead(fit)),
-        fit_page.difference_sentence(fit),
+        fit_page.difference_sentence(fit.estimate),
         "## The model",
         _model(fit),
-        *_section("## How good it is", _errors(fit)),
+        "## How good it is",
+        *_errors(fit),
         *_section("### By class", _classes(fit)),
-        *_section("### Most often confused", _confused(fit)),
-        *_section("### How reliable its confidence is", [fit_page.calibration_sentence(fit)]),
+        *_section("### Most often confused", [_confused(fit)]),
+        "### How reliable its confidence is",
+        fit_page.calibration_sentence(fit.calibration),
         "## Where not to trust it",
         _limits(fit),
         "## Training data",
@@ -54,43 +57,33 @@ def escaped(text: object) -> str:
 
 
 def _model(fit: Fit) -> str:
-    size, n_classes = fit["data"]["size"], len(fit["data"]["class_names"])
-    plan = dict(fit_tables.plan(fit))
-    known = [f"{label.lower()}: {escaped(plan[label])}" for label in ("Network", "Parameters") if label in plan]
-    if backbone := fit.get("backbone"):
+    size, n_classes = fit.data.size, len(fit.data.class_names)
+    known = [f"network: {escaped(fit.network)}", f"parameters: {fit.n_parameters:,}"]
+    if backbone := fit.backbone:
         known += [
-            f"pretrained network: {escaped(backbone['title'])} ({escaped(backbone['name'])})",
-            f"pretrained on: {escaped(backbone['trained_on'])}",
-            f"licence of the pretrained weights: {escaped(backbone['licence'])}",
-            f"sha256 of the pretrained weights: {escaped(backbone['sha256'])}",
+            f"pretrained network: {escaped(backbone.title)} ({escaped(backbone.name)})",
+            f"pretrained on: {escaped(backbone.trained_on)}",
+            f"licence of the pretrained weights: {escaped(backbone.licence)}",
+            f"sha256 of the pretrained weights: {escaped(backbone.sha256)}",
         ]
     return (
         f"{fit_page.shipped_sentence(fit)} It sees an image as {size} × {size} pixels and assigns it "
         f"to one of {count(n_classes, 'class', 'classes')}. It knows no others: an image of something else is assigned "
-        f"to one of them as well. {escaped(fit_page.foundation_sentence(fit))}"
-    ).rstrip() + (f"\n\n{_listed(known)}" if known else "")
+        f"to one of them as well. {escaped(fit_page.foundation_sentence(fit))}\n\n{_listed(known)}"
+    )
 
 
 def _errors(fit: Fit) -> list[str]:
-    tested, others = intervals(fit), fit_tables.tried(fit)
-    if tested is None:
-        return ["No labelled image was left to test it on: its error is unknown."]
-    tested, explained = others or (tested, [])
+    tested, explained = fit_tables.tried(fit) or (intervals(fit), [])
     rows = [
-        (
-            escaped(row.label),
-            f"{row.error} %",
-            f"{row.low} to {row.high} %",
-            "–" if row.wrong is None else f"{row.wrong:,}",
-        )
-        for row in tested.rows
+        (escaped(row.label), f"{row.error} %", f"{row.low} to {row.high} %", f"{row.wrong:,}") for row in tested.rows
     ]
-    header = ("Model", "Error", f"{fit_page.confidence(fit)} interval", f"Wrong of {fit['estimate']['n']:,}")
+    header = ("Model", "Error", f"{fit_page.confidence(fit.estimate)} interval", f"Wrong of {fit.estimate.n:,}")
     return [
         markdown_table(header, rows),
         fit_page.tested_sentence(fit),
         _listed(f"{name}: {sentence}" for name, sentence in explained),
-        escaped((fit.get("trial") or {}).get("sentence", "")),
+        escaped(fit.trial.sentence) if fit.trial else "",
     ]
 
 
@@ -106,15 +99,14 @@ def _classes(fit: Fit) -> list[str]:
     ]
 
 
-def _confused(fit: Fit) -> list[str]:
+def _confused(fit: Fit) -> str:
     pairs = confused_pairs(fit)[:N_CONFUSED]
-    return [_listed(f"{escaped(p.true)} mistaken for {escaped(p.mistaken_for)}: {p.n:,} of {p.of:,}" for p in pairs)]
+    return _listed(f"{escaped(p.true)} mistaken for {escaped(p.mistaken_for)}: {p.n:,} of {p.of:,}" for p in pairs)
 
 
 def _limits(fit: Fit) -> str:
-    health = fit_tables.health(fit)
-    found = [each for each in fit_tables.findings(fit) or () if each.severity != "note"]
-    few = [row for row in fit.get("per_class") or () if row["n_labelled"] < 10]
+    found = [each for each in fit_tables.findings(fit) if each.severity != "note"]
+    few = [row for row in fit.per_class if row.n_labelled < 10]
     n_few = count(len(few), "class", "classes")
     return _listed(
         [
@@ -122,10 +114,7 @@ def _limits(fit: Fit) -> str:
             "Where a wrong answer does harm: have a person check every answer.",
             *_inherited(fit),
             *([f"On the {n_few} with fewer than ten labels: too few to rely on."] if few else []),
-            *(
-                f"{method}, during training: {escaped(sentence)}"
-                for method, sentence in (health.alarms if health else ())
-            ),
+            *(f"{method}, during training: {escaped(sentence)}" for method, sentence in fit_tables.health(fit).alarms),
             *(f"{each.severity.capitalize()} in the data: {escaped(each.sentence)}" for each in found),
         ]
     )
@@ -133,10 +122,10 @@ def _limits(fit: Fit) -> str:
 
 def _inherited(fit: Fit) -> list[str]:
     """What a pretrained network brings along."""
-    backbone = fit.get("backbone")
-    if not backbone:
+    if fit.backbone is None:
         return []
-    source = "the images of its pretraining" if backbone["trained_on"] == "unknown" else escaped(backbone["trained_on"])
+    trained_on = fit.backbone.trained_on
+    source = "the images of its pretraining" if trained_on == "unknown" else escaped(trained_on)
     return [
         f"On classes unlike those of {source}: those are easier for a network that learned from them than others are.",
         f"Where fairness matters: biases of {source}, such as which countries and people its photos show, come along.",
@@ -144,31 +133,27 @@ def _inherited(fit: Fit) -> list[str]:
 
 
 def _data(fit: Fit) -> str:
-    data = fit["data"]
-    unreadable = f", {data['n_unreadable']:,} unreadable" if data.get("n_unreadable") else ""
-    names = ", ".join(escaped(name) for name in data["class_names"][:N_CLASSES])
-    more = f" and {len(data['class_names']) - N_CLASSES:,} more" if len(data["class_names"]) > N_CLASSES else ""
-    counts = f"{data['n_labelled']:,} labelled, {data['n_unlabelled']:,} unlabelled{unreadable}"
-    source = f" Labels from: {escaped(data['source'])}." if data.get("source") else ""
-    return f"{data['n_images']:,} images: {counts}.{source} Classes: {names}{more}."
+    data = fit.data
+    unreadable = f", {data.n_unreadable:,} unreadable" if data.n_unreadable else ""
+    names = listed([escaped(name) for name in data.class_names], most=N_CLASSES)
+    counts = f"{data.n_labelled:,} labelled, {data.n_unlabelled:,} unlabelled{unreadable}"
+    return f"{data.n_images:,} images: {counts}. Labels from: {escaped(data.source)}. Classes: {names}."
 
 
 def _use(fit: Fit) -> str:
-    anywhere: Fit = {"data": {"source": fit["data"].get("source")}}
-    uses = commands(anywhere)
+    uses = commands(source=fit.data.source)
     width = max(len(command) for _, command in uses)
     lines = "\n".join(f"{command:<{width}}  # {purpose}" for purpose, command in uses)
-    return f"{placeholders(anywhere, where='card')}\n\n```sh\n{lines}\n```\n\n```python\n{python_code(anywhere)}```"
+    return f"{placeholders(where='card')}\n\n```sh\n{lines}\n```\n\n```python\n{python_code()}```"
 
 
 def _provenance(fit: Fit) -> str:
-    timing = fit.get("timing") or {}
     return _listed(
         [
-            *([f"Made: {escaped(fit['created'])}"] if fit.get("created") else []),
+            f"Made: {escaped(fit.created)}",
             *(f"{escaped(tool)}: {escaped(value)}" for tool, value in fit_tables.made_with(fit)),
-            *([f"Time: {duration(timing['total_seconds'])}"] if timing.get("total_seconds") is not None else []),
-            f"Method: {display_name(fit['answer']['shipped'])}; every number here is in fit.json",
+            f"Time: {duration(fit.timing.total_seconds)}",
+            f"Method: {display_name(fit.answer.shipped)}; every number here is in fit.json",
         ]
     )
 
