@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from meanteacher.online import Examples as Examples
     from meanteacher.online import OnlineTrainer as OnlineTrainer
     from meanteacher.online import Replay as Replay
-    from meanteacher.online import SpoolFolder as SpoolFolder
     from meanteacher.paper.reproduce import figure as figure
     from meanteacher.paper.reproduce import table as table
     from meanteacher.passes import LogitsOf as LogitsOf
@@ -82,7 +81,6 @@ _HOME = {
     "Replay": "online",
     "ScalarLogger": "train",
     "SemiSupervisedClassifier": "estimator",
-    "SpoolFolder": "online",
     "StepOutput": "core",
     "Teacher": "teacher",
     "TensorBoardLogger": "train",

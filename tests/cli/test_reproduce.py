@@ -127,8 +127,8 @@ def test_the_job_array_of_the_page_runs_every_printed_command_once(tmp_path: Pat
     (array,) = re.findall(r"^    (sbatch .*)$", page, flags=re.M)
     words = ["table", "1", "--cell", CELL, "--seeds", 3, "--out", tmp_path / "my runs", "--print-commands"]
     (tmp_path / "runs.txt").write_text(_invoke(*words).stdout)
-    scheduler = '''for word in "$@"; do case "$word" in --array=1-*) last=${word#--array=1-};; esac; job=$word; done
-for SLURM_ARRAY_TASK_ID in $(seq "$last"); do export SLURM_ARRAY_TASK_ID; bash -c "$job"; done'''
+    scheduler = """for word in "$@"; do case "$word" in --array=1-*) last=${word#--array=1-};; esac; job=$word; done
+for SLURM_ARRAY_TASK_ID in $(seq "$last"); do export SLURM_ARRAY_TASK_ID; bash -c "$job"; done"""
     for name, script in {"sbatch": scheduler, "meanteacher": 'printf "%s\\n" "$@" >> started.txt'}.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
         (tmp_path / name).chmod(0o755)

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
