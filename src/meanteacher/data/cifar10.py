@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import InputError, Problem
-from meanteacher.data.dataset import Dataset, Outline, TrainTest
+from meanteacher.core import InputError
+from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import Progress, fetch
 from meanteacher.files import open_regular, read_regular
 
@@ -49,9 +49,6 @@ class Cifar10:
             train=_dataset([batches / f"data_batch_{i}" for i in range(1, 6)], names),
             test=_dataset([batches / "test_batch"], names),
         )
-
-    def outline(self) -> Outline:
-        return Outline(Problem(_N_CLASSES, n_examples=50_000, input_shape=_SHAPE), stored_bytes=_N_PIXELS)
 
 
 class _Array:

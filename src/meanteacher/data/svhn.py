@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import UNLABELLED, InputError, Problem
-from meanteacher.data.dataset import Dataset, Outline, TrainTest
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import Progress, fetch
 from meanteacher.files import open_regular
 from meanteacher.seeding import generator
@@ -50,10 +50,6 @@ class Svhn:
             path = _file(folder, part)
             if not path.exists():
                 fetch(self.url + path.name, path, sha256=self.sha256[part], progress=progress)
-
-    def outline(self) -> Outline:
-        problem = Problem(_N_CLASSES, n_examples=73_257 + self.extra, input_shape=_SHAPE)
-        return Outline(problem, stored_bytes=math.prod(_SHAPE))
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         self.download(folder, progress)
