@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "passes": {"core"},
     "devices": {"core"},
     "distributed": {"core"},
-    "files": {"core"},
+    "files": {"core", "formats"},
     **dict.fromkeys(_PARTS, _FOUNDATION),
     "data.shards": _FOUNDATION | {"data", "photos.folder"},
     "methods": _FOUNDATION | {"schedules", "costs", "teacher"},
