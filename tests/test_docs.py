@@ -125,6 +125,16 @@ def test_every_method_has_an_equation_and_a_script():
         assert (ROOT / script).is_file()
 
 
+def test_every_folder_of_the_package_has_one_line_in_the_architecture():
+    source = ROOT / "src" / "meanteacher"
+    folders = [
+        path.parent for pattern in ("*", "paper/*", "photos/*") for path in source.glob(f"{pattern}/__init__.py")
+    ]
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w/]+)/` \|", page, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(folder.relative_to(source).as_posix() for folder in folders)
+
+
 # --- figure 1 ---------------------------------------------------------------------------------------------------------
 
 
