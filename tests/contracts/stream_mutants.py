@@ -3,7 +3,7 @@
 import dataclasses
 
 import torch
-from catalogue import Catalogue, Patch, during, rewrite, wrap
+from catalogue import Catalogue, Patch, during, wrap
 from torch import Tensor
 
 from meanteacher import costs, seeding
@@ -14,7 +14,7 @@ from meanteacher.data.stream import ImageStream
 from meanteacher.distributed import rows
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.methods import pseudo_label, supervised
-from meanteacher.online import OnlineTrainer, SpoolFolder, arrivals
+from meanteacher.online import OnlineTrainer, arrivals
 from meanteacher.online.arrivals import Store
 from meanteacher.train import parallel
 
@@ -121,8 +121,3 @@ def position_in_the_stream_is_not_restored(patch: Patch) -> None:
         return self
 
     wrap(patch, OnlineTrainer.load, wrong)
-
-
-@of_streams
-def file_that_was_begun_is_read_again_from_its_start(patch: Patch) -> None:
-    rewrite(patch, SpoolFolder.read, "start = place.rows if", "start = 0 if")
