@@ -1,6 +1,7 @@
 """What a mutant is, how one is made from a line of the real code, and who looks for it."""
 
 import dataclasses
+import functools
 import inspect
 import sys
 import textwrap
@@ -67,13 +68,41 @@ def rewrite(patch: Patch, function: Callable[..., Any], *changes: str) -> None:
 
 
 def replace(patch: Patch, function: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """Put another function in the place of one, in every module that has it by its name, detectors too."""
-    name = inspect.unwrap(function).__name__
+    """Put another function in the place of one, in every module that has it by its name, detectors too.
+
+    A method is replaced in its class.
+    """
+    plain = inspect.unwrap(function)
+    owner, _, name = plain.__qualname__.rpartition(".")
+    if owner:
+        patch.setattr(getattr(sys.modules[plain.__module__], owner), name, other)
+        return
     known = [module for module in sys.modules.values() if getattr(module, "__dict__", {}).get(name) is function]
     if not known:
         raise LookupError(f"No module has {name}.")
     for module in known:
         patch.setattr(module, name, other)
+
+
+def wrap(patch: Patch, function: Callable[..., Any], around: Callable[..., Any]) -> None:
+    """Call `around(function, ...)` wherever `function(...)` is called; `function` may be a method."""
+
+    @functools.wraps(inspect.unwrap(function))
+    def other(*given: Any, **options: Any) -> Any:
+        return around(function, *given, **options)
+
+    replace(patch, function, other)
+
+
+def during(patch: Patch, function: Callable[..., Any], change: Callable[..., None]) -> None:
+    """Change something only while a function runs: `change(patch, ...)` gets what the function is called with."""
+
+    def around(real: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            change(inner, *given, **options)
+            return real(*given, **options)
+
+    wrap(patch, function, around)
 
 
 def named(checks: Iterable[Callable[[], None]]) -> Checks:

@@ -160,6 +160,8 @@ class TrainTest:
 
     train: "Dataset | EncodedDataset"
     test: "Dataset | EncodedDataset"
+    official: bool | None = None
+    """Whether the files were compared with the official ones; None for a source without a known sha256."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,9 @@ class Subset:
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         whole = self.source.load(folder, progress)
-        return TrainTest(_drawn(whole.train, self.train, "train"), _drawn(whole.test, self.test, "test"))
+        return replace(
+            whole, train=_drawn(whole.train, self.train, "train"), test=_drawn(whole.test, self.test, "test")
+        )
 
     def outline(self) -> "Outline":
         if not isinstance(self.source, Outlined):

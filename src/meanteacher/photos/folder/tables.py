@@ -1,19 +1,19 @@
 """Labels as a CSV file; images and labels as an .npz file."""
 
 import csv
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import open_regular, read_regular, write_atomic
+from meanteacher.files import read_regular, write_atomic
+from meanteacher.files.arrays import read_arrays
 from meanteacher.formats import count, escape_name
 
 COLUMNS = ("path", "label")
@@ -22,9 +22,6 @@ _AS_UTF8 = 'save it as "CSV UTF-8"'
 _MAX_BYTES, _MAX_ROWS, _MAX_HEADER = 1 << 26, 2_000_000, 10_000
 _ROWS_AT_ONCE = 4096
 _CHANNELS = (1, 3)
-_ARRAYS = ("images", "labels", "names", "class_names")
-_FREE_BYTES, _MOST_UNPACKED = 1 << 26, 100
-"""An .npz may unpack to a hundred times its size, and a small one to so many bytes."""
 
 
 class LabelRow(NamedTuple):
@@ -151,7 +148,7 @@ def read_npz(path: Path) -> Npz:
     Raises:
         InputError: says which array is wrong, and what it should be.
     """
-    arrays = _arrays(path)
+    arrays = read_arrays(path, ["images"], ["labels", "names", "class_names"])
     images = _images(path, arrays["images"])
     n = len(images)
     for name in ("labels", "names"):
@@ -165,39 +162,6 @@ def read_npz(path: Path) -> Npz:
     _check_unique(path, "names", names)
     labels = _labels(path, arrays["labels"], class_names) if "labels" in arrays else ("",) * n
     return Npz(images, labels, names, class_names)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    try:
-        with open_regular(path) as opened:
-            _check_unpacked(opened)
-            with np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in _ARRAYS if name in file.files}
-                others = sorted(set(file.files) - set(_ARRAYS))
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}: give a folder of images, or an .npz file.") from error
-    # A damaged archive makes the reader fail in many ways: BadZipFile, EOFError, zlib.error, ValueError ...
-    except Exception as error:
-        raise InputError(
-            f"{path} cannot be read ({str(error)[:200]}): write it with numpy.savez, from arrays of numbers or of str."
-        ) from error
-    if "images" not in arrays:
-        there = escape_name(", ".join([*arrays, *others])[:200])
-        raise InputError(f"{path} contains {there or 'nothing'} but no array named images: add it.")
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
-            raise InputError(f"{path}: {name} is no array: write the file with numpy.savez.")
-    return arrays
-
-
-def _check_unpacked(file: IO[bytes]) -> None:
-    """Refuse a file that unpacks to disproportionately many bytes, before any is unpacked."""
-    n_bytes = file.seek(0, 2)
-    with zipfile.ZipFile(file) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > max(_FREE_BYTES, _MOST_UNPACKED * n_bytes):
-        raise ValueError(f"its {n_bytes:,} bytes unpack to {unpacked:,}")
-    file.seek(0)
 
 
 def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
