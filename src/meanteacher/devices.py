@@ -1,11 +1,9 @@
-"""Devices: the choice of one by name, the differences between them, and the figures of some GPUs."""
+"""Devices: the choice of one by name, and the differences between them."""
 
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -131,34 +129,3 @@ def wait_for(device: torch.device) -> None:
 def in_double(x: Tensor) -> Tensor:
     """The tensor in float64, on its device; on the CPU for Apple's GPUs, which have no float64."""
     return (x.cpu() if x.device.type == "mps" else x).double()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """Figures of a device. Replace those that you know better."""
-
-    name: str
-    memory: float
-    """GB (10⁹ bytes)."""
-    tflops: Mapping[str, float]
-    """Peak by the maker's data sheet, dense. Without an entry the precision is not computed by hardware."""
-    efficiency: Mapping[str, float]
-    """The share of the peak that a training step of a residual network attains."""
-    bandwidth: float
-    """GB/s from one GPU to the others, in each direction."""
-    reserve: float = 2.0
-    """GB that the driver, the libraries' workspaces and fragmentation take."""
-
-
-_V100, _A100, _H100 = {"float32": 15.7}, {"float32": 156.0, "bfloat16": 312.0}, {"float32": 495.0, "bfloat16": 989.0}
-_CUDA_CORES, _TENSOR_CORES = {"float32": 0.46}, {"float32": 0.09, "bfloat16": 0.14}
-GPUS = {
-    "v100-16gb": Gpu(name="v100-16gb", memory=16, tflops=_V100, efficiency=_CUDA_CORES, bandwidth=150),
-    "v100-32gb": Gpu(name="v100-32gb", memory=32, tflops=_V100, efficiency=_CUDA_CORES, bandwidth=150),
-    "a100-40gb": Gpu(name="a100-40gb", memory=40, tflops=_A100, efficiency=_TENSOR_CORES, bandwidth=300),
-    "a100-80gb": Gpu(name="a100-80gb", memory=80, tflops=_A100, efficiency=_TENSOR_CORES, bandwidth=300),
-    "h100-80gb": Gpu(name="h100-80gb", memory=80, tflops=_H100, efficiency=_TENSOR_CORES, bandwidth=450),
-}
-"""Data sheets of NVIDIA; float32 is TF32 where there is TF32, which torch uses for convolutions. The efficiencies are
-those of ResNeXt-101 32x4d in NVIDIA's DeepLearningExamples (one V100: 150 images per second in FP32; one A100: 300 in
-TF32, 908 in mixed precision), each image counted as 48 GFLOP. That of an H100 is taken to be an A100's."""

@@ -11,7 +11,7 @@ from meanteacher.data.stream import ImageStream
 from meanteacher.distributed import rows
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.methods import pseudo_label, supervised
-from meanteacher.online import OnlineTrainer, SpoolFolder
+from meanteacher.online import OnlineTrainer
 from meanteacher.online.arrivals import Store
 from meanteacher.train import parallel
 
@@ -100,8 +100,3 @@ def unlabelled_examples_are_kept_and_shown_again(patch: Patch) -> None:
 @of_streams
 def position_in_the_stream_is_not_restored(patch: Patch) -> None:
     rewrite(patch, OnlineTrainer.load, 'state.stream["position"],', "None,")
-
-
-@of_streams
-def file_that_was_begun_is_read_again_from_its_start(patch: Patch) -> None:
-    rewrite(patch, SpoolFolder.read, "start = place.rows if", "start = 0 if")

@@ -13,7 +13,6 @@ from meanteacher.cli.demo import demo, gallery
 from meanteacher.cli.fit import check, fit
 from meanteacher.cli.label import label
 from meanteacher.cli.pack import pack
-from meanteacher.cli.plan import plan
 from meanteacher.cli.predict import evaluate, export, predict
 from meanteacher.cli.report import report
 from meanteacher.cli.reproduce import reproduce
@@ -83,7 +82,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "gallery": gallery,
     "list": list_recipes,
     "run": run,
-    "plan": plan,
     "table": reproduce,
     "figure": reproduce,
 }
