@@ -20,10 +20,10 @@ from torch import nn
 import meanteacher
 import meanteacher.online
 from meanteacher.methods import METHODS, MeanTeacher
-from meanteacher.report.methods_page import EQUATIONS
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, vitals
 from meanteacher.views import Noise
+from methods_page import EQUATIONS
 from photo_support import save
 from support import PATIENCE, child_environment
 
