@@ -1,4 +1,4 @@
-"""Devices: choosing one by name, and what differs between them."""
+"""Devices: the choice of one by name, and the differences between them."""
 
 import os
 import platform
@@ -13,18 +13,18 @@ from torch import Tensor
 from meanteacher.core import InputError
 
 VARIABLE = "MEANTEACHER_DEVICE"
-"""Environment variable with the device that "auto" stands for."""
+"""Environment variable that sets the device for "auto"."""
 CPU = torch.device("cpu")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name.
+    """The device with this name.
 
     Args:
-        name: "auto" takes a GPU if there is one; otherwise "cpu", "cuda", "cuda:N" or "mps".
+        name: "cpu", "cuda", "cuda:N" or "mps", or "auto" for a GPU if there is one
 
     Raises:
-        InputError: there is no such device, or no such name; says what there is.
+        InputError: the name is unknown, or this machine has no such device. The message lists the devices it has.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -32,7 +32,7 @@ def choose_device(name: str = "auto") -> torch.device:
     asked = name
     if name == "auto":
         name = os.environ.get(VARIABLE) or "auto"
-        asked = f"auto, which {VARIABLE}={name} stands for" if name != "auto" else name
+        asked = f"{name} (device auto, set by {VARIABLE}={name})" if name != "auto" else name
     n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()
     if name == "auto":
@@ -53,15 +53,15 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
-    """The device to resume `folder` on: of the kind its run was started on, since another rounds differently.
+    """The device to resume `folder` on: one of the kind that its run was started on, since others round differently.
 
     Args:
-        wanted: "auto" takes that kind
+        wanted: the name of a device; "auto" takes `kind`
         kind: "cpu", "cuda" or "mps"
-        folder: to name in an error
+        folder: the folder to name in an error
 
     Raises:
-        InputError: another kind is wanted, or there is none of it here.
+        InputError: `wanted` is of another kind, or this machine has no device of this kind.
     """
     try:
         device = choose_device(kind if wanted == "auto" else wanted)
@@ -94,7 +94,7 @@ def _what_there_is(n_cuda: int, has_mps: bool) -> str:
 
 @cache
 def _processor() -> str:
-    """The processor's name as the system gives it, or at least its architecture."""
+    """The processor's name as the system reports it, or else its architecture."""
     try:
         if platform.system() == "Darwin":
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -110,7 +110,7 @@ def _processor() -> str:
 def free_bytes(device: torch.device) -> float:
     """Free memory of a GPU in bytes; infinite on a CPU."""
     if device.type == "cuda":
-        # torch reuses what earlier runs of this process have freed, though the system counts it as used.
+        # torch reuses memory that earlier runs of this process have freed, though the system counts it as used.
         left = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + left
     if device.type == "mps":
@@ -119,7 +119,7 @@ def free_bytes(device: torch.device) -> float:
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the device has finished all its work, for instance before the time is read."""
+    """Wait until the device has finished its work, for instance before the time is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from meanteacher.core import InputError
 from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import Progress, fetch
-from meanteacher.data.official import N_CLASSES, SHAPE, read_labelled, verified
+from meanteacher.data.official import SHAPE, read_labelled, verified
 
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _FOLDER = "cifar-10-batches-py"
