@@ -83,12 +83,14 @@ def unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) (?=%|±|(?:points?|labels?|h|min|s)\b)|(?<=±) ", "\N{NO-BREAK SPACE}", text)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as an enumeration.
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """Names as an enumeration; with `most`, only so many and the number of the others.
 
-    >>> listed(["A", "B", "C"])
-    'A, B and C'
+    >>> listed(["A", "B", "C"]), listed(["A", "B", "C", "D"], most=2)
+    ('A, B and C', 'A, B and 2 more')
     """
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most:,} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
