@@ -1,6 +1,6 @@
 """Fits of real photos, evaluated on photos that no fit has seen: python -m benchmarks.photos DATA OUT SCENARIO...
 
-DATA has the folders flowers, flowers-test and cifar10-images, and SVHN's train_32x32.mat and test_32x32.mat. Each
+DATA has the folders flowers, flowers-test and cifar10-images, and SVHN's images in svhn.npz. Each
 scenario arranges photos below OUT, fits them, evaluates the model and what its user would otherwise do in ten lines,
 and writes OUT/SCENARIO.json. A fit that is there already is only evaluated again.
 """
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from scipy.io import loadmat
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading
@@ -92,10 +91,9 @@ def _cifar10(data: Path) -> Arranged:
 
 def _svhn(data: Path) -> Arranged:
     """10 labels per digit, 5,000 unlabelled, 5,000 to test; written as files once."""
-    draws, arranged = np.random.default_rng(0), []
+    draws, arranged, content = np.random.default_rng(0), [], np.load(data / "svhn.npz", allow_pickle=False)
     for part, n in (("train", 5_000), ("test", 5_000)):
-        content = loadmat(data / f"{part}_32x32.mat")
-        images, labels = content["X"].transpose(3, 0, 1, 2), content["y"][:, 0] % 10
+        images, labels = content[f"{part}_images"], content[f"{part}_labels"]
         order = draws.permutation(len(labels))
         folder = data / "svhn-photos" / part
         files: Files = {str(digit): [] for digit in range(10)}

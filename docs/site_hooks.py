@@ -30,7 +30,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(docs.rglob("*.ipynb")):
         name = f"{path.relative_to(docs).as_posix()}.md"
         files.append(File.generated(config, name, content=notebook_page(json.loads(path.read_text(encoding="utf-8")))))
-    for path in sorted(docs.rglob("*.md")):
+    pages = sorted(docs.rglob("*.md"))
+    copied = sorted({target for page in pages for target in linked_files(page, docs)})
+    for path in (*pages, *(target for target in copied if target.suffix == ".md")):
         for target in linked_files(path, docs):
             name = f"{_COPIES}/{target.relative_to(docs.parent).as_posix()}"
             if files.get_file_from_path(name) is None:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,33 +55,6 @@ def child_environment(**more: str) -> dict[str, str]:
     """For a Python process that imports the tests and the very package under test, installed or not."""
     folders = (Path(meanteacher.__file__).parents[1], Path(__file__).parent)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **more}
-
-
-def for_each(cases: Iterable[Any]) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
-    """A test of one case becomes one test of all, which names those that fail.
-
-    For cases that are done in less time than pytest takes for a test.
-    """
-    listed = list(cases)
-
-    def decorate(test: Callable[[Any], None]) -> Callable[[], None]:
-        def each() -> None:
-            import pytest  # not in the processes that tests start
-
-            assert listed, "there is no case"
-            failed = []
-            for case in listed:
-                try:
-                    test(case)
-                except (Exception, pytest.fail.Exception) as error:
-                    failed.append(f"{case}: {type(error).__name__}: {error}")
-            assert not failed, "\n".join(failed)
-
-        each.__name__, each.__qualname__, each.__module__ = test.__name__, test.__qualname__, test.__module__
-        each.__doc__ = test.__doc__
-        return each
-
-    return decorate
 
 
 @contextmanager

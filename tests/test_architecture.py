@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import meanteacher
-from support import for_each
 
 SRC = Path(meanteacher.__file__).parent
 ALONE = {"PYTHONPATH": str(SRC.parent)}
@@ -28,7 +27,7 @@ MAY_IMPORT = {
     "passes": {"core"},
     "devices": {"core"},
     "distributed": {"core"},
-    "files": {"core"},
+    "files": {"core", "formats"},
     **dict.fromkeys(_PARTS, _FOUNDATION),
     "data.shards": _FOUNDATION | {"data", "photos.folder"},
     "methods": _FOUNDATION | {"schedules", "costs", "teacher"},
@@ -84,7 +83,7 @@ def test_every_part_has_its_place_in_the_order():
     assert {_part(path) for path in FILES} == set(MAY_IMPORT)
 
 
-@for_each(FILES)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SRC).as_posix())
 def test_imports_point_down_only(path: Path):
     part = _part(path)
     assert _imports(path) - {part} <= MAY_IMPORT[part]
@@ -123,7 +122,7 @@ def _public() -> dict[str, Any]:
 
 
 PUBLIC = {name: value for name, value in _public().items() if not inspect.ismodule(value) and name != "UNLABELLED"}
-every_public_name = for_each(PUBLIC)
+every_public_name = pytest.mark.parametrize("name", PUBLIC)
 
 
 def test_the_public_names_are_found():

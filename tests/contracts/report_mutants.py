@@ -1,15 +1,34 @@
 """Silent mistakes in tables and pages: a number beside another's name, or of another kind than it says."""
 
+import dataclasses
+from collections.abc import Callable
 from statistics import pstdev
+from typing import Any
 
-from catalogue import Catalogue, Patch, replace, rewrite
+from catalogue import Catalogue, Patch, during, replace, wrap
 
+import methods_page
+from meanteacher.formats import BASELINE, percentage
 from meanteacher.photos.pages import fit_page, fit_tables
-from meanteacher.report import compare, methods_page, page, records
+from meanteacher.report import compare, page, records
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")
 of_fits = MUTANTS.of("report of a fit")
+
+
+def _swap_words(patch: Patch, function: Callable[..., str], one: str, other: str) -> None:
+    words = {one: other, other: one}
+    wrap(patch, function, lambda real, *given: " ".join(words.get(word, word) for word in real(*given).split(" ")))
+
+
+def _change_rows(patch: Patch, function: Callable[..., list[Any]], change: Callable[[Any], dict[str, Any]]) -> None:
+    """Change fields of each row of a table."""
+
+    def wrong(real: Callable[..., list[Any]], *given: Any, **options: Any) -> list[Any]:
+        return [dataclasses.replace(row, **change(row)) for row in real(*given, **options)]
+
+    wrap(patch, function, wrong)
 
 
 # --- tables of runs ---------------------------------------------------------------------------------------------------
@@ -17,7 +36,11 @@ of_fits = MUTANTS.of("report of a fit")
 
 @of_records
 def spread_is_the_standard_error(patch: Patch) -> None:
-    rewrite(patch, compare.spread, "stdev(measured) if", "stdev(measured) / len(measured) ** 0.5 if")
+    def wrong(real, values):
+        found = real(values)
+        return found and dataclasses.replace(found, deviation=found.deviation and found.deviation / found.n**0.5)
+
+    wrap(patch, compare.spread, wrong)
 
 
 @of_records
@@ -28,48 +51,46 @@ def spread_is_divided_by_the_number_of_runs(patch: Patch) -> None:
 
 @of_records
 def runs_that_diverged_are_averaged_too(patch: Patch) -> None:
-    rewrite(patch, compare.summarise, "if record.complete:", "if record.last is not None:")
+    patch.setattr(records.Record, "complete", property(lambda self: self.last is not None))
 
 
 @of_records
 def errors_of_the_teacher_stand_in_the_column_of_the_student(patch: Patch) -> None:
-    rewrite(patch, compare.summarise, "error.student for error in errors", "error.teacher for error in errors")
+    _change_rows(patch, compare.summarise, lambda row: {"student": row.teacher})
 
 
 @of_records
 def runs_are_paired_in_the_order_of_their_files(patch: Patch) -> None:
-    rewrite(
-        patch,
-        compare.paired_difference,
-        "Pair(seed, ours[seed].error(part), theirs[seed].error(part)) for seed in seeds",
-        "Pair(seed, one.error(part), other.error(part)) "
-        "for seed, one, other in zip(seeds, ours.values(), theirs.values())",
-    )
+    def wrong(real, runs):
+        found = real(runs)
+        return dict(zip(sorted(found), found.values(), strict=True))
+
+    wrap(patch, compare.one_run_per_seed, wrong)
+    replace(patch, compare._same_labelled_set, lambda one, other: None)
 
 
 @of_records
 def standard_error_is_not_divided_by_the_root_of_the_pairs(patch: Patch) -> None:
-    rewrite(patch, compare.paired_difference, "stdev(differences) / len(pairs) ** 0.5", "stdev(differences)")
+    def wrong(real, *given, **options):
+        found = real(*given, **options)
+        return dataclasses.replace(found, standard_error=found.standard_error * found.n**0.5)
+
+    wrap(patch, compare.paired_difference, wrong)
 
 
 @of_records
 def baseline_and_method_change_places_in_a_difference(patch: Patch) -> None:
-    rewrite(patch, compare.Pair.difference.fget, "self.other - self.baseline", "self.baseline - self.other")
+    patch.setattr(compare.Pair, "difference", property(lambda self: self.baseline - self.other))
 
 
 @of_records
 def lower_is_called_higher(patch: Patch) -> None:
-    rewrite(patch, page._points, "difference.mean < 0", "difference.mean > 0")
+    _swap_words(patch, page._points, "lower,", "higher,")
 
 
 @of_records
 def students_error_stands_for_that_of_the_run(patch: Patch) -> None:
-    rewrite(
-        patch,
-        records.Errors.shipped.fget,
-        "self.student if self.teacher is None else self.teacher",
-        "self.teacher if self.student is None else self.student",
-    )
+    patch.setattr(records.Errors, "shipped", property(lambda self: self.student))
 
 
 @of_records
@@ -81,12 +102,25 @@ def validation_error_stands_for_the_test_error(patch: Patch) -> None:
 @of_records
 def best_step_is_reported_instead_of_the_last(patch: Patch) -> None:
     """Chosen by looking at errors, so that they flatter."""
-    rewrite(patch, records._record, 'field["errors"]["last"]', 'field["errors"]["best_validation"]')
+
+    real = records.read_json
+
+    def wrong(path):
+        found = real(path)
+        found.value["errors"]["last"] = found.value["errors"]["best_validation"]
+        return found
+
+    patch.setattr(records, "read_json", wrong)
 
 
 @of_records
 def student_and_teacher_change_places_when_gathered(patch: Patch) -> None:
-    rewrite(patch, methods_page._run, '("student", "teacher")', '("teacher", "student")')
+    def wrong(real, *given):
+        found = real(*given)
+        last = {part: records.Errors(errors.teacher, errors.student) for part, errors in found.last.items()}
+        return dataclasses.replace(found, last=last)
+
+    wrap(patch, methods_page._run, wrong)
 
 
 # --- the report of a fit ----------------------------------------------------------------------------------------------
@@ -94,70 +128,82 @@ def student_and_teacher_change_places_when_gathered(patch: Patch) -> None:
 
 @of_fits
 def errors_stand_beside_the_other_model(patch: Patch) -> None:
-    rewrite(
+    others = {fit_tables.OURS: BASELINE, BASELINE: fit_tables.OURS}
+    wrap(
         patch,
         fit_tables._interval,
-        "else display_name(method)",
-        "else display_name(BASELINE if method == OURS else OURS)",
+        lambda real, estimate, method, *rest: real(estimate, others.get(method, method), *rest),
     )
 
 
 @of_fits
 def accuracy_is_called_error(patch: Patch) -> None:
-    rewrite(patch, fit_tables._interval, "(estimate[key] for key in", "(1 - estimate[key] for key in")
+    patch.setattr(fit_tables, "percentage", lambda share, n: percentage(1 - share, n))
 
 
 @of_fits
 def ends_of_the_interval_change_places(patch: Patch) -> None:
-    rewrite(patch, fit_tables._interval, '("error", "low", "high")', '("error", "high", "low")')
+    def wrong(real, *given):
+        found = real(*given)
+        return dataclasses.replace(found, low=found.high, high=found.low)
+
+    wrap(patch, fit_tables._interval, wrong)
 
 
 @of_fits
 def printed_confusion_matrix_is_transposed(patch: Patch) -> None:
-    rewrite(
-        patch,
-        fit_tables.matrix,
-        "zip(names, confusion, strict=True)",
-        "zip(names, zip(*confusion, strict=True), strict=True)",
-    )
+    def wrong(real, fit):
+        names, rows = zip(*real(fit), strict=True)
+        return list(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+    wrap(patch, fit_tables.matrix, wrong)
 
 
 @of_fits
 def confusions_are_told_the_other_way_round(patch: Patch) -> None:
-    rewrite(patch, fit_tables.confused_pairs, "Confused(names[i], names[j]", "Confused(names[j], names[i]")
+    _change_rows(patch, fit_tables.confused_pairs, lambda pair: {"true": pair.mistaken_for, "mistaken_for": pair.true})
 
 
 @of_fits
 def confusions_are_counted_of_the_predicted_class(patch: Patch) -> None:
-    rewrite(patch, fit_tables.confused_pairs, "sum(confusion[i])", "sum(row[j] for row in confusion)")
+    def wrong(real, fit):
+        names, rows = zip(*fit_tables.matrix(fit), strict=True)
+        totals = {name: sum(row[k].n for row in rows) for k, name in enumerate(names)}
+        return [dataclasses.replace(pair, of=totals[pair.mistaken_for]) for pair in real(fit)]
+
+    wrap(patch, fit_tables.confused_pairs, wrong)
+
+
+def _judged(row: fit_tables.ClassRow) -> tuple[int, int]:
+    """Wrong and judged images of a class, from "6 of 12"."""
+    wrong, judged = map(int, row.wrong.split(" of "))
+    return wrong, judged
 
 
 @of_fits
 def right_answers_of_a_class_are_called_wrong(patch: Patch) -> None:
-    rewrite(patch, fit_tables.class_rows, "round(row['error'] * ", "round((1 - row['error']) * ")
+    def change(row):
+        wrong, judged = _judged(row)
+        return {"wrong": f"{judged - wrong} of {judged}"}
+
+    _change_rows(patch, fit_tables.class_rows, change)
 
 
 @of_fits
 def labels_of_a_class_are_those_that_were_judged(patch: Patch) -> None:
-    rewrite(patch, fit_tables.class_rows, 'n_labelled=row["n_labelled"]', 'n_labelled=row["n_judged"]')
+    _change_rows(patch, fit_tables.class_rows, lambda row: {"n_labelled": _judged(row)[1]})
 
 
 @of_fits
 def fewer_errors_are_called_more(patch: Patch) -> None:
-    real = fit_page.difference_sentence
-
-    def wrong(fit):
-        words = {"fewer": "more", "more": "fewer"}
-        return " ".join(words.get(word, word) for word in real(fit).split(" "))
-
-    replace(patch, real, wrong)
+    _swap_words(patch, fit_page.difference_sentence, "fewer", "more")
 
 
 @of_fits
 def gain_is_claimed_that_may_be_chance(patch: Patch) -> None:
-    rewrite(patch, fit_page.supported, 'bool(difference and difference["low"] > 0)', "True")
+    replace(patch, fit_page.supported, lambda fit: True)
 
 
 @of_fits
 def other_model_is_said_to_be_in_the_folder(patch: Patch) -> None:
-    rewrite(patch, fit_page.shipped_sentence, "if shipped == OURS:", "if shipped != OURS:")
+    during(patch, fit_page.shipped_sentence, lambda inner, fit: inner.setattr(fit_page, "OURS", BASELINE))

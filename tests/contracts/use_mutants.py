@@ -1,12 +1,18 @@
 """Silent mistakes around a fit: in reading photos and labels, in a model as files, and on the labelling page."""
 
-import numpy as np
-from catalogue import Catalogue, Patch, replace, rewrite
+import dataclasses
 
+import numpy as np
+from catalogue import Catalogue, Patch, during, replace, wrap
+from PIL import Image
+
+from meanteacher.core import UNLABELLED
 from meanteacher.photos.features import onnx_graph
 from meanteacher.photos.folder import cache, decode, find, tables
-from meanteacher.photos.label import page, session
+from meanteacher.photos.label import page
+from meanteacher.photos.label.session import Session
 from meanteacher.photos.model import bundle, evaluate, export, manifest, predict
+from meanteacher.photos.model.images import Images
 
 MUTANTS = Catalogue()
 of_photos = MUTANTS.of("photos")
@@ -20,69 +26,83 @@ of_labelling = MUTANTS.of("labelling page")
 
 @of_photos
 def turn_of_the_camera_is_ignored(patch: Patch) -> None:
-    rewrite(patch, decode._upright_rgb, "if orientation == 1", "if True")
+    wrap(patch, decode._upright_rgb, lambda real, image, orientation: real(image, 1))
 
 
 @of_photos
 def colours_are_in_the_order_of_another_library(patch: Patch) -> None:
-    rewrite(patch, decode.decode, "reshape(size, size, 3)", "reshape(size, size, 3)[..., ::-1]")
+    wrap(patch, decode.decode, lambda real, source, size: real(source, size)[..., ::-1])
 
 
 @of_photos
 def transparent_pixels_keep_their_hidden_colour(patch: Patch) -> None:
-    rewrite(patch, decode._upright_rgb, 'if image.mode == "RGBA":', "if False:")
+    wrap(patch, decode._upright_rgb, lambda real, image, orientation: real(image.convert("RGB"), orientation))
 
 
 @of_photos
 def images_are_resized_with_another_filter(patch: Patch) -> None:
-    rewrite(patch, decode.resize_to_square, "FILTER", "Image.Resampling.BICUBIC")
+    patch.setattr(decode, "FILTER", Image.Resampling.BICUBIC)
 
 
 @of_photos
 def changed_file_keeps_its_old_pixels(patch: Patch) -> None:
-    rewrite(patch, cache.decode_all, " and old.stamps == stamps", "")
+    replace(patch, cache._stamp, lambda path: (0, 0))
 
 
 @of_photos
 def kept_pixels_are_found_by_position_instead_of_name(patch: Patch) -> None:
     """Once a file is added, every image behind it has the pixels of its neighbour."""
-    rewrite(patch, cache._fill, "image[:] = old.images[row]", "image[:] = old.images[min(k, len(rows) - 1)]")
+
+    def wrong(real, out, start, photos, size, stamps, old, progress):
+        if old is not None:
+            n = len(old.names)
+            old = dataclasses.replace(old, names=photos.names[:n], stamps=stamps[:n])
+        return real(out, start, photos, size, stamps, old, progress)
+
+    wrap(patch, cache._fill, wrong)
 
 
 @of_photos
 def classes_are_numbered_as_they_are_met_and_named_as_they_are_sorted(patch: Patch) -> None:
-    rewrite(patch, find._photos, "enumerate(every)", "enumerate(dict.fromkeys(label for label in known if label))")
+    def wrong(real, root, names, known, *rest, **options):
+        met = list(dict.fromkeys(label for label in known if label))
+        labels = np.array([met.index(label) if label else UNLABELLED for label in known])
+        return dataclasses.replace(real(root, names, known, *rest, **options), labels=labels)
+
+    wrap(patch, find._photos, wrong)
 
 
 @of_photos
 def labels_stand_one_row_below_their_images(patch: Patch) -> None:
-    real = tables.read_labels
-
-    def wrong(path):
+    def wrong(real, path):
         rows = real(path)
         return [row._replace(label=rows[k - 1].label) for k, row in enumerate(rows)]
 
-    replace(patch, real, wrong)
+    wrap(patch, tables.read_labels, wrong)
 
 
 @of_photos
 def first_row_of_a_labels_file_is_lost(patch: Patch) -> None:
-    rewrite(patch, tables.read_table, "return rows[1:]", "return rows[2:]")
+    wrap(patch, tables.read_table, lambda real, path, columns: real(path, columns)[1:])
 
 
 @of_photos
 def one_of_two_labels_of_an_image_wins_in_silence(patch: Patch) -> None:
-    rewrite(patch, find._labels_of, "if before.label != row.label:", "if False:")
+    wrap(patch, tables.read_labels, lambda real, path: list({row.path: row for row in real(path)}.values()))
 
 
 @of_photos
 def labels_file_overrules_the_folder_in_silence(patch: Patch) -> None:
-    rewrite(patch, find._labels_of, 'if known[name] not in ("", row.label):', "if False:")
+    wrap(patch, find._labels_of, lambda real, file, root, known: real(file, root, dict.fromkeys(known, "")))
 
 
 @of_photos
 def arrays_with_channels_first_lie_on_their_side(patch: Patch) -> None:
-    rewrite(patch, tables._images, "transpose(0, 2, 3, 1)", "transpose(0, 3, 2, 1)")
+    def wrong(real, path, images):
+        channels_first = images.ndim == 4 and images.shape[1] in (1, 3)
+        return real(path, images.swapaxes(2, 3) if channels_first else images)
+
+    wrap(patch, tables._images, wrong)
 
 
 # --- a model as files -------------------------------------------------------------------------------------------------
@@ -90,22 +110,32 @@ def arrays_with_channels_first_lie_on_their_side(patch: Patch) -> None:
 
 @of_models
 def classes_of_a_model_are_sorted_when_it_is_saved(patch: Patch) -> None:
-    rewrite(patch, manifest.manifest_of, "list(model.class_names)", "sorted(model.class_names)")
+    def wrong(real, model, weights):
+        return real(dataclasses.replace(model, class_names=tuple(sorted(model.class_names))), weights)
+
+    wrap(patch, manifest.manifest_of, wrong)
 
 
 @of_models
 def damaged_weights_are_used(patch: Patch) -> None:
-    rewrite(patch, bundle._check_digest, "hashlib.sha256(content).hexdigest() != sha256", "False")
+    replace(patch, bundle._check_digest, lambda path, content, sha256: None)
 
 
 @of_models
 def model_is_read_without_its_normalisation(patch: Patch) -> None:
-    rewrite(patch, manifest.Manifest.build, "setattr(normalise, name, tensor)", "pass")
+    def wrong(real, self, tensors):
+        return real(self, {name: tensor for name, tensor in tensors.items() if not name.startswith("normalise.")})
+
+    wrap(patch, manifest.Manifest.build, wrong)
 
 
 @of_models
 def probabilities_have_no_temperature(patch: Patch) -> None:
-    rewrite(patch, predict.ClassifierModule.forward, "logits / self.temperature", "logits")
+    wrap(
+        patch,
+        predict.ClassifierModule.__init__,
+        lambda real, self, normalise, network, temperature: real(self, normalise, network, 1.0),
+    )
 
 
 @of_models
@@ -115,63 +145,77 @@ def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch)
 
 @of_models
 def folded_normalisation_loses_its_shift(patch: Patch) -> None:
-    rewrite(patch, onnx_graph._fold, "* scale + shift", "* scale")
+    def wrong(real, nodes, constants):
+        shifts = [node.inputs[2] for node in nodes if node.op == "BatchNormalization"]
+        constants |= {name: np.zeros_like(constants[name]) for name in shifts}
+        return real(nodes, constants)
+
+    wrap(patch, onnx_graph._fold, wrong)
 
 
 @of_models
 def colours_of_photos_to_predict_are_in_another_order(patch: Patch) -> None:
-    rewrite(patch, predict.classify, "images.pixels(k, size)", "images.pixels(k, size)[..., ::-1]")
+    wrap(patch, Images.pixels, lambda real, self, position, size: real(self, position, size)[..., ::-1])
 
 
 @of_models
 def names_of_the_first_photos_stand_beside_every_chunk(patch: Patch) -> None:
-    rewrite(patch, predict.predict, "given.names[rows]", "given.names[: len(chunk.index)]")
+    def change(inner, model, images, **options):
+        first = predict.as_images(images).names
+        wrap(inner, predict._rows, lambda real, names, *rest: real(first[: len(names)], *rest))
+
+    during(patch, predict.predict, change)
 
 
 @of_models
 def unreadable_photos_are_counted_as_a_class(patch: Patch) -> None:
-    rewrite(patch, predict.predict, "row not in chunk.unreadable for row", "True for row")
+    def wrong(real, *given, **options):
+        found = real(*given, **options)
+        return dataclasses.replace(found, classes=found.classes.clip(min=0))
+
+    wrap(patch, predict.predict, wrong)
 
 
 @of_models
 def labels_are_numbered_by_the_folder_instead_of_the_model(patch: Patch) -> None:
-    rewrite(patch, evaluate._labels_of_model, "return table[found.labels]", "return found.labels")
+    replace(patch, evaluate._labels_of_model, lambda model, found: found.labels)
 
 
 @of_models
 def confusions_of_an_evaluation_are_transposed(patch: Patch) -> None:
-    real = evaluate._scores
+    def wrong(real, *given):
+        found = real(*given)
+        return found | {"confusion": np.transpose(found["confusion"]).tolist()}
 
-    def wrong(*given):
-        told = real(*given)
-        return told | {"confusion": np.transpose(told["confusion"]).tolist()}
-
-    replace(patch, real, wrong)
+    wrap(patch, evaluate._scores, wrong)
 
 
 @of_models
 def unreadable_photos_are_judged_as_black_ones(patch: Patch) -> None:
-    rewrite(patch, evaluate.evaluate, "[k not in unreadable for k in labelled]", "[True for k in labelled]")
+    real = evaluate.classify
+
+    def wrong(*given, **options):
+        return (dataclasses.replace(chunk, unreadable={}) for chunk in real(*given, **options))
+
+    patch.setattr(evaluate, "classify", wrong)
 
 
 @of_models
 def error_of_a_class_is_that_of_its_predictions(patch: Patch) -> None:
-    rewrite(patch, evaluate._error, "confusion[[label]]", "confusion[:, [label]]")
+    wrap(patch, evaluate._error, lambda real, confusion, label=None: real(confusion.T, label))
 
 
 @of_models
 def metadata_of_an_export_sort_the_classes(patch: Patch) -> None:
-    rewrite(patch, export.metadata, '"class_names": model.class_names', '"class_names": sorted(model.class_names)')
+    def wrong(real, model):
+        return real(model) | {"class_names": sorted(model.class_names)}
+
+    wrap(patch, export.metadata, wrong)
 
 
 @of_export
 def exported_model_has_no_temperature(patch: Patch) -> None:
-    rewrite(
-        patch,
-        export._exported,
-        "model.module()",
-        "type(model.module())(model.normalise, model.network, 1.0).eval()",
-    )
+    wrap(patch, export._exported, lambda real, model: real(dataclasses.replace(model, temperature=1.0)))
 
 
 # --- the labelling page -----------------------------------------------------------------------------------------------
@@ -179,52 +223,70 @@ def exported_model_has_no_temperature(patch: Patch) -> None:
 
 @of_labelling
 def label_is_saved_for_the_next_image(patch: Patch) -> None:
-    rewrite(
-        patch,
-        session.Session.answer,
-        "self._write(self._name(position), label)",
-        "self._write(self._name((position + 1) % len(self.questions)), label)",
-    )
+    def wrong(real, self, name, label, instead_of=None):
+        names = [self._name(position) for position in range(len(self.questions))]
+        following = names[(names.index(name) + 1) % len(names)]
+        return real(self, following if instead_of is None else name, label, instead_of)
+
+    wrap(patch, Session._write, wrong)
 
 
 @of_labelling
 def undo_takes_back_the_first_answer(patch: Patch) -> None:
-    rewrite(patch, session.Session.undo, "self._done[-1]", "self._done[0]", "self._done.pop()", "self._done.pop(0)")
+    def wrong(real, self):
+        self._done.reverse()
+        real(self)
+        self._done.reverse()
+
+    wrap(patch, Session.undo, wrong)
 
 
 @of_labelling
 def undo_leaves_the_label_in_the_file(patch: Patch) -> None:
-    rewrite(patch, session.Session.undo, "self._write(name, last.before, instead_of=self._answers[name])", "pass")
+    def wrong(real, self, name, label, instead_of=None):
+        return real(self, name, label) if instead_of is None else label
+
+    wrap(patch, Session._write, wrong)
 
 
 @of_labelling
 def undo_deletes_what_another_sitting_wrote(patch: Patch) -> None:
-    rewrite(patch, session.Session.undo, "self._write(name, last.before,", "self._write(name, None,")
+    def wrong(real, self, name, label, instead_of=None):
+        return real(self, name, label if instead_of is None else None, instead_of)
+
+    wrap(patch, Session._write, wrong)
 
 
 @of_labelling
 def undo_asks_about_the_next_image(patch: Patch) -> None:
-    rewrite(patch, session.Session.undo, "self._to_ask.appendleft(", "self._to_ask.append(")
+    def wrong(real, self):
+        real(self)
+        self._to_ask.rotate(-1)
+
+    wrap(patch, Session.undo, wrong)
 
 
 @of_labelling
 def skipped_image_takes_the_label_of_the_guess(patch: Patch) -> None:
-    rewrite(
-        patch,
-        session.Session.skip,
-        "self._skipped.append(position)",
-        "self._skipped.append(position)\n            self._write(self._name(position), self.questions[position].guess)",
-    )
+    def wrong(real, self, position):
+        real(self, position)
+        self._write(self._name(position), self.questions[position].guess)
+
+    wrap(patch, Session.skip, wrong)
 
 
 @of_labelling
 def rows_of_another_sitting_are_overwritten(patch: Patch) -> None:
-    rewrite(patch, session.Session._write, "_labels_in(self.file) if self.file.exists() else ", "")
+    def wrong(real, self, *given, **options):
+        self.file.unlink(missing_ok=True)
+        return real(self, *given, **options)
+
+    wrap(patch, Session._write, wrong)
 
 
 @of_labelling
 def labels_of_the_fit_are_missing_in_the_new_file(patch: Patch) -> None:
-    rewrite(patch, session.Session._write, "else self._known | self._answers", "else dict(self._answers)")
+    during(patch, Session._write, lambda inner, self, *given, **options: inner.setattr(self, "_known", {}))
 
 
 @of_labelling

@@ -1,7 +1,9 @@
+"""CIFAR-10 from an archive whose sha256 is known to the test, and from arrays in its place."""
+
+import hashlib
 import io
 import os
 import pickle
-import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +17,12 @@ from meanteacher.core import InputError
 from meanteacher.data.cifar10 import Cifar10
 from source_support import a_web_page, cut_short, emptied, random_bytes
 
-NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 
 
 def as_python_2(content: object) -> bytes:
-    """The official files' own dialect: every string is a byte string, and numpy is numpy 1."""
+    """The official files' own dialect: every string is a byte string, every flag a number, and numpy is numpy 1."""
 
     class Python2Pickler(pickle._Pickler):
         dispatch: ClassVar[dict[type, Any]] = dict(pickle._Pickler.dispatch)
@@ -30,25 +32,19 @@ def as_python_2(content: object) -> bytes:
             self.write(pickle.BINSTRING + len(raw).to_bytes(4, "little") + raw)
             self.memoize(text)
 
+        def save_flag(self, flag: bool) -> None:
+            self.write(pickle.BININT1 + bytes([flag]))
+
         dispatch[str] = save_string
         dispatch[bytes] = save_string
+        dispatch[bool] = save_flag
 
     file = io.BytesIO()
     Python2Pickler(file, protocol=2).dump(content)
     return file.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
 
 
-def as_python_3(content: object) -> bytes:
-    return pickle.dumps(content, protocol=2)
-
-
 def cifar_content(name: str, n: int = 3) -> dict[bytes, Any]:
-    if name == "batches.meta":
-        return {
-            b"label_names": [n.encode() for n in NAMES],
-            b"num_vis": 3072,
-            b"num_cases_per_batch": 10000,
-        }
     seed = BATCHES.index(name)
     return {
         b"batch_label": name.encode(),
@@ -58,27 +54,47 @@ def cifar_content(name: str, n: int = 3) -> dict[bytes, Any]:
     }
 
 
-def write_cifar(folder: Path, dump: Callable[[object], bytes] = as_python_2) -> Path:
-    batches = folder / "cifar-10-batches-py"
-    batches.mkdir(parents=True)
-    for name in [*BATCHES, "batches.meta"]:
-        (batches / name).write_bytes(dump(cifar_content(name)))
-    return batches
-
-
-def write_archive(folder: Path) -> Path:
-    """As the official one: the batches' folder and nothing else at the top."""
-    batches = write_cifar(folder / "packing")
+def write_archive(folder: Path, **change: bytes) -> Path:
+    """As the official one: a folder, the batches in any order, and two other files."""
+    contents = {
+        "batches.meta": as_python_2({b"label_names": [name.encode() for name in NAMES]}),
+        **{name: as_python_2(cifar_content(name)) for name in reversed(BATCHES)},
+        "readme.html": b"<html></html>",
+        **change,
+    }
     archive = folder / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
-        tar.add(batches, batches.name)
-    shutil.rmtree(batches.parent)
+        top = tarfile.TarInfo("cifar-10-batches-py")
+        top.type = tarfile.DIRTYPE
+        tar.addfile(top)
+        for name, content in contents.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
     return archive
 
 
-@pytest.mark.parametrize("dump", [as_python_2, as_python_3])
-def test_cifar10_keeps_every_pixel_label_and_name(tmp_path: Path, dump: Callable[[object], bytes]) -> None:
-    write_cifar(tmp_path, dump)
+def know(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take this archive for the official one."""
+    monkeypatch.setattr(Cifar10, "sha256", hashlib.sha256(archive.read_bytes()).hexdigest())
+
+
+def write_arrays(folder: Path, **change: object) -> None:
+    contents = [cifar_content(name) for name in BATCHES]
+    arrays = {}
+    for part, batches in (("train", contents[:5]), ("test", contents[5:])):
+        pixels = np.concatenate([content[b"data"] for content in batches]).reshape(-1, 3, 32, 32)
+        arrays[f"{part}_images"] = pixels.transpose(0, 2, 3, 1)
+        arrays[f"{part}_labels"] = np.array([label for content in batches for label in content[b"labels"]])
+    np.savez(folder / "cifar10.npz", **arrays | change)
+
+
+@pytest.mark.parametrize("source", ["archive", "arrays"])
+def test_cifar10_keeps_every_pixel_label_and_name(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if source == "archive":
+        know(write_archive(tmp_path), monkeypatch)
+    else:
+        write_arrays(tmp_path)
     parts = Cifar10().load(tmp_path)
     contents = [cifar_content(name) for name in BATCHES]
     for part, expected in ((parts.train, contents[:5]), (parts.test, contents[5:])):
@@ -87,22 +103,15 @@ def test_cifar10_keeps_every_pixel_label_and_name(tmp_path: Path, dump: Callable
         assert part.labels.tolist() == [label for content in expected for label in content[b"labels"]]
         assert part.images.dtype == torch.uint8
         assert part.images.is_contiguous()
-        assert part.class_names == tuple(NAMES)
+        assert part.class_names == NAMES
+    assert parts.official is (source == "archive")
 
 
-def test_cifar10_reads_an_array_stored_column_by_column(tmp_path: Path) -> None:
-    batches = write_cifar(tmp_path)
-    content = cifar_content("test_batch")
-    (batches / "test_batch").write_bytes(as_python_2({**content, b"data": np.asfortranarray(content[b"data"])}))
-    assert np.array_equal(Cifar10().load(tmp_path).test.images.flatten(1).numpy(), content[b"data"])
-
-
-def test_cifar10_unpacks_the_archive_once_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_cifar10_stays_in_its_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = write_archive(tmp_path)
-    first = Cifar10().load(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-10-batches-py", archive.name]
-    archive.write_bytes(b"no longer needed")
-    assert Cifar10().load(tmp_path).train.fingerprint() == first.train.fingerprint()
+    know(archive, monkeypatch)
+    Cifar10().load(tmp_path)
+    assert list(tmp_path.iterdir()) == [archive]
 
 
 def test_cifar10_downloads_the_official_archive_when_nothing_is_there(
@@ -118,75 +127,8 @@ def test_cifar10_downloads_the_official_archive_when_nothing_is_there(
     }
 
 
-@pytest.mark.parametrize("damage", ["no archive", "cut", "another folder", "empty"])
-def test_cifar10_refuses_a_bad_archive_and_leaves_nothing(tmp_path: Path, damage: str) -> None:
-    archive = write_archive(tmp_path)
-    if damage == "no archive":
-        archive.write_bytes(b"<html>Not found</html>" * 100)
-    elif damage == "cut":
-        archive.write_bytes(archive.read_bytes()[:-5000])
-    elif damage == "empty":
-        archive.write_bytes(b"")
-    else:
-        with tarfile.open(archive, "w:gz") as tar:
-            tar.addfile(tarfile.TarInfo("other/file"))
-    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz .*Delete it"):
-        Cifar10().load(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
-
-
-def test_cifar10_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    archive = write_archive(folder)
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.addfile(tarfile.TarInfo("../../escaped"))
-    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz .*Delete it"):
-        Cifar10().load(folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-def test_cifar10_archive_gives_plain_files_only(tmp_path: Path) -> None:
-    """A link, a nested path and a way out are left in the archive."""
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write_cifar(folder)
-    batches = folder / "cifar-10-batches-py"
-    with tarfile.open(folder / "cifar-10-python.tar.gz", "w:gz") as tar:
-        for path in batches.iterdir():
-            tar.add(path, f"{batches.name}/{path.name}")
-        for name in ("link", "../escaped", "deeper/../../../escaped"):
-            member = tarfile.TarInfo(f"{batches.name}/{name}")
-            member.type, member.linkname = (tarfile.SYMTYPE, str(tmp_path)) if name == "link" else (tarfile.REGTYPE, "")
-            tar.addfile(member)
-    official = {path.name for path in batches.iterdir()}
-    shutil.rmtree(batches)
-    Cifar10().load(folder)
-    assert {path.name for path in batches.iterdir()} == official
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
-
-
-def test_cifar10_unpacking_yields_to_a_process_that_was_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_archive(tmp_path)
-    plain_open = tarfile.open
-
-    def open_while_another_finishes(*arguments: Any) -> tarfile.TarFile:
-        write_cifar(tmp_path)
-        return plain_open(*arguments)
-
-    monkeypatch.setattr("meanteacher.data.cifar10.tarfile.open", open_while_another_finishes)
-    assert len(Cifar10().load(tmp_path).test) == 3
-    assert len(list(tmp_path.rglob("test_batch"))) == 1
-
-
-def test_cifar10_that_cannot_be_unpacked_says_which_file_and_why(tmp_path: Path) -> None:
-    (tmp_path / "cifar-10-python.tar.gz").mkdir()
-    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz.*directory"):
-        Cifar10().load(tmp_path)
-
-
 class Canary:
-    """Makes a folder when unpickled by a trusting reader."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -195,82 +137,47 @@ class Canary:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("name", ["data_batch_3", "test_batch", "batches.meta"])
-def test_a_malicious_batch_is_refused_and_not_executed(tmp_path: Path, name: str) -> None:
-    canary = tmp_path / "executed"
-    malicious = pickle.dumps({**cifar_content(name), b"more": Canary(canary)}, protocol=2)
-    pickle.loads(malicious)
-    assert canary.exists(), "the canary does not sing, so the test would prove nothing"
-    canary.rmdir()
-
-    batches = write_cifar(tmp_path)
-    (batches / name).write_bytes(malicious)
-    with pytest.raises(InputError, match=rf"{name} .*posix\.mkdir"):
+@pytest.mark.parametrize("damage", [cut_short, emptied, a_web_page, "malicious"])
+def test_cifar10_reads_nothing_of_another_archive(
+    tmp_path: Path, damage: Callable[[Path], None] | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, canary = write_archive(tmp_path), tmp_path / "executed"
+    know(archive, monkeypatch)
+    write_arrays(tmp_path)
+    if callable(damage):
+        damage(archive)
+    else:
+        malicious = pickle.dumps({**cifar_content("test_batch"), b"more": Canary(canary)}, protocol=2)
+        pickle.loads(malicious)
+        canary.rmdir()  # it sings
+        write_archive(tmp_path, test_batch=malicious)
+    monkeypatch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("opened"))
+    with pytest.raises(
+        InputError, match=rf"/cifar-10-python\.tar\.gz is not .*instead of {Cifar10.sha256}.*delete.*cifar10\.npz"
+    ):
         Cifar10().load(tmp_path)
     assert not canary.exists()
 
 
-class Crafted:
-    """Pickles as an array of objects whose dtype claims that bytes will do: numpy itself crashes on it."""
-
-    class Dtype:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        reconstruct = np.empty(0).__reduce__()[0]
-        state = (1, (1, 3072), Crafted.Dtype(), False, b"A" * 3072 * 8)
-        return reconstruct, (np.ndarray, (0,), b"b"), state
-
-
-def test_bytes_of_a_batch_are_never_taken_for_pointers(tmp_path: Path) -> None:
-    batches = write_cifar(tmp_path)
-    content = {**cifar_content("test_batch", n=1), b"data": Crafted()}
-    (batches / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(InputError, match=r"test_batch .*bytes"):
-        Cifar10().load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("data_batch_2", {b"data": None}, r"b'data' .*bytes .*\(N, 3072\)"),
-        ("data_batch_2", {b"data": random_bytes(3, 784)}, "b'data' .*bytes"),
-        ("data_batch_2", {b"data": random_bytes(3 * 3072)}, "b'data' .*bytes"),
-        ("data_batch_2", {b"data": random_bytes(0, 3072)}, "b'data' .*bytes"),
-        ("data_batch_2", {b"data": np.zeros((3, 3072), np.int8)}, "b'data' .*bytes"),
-        ("data_batch_2", {b"data": np.zeros((3, 3072))}, "b'data' .*bytes"),
-        ("data_batch_2", {b"labels": None}, "b'labels' .*3 labels"),
-        ("data_batch_2", {b"labels": [1, 2]}, "b'labels' .*3 labels"),
-        ("test_batch", {b"labels": [0, 1, 10]}, "0 to 9"),
-        ("test_batch", {b"labels": [0, 1, -1]}, "0 to 9"),
-        ("test_batch", {b"labels": [0, 1, 0.5]}, "0 to 9"),
-        ("batches.meta", {b"label_names": None}, "b'label_names' .*10 names"),
-        ("batches.meta", {b"label_names": [b"cat"]}, "b'label_names' .*10 names"),
-        ("batches.meta", {b"label_names": list(range(10))}, "b'label_names' .*10 names"),
-    ],
-)
-def test_cifar10_names_the_file_with_foreign_content(
-    tmp_path: Path, name: str, change: dict[bytes, object], words: str
+def test_cifar10_refuses_unpacked_batches_and_says_what_to_do(
+    tmp_path: Path, fetched: dict[str, tuple[Path, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = write_cifar(tmp_path)
-    (batches / name).write_bytes(as_python_2({**cifar_content(name), **change}))
-    with pytest.raises(InputError, match=rf"/{name} .*{words}.*Delete .*cifar-10-batches-py"):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    write_arrays(tmp_path)
+    with pytest.raises(InputError, match=r"cifar-10-batches-py is unpacked.*put the archive.*delete.*cifar10\.npz"):
+        Cifar10().load(tmp_path)
+    assert not fetched
+    know(write_archive(tmp_path), monkeypatch)
+    assert Cifar10().load(tmp_path).official
+
+
+def test_cifar10_that_cannot_be_read_says_which_file_and_why(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").mkdir()
+    with pytest.raises(InputError, match=r"cifar-10-python\.tar\.gz.*directory"):
         Cifar10().load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (Path.unlink, "missing"),
-        (cut_short, "cannot be read"),
-        (emptied, "cannot be read"),
-        (a_web_page, "cannot be read"),
-        (lambda path: path.write_bytes(pickle.dumps([1, 2])), "list.* dict"),
-    ],
-)
-def test_cifar10_names_the_damaged_file(tmp_path: Path, damage: Callable[[Path], None], words: str) -> None:
-    batches = write_cifar(tmp_path)
-    damage(batches / "data_batch_4")
-    with pytest.raises(InputError, match=rf"/data_batch_4 .*{words}.*Delete .*cifar-10-batches-py"):
+def test_cifar10_says_which_array_is_wrong(tmp_path: Path) -> None:
+    write_arrays(tmp_path, test_images=random_bytes(3, 28, 28, 3))
+    with pytest.raises(InputError, match=r"cifar10\.npz: test_images is uint8 \(3, 28, 28, 3\), expected"):
         Cifar10().load(tmp_path)

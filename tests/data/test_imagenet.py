@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from meanteacher.report.records import Errors, load_record
 from PIL import Image
 from torch import Tensor, nn
 
@@ -27,7 +28,6 @@ from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.formats import percent
 from meanteacher.models import MlpSpec
-from meanteacher.report.records import Errors, load_record
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, PerImage, Rotate
 from pretend_gpu import GPU, OnGpu, pretend_gpu

@@ -10,13 +10,12 @@ from meanteacher.experiment import Claim
 from meanteacher.experiment.describe import _RECORDED_AS, describe, fingerprint
 from meanteacher.photos.fitting.stands import OwnPhotos
 from meanteacher.recipes import RECIPES
-from support import for_each
 
 FINGERPRINTS = json.loads((Path(__file__).parent / "fingerprints.json").read_text(encoding="utf-8"))
 """Of all recipes of version 0.1.0, before its modules were grouped by subject, and of those added since."""
 
 
-@for_each(FINGERPRINTS)
+@pytest.mark.parametrize("name", FINGERPRINTS)
 def test_a_recipe_has_the_fingerprint_that_its_records_have(name: str):
     assert fingerprint(RECIPES[name]) == FINGERPRINTS[name]
 

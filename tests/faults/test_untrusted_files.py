@@ -1,15 +1,10 @@
 """Small files that once crashed a reader, or took gigabytes or minutes: each is one sentence now, at once."""
 
-import codecs
-import gzip
 import io
 import logging
 import os
-import pickle
 import re
 import struct
-import sys
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -17,18 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meanteacher.files.fields import read_json
 from PIL import Image
 from safetensors import torch as safetensors
-from scipy.io import savemat
 from torch import nn
 
 from meanteacher.core import InputError, Problem
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.encoded import BrokenImageError, EncodedDataset
+from meanteacher.data.official import verified
 from meanteacher.data.shards import Shards
 from meanteacher.data.split import Split, read_label_list
 from meanteacher.data.svhn import Svhn
-from meanteacher.files.fields import read_json
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.folder import decode as decoding
 from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
@@ -44,151 +39,23 @@ MB = 1 << 20
 # --- benchmarks -------------------------------------------------------------------------------------------------------
 
 
-def matlab(folder: Path, part: str = "train", **options: object) -> Path:
-    """An official file of two digits."""
-    path = folder / f"{part}_32x32.mat"
-    content = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [10]], np.uint8)}
-    savemat(path, content, **options)
-    return path
+def test_forged_files_of_a_benchmark_are_neither_unpickled_nor_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """scipy's reader can crash the process and pickle runs what a file says, so neither is called."""
+    monkeypatch.setattr("pickle.load", lambda *_, **__: pytest.fail("unpickled"))
+    monkeypatch.setattr("scipy.io.loadmat", lambda *_, **__: pytest.fail("parsed"))
+    for name in ("test_32x32.mat", "train_32x32.mat", "cifar-10-python.tar.gz"):
+        (tmp_path / name).write_bytes(b"\x80\x02Nr\xff\xff\xff\x0f.")
+    for source in (Svhn(), Cifar10()):
+        with at_most(5 * MB), pytest.raises(InputError, match="is not the official file"):
+            source.load(tmp_path)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_what_scipy_writes_is_read(tmp_path: Path, compressed: bool):
-    matlab(tmp_path, "train", do_compression=compressed)
-    matlab(tmp_path, "test", do_compression=compressed)
-    assert Svhn().load(tmp_path).train.labels.tolist() == [1, 0]
-
-
-def test_labels_in_another_type_of_whole_numbers_are_read(tmp_path: Path):
-    matlab(tmp_path, "test")
-    # MATLAB stores numbers in the smallest type that holds them, whatever the type of the variable.
-    path = matlab(tmp_path)
-    data = path.read_bytes()
-    flags = data.index(struct.pack("<II", 6, 8), data.index(b"y\0\0\0") - 40)
-    path.write_bytes(data[: flags + 8] + b"\x0c" + data[flags + 9 :])  # int32
-    assert Svhn().load(tmp_path).train.labels.tolist() == [1, 0]
-
-
-def test_complex_numbers_in_a_matlab_file_do_not_end_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """They crash scipy's reader, depending on what follows: it is not even imported."""
-    path = tmp_path / "train_32x32.mat"
-    savemat(path, {"y": np.array([[1], [10]], np.uint8)})
-    data = bytearray(path.read_bytes())
-    data[128 + 8 + 8 + 1] |= 0x08  # it has an imaginary part, it says, but nothing follows
-    path.write_bytes(data)
-    matlab(tmp_path, "test")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match="y is no array of real numbers"):
-        Svhn().load(tmp_path)
-
-
-def element(kind: int, content: bytes) -> bytes:
-    return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
-
-
-def matrix(shape: tuple[int, ...], numbers: bytes, name: bytes = b"X") -> bytes:
-    dimensions = struct.pack(f"<{len(shape)}i", *shape)
-    return element(14, element(6, bytes([9, *[0] * 7])) + element(5, dimensions) + element(1, name) + numbers)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (matrix((32, 32, 3, 700_000), struct.pack("<II", 2, 2_150_400_000)), "not all there"),
-        (matrix((32, 32, 3, -1), element(2, b"")), "shape of X is damaged"),
-        (matrix((32, 32, 3, 1), element(2, bytes(3071))), "not all there"),
-        (matrix((1,) * 100, element(2, b"1")), "damaged variable"),
-        (struct.pack("<II", 15, 20) + zlib.compress(b"")[:8] + bytes(12), "its end is missing|damaged"),
-        (b"\0" * 400, "missing"),
-    ],
-    ids=["huge", "negative", "short", "axes", "packed", "zeros"],
-)
-def test_a_damaged_matlab_file_takes_no_memory(tmp_path: Path, content: bytes, words: str):
-    matlab(tmp_path, "train")
-    (tmp_path / "test_32x32.mat").write_bytes(bytes(124) + b"\x00\x01IM" + content)
-    with at_most(5 * MB), pytest.raises(InputError, match=words):
-        Svhn().load(tmp_path)
-
-
-def test_compressed_numbers_of_a_matlab_file_are_not_unpacked_without_end(tmp_path: Path):
-    numbers = matrix((32, 32, 3, 20_000), element(2, bytes(61_440_000)))
-    packed = zlib.compress(numbers)
-    assert len(packed) < 100_000
-    matlab(tmp_path, "train")
-    (tmp_path / "test_32x32.mat").write_bytes(bytes(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(packed)) + packed)
-    with at_most(10 * MB), pytest.raises(InputError, match="not all there"):
-        Svhn().load(tmp_path)
-
-
-class Punycode:
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return codecs.encode, ("x" * 100, "punycode")
-
-
-def nested_key() -> bytes:
-    """A dict whose key is a tuple of two tuples of two tuples …, sixty deep: its hash takes for ever."""
-    deep = b"".join(b"q%ch%c\x86" % (k, k) for k in range(1, 60))
-    return b"\x80\x02})" + deep + b"K\x01s."
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"\x80\x02Nr\xff\xff\xff\x0f.", "NoneType"),
-        (nested_key(), "tuple where no official batch has one"),
-        (b"\x80\x02" + b"N0" * 3, "instruction POP"),
-        (b"\x80\x02(" + b"N" * 5000 + b"t.", "more instructions"),
-        (b"\x80\x02R.", "more than there is"),
-        (b"\x80\x02a.", "more than there is"),
-        (b"\x80\x02h\x05.", "KeyError"),
-        (b"\x80\x02}" + b"X\xff\xff\xff\x7fa", "cannot be read"),
-    ],
-    ids=["memo", "key", "pop", "long", "reduce", "append", "get", "length"],
-)
-def test_a_crafted_batch_of_cifar_takes_neither_memory_nor_time(
-    tmp_path: Path, content: bytes, words: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("meanteacher.data.cifar10._MAX_INSTRUCTIONS", 1000, raising=False)
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    (folder / "batches.meta").write_bytes(content)
-    with at_most(20 * MB), pytest.raises(InputError, match=words):
-        Cifar10().load(tmp_path)
-
-
-def test_a_batch_of_cifar_chooses_no_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Some take the square of the time for a longer text."""
-    monkeypatch.setattr("encodings.punycode.punycode_encode", lambda *_: pytest.fail("the codec is used"))
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    (folder / "batches.meta").write_bytes(pickle.dumps({b"data": Punycode()}, protocol=2))
-    with pytest.raises(InputError, match="codec"):
-        Cifar10().load(tmp_path)
-
-
-def test_a_sparse_file_in_the_archive_of_cifar_is_not_unpacked(tmp_path: Path):
-    sparse = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
-    sparse.type, sparse.size = tarfile.GNUTYPE_SPARSE, 0
-    header_ = bytearray(sparse.tobuf(tarfile.GNU_FORMAT))
-    header_[386 : 386 + 24] = b"00000000000\0" * 2
-    header_[483:495] = b"20000000000\0"  # two gigabytes, all of them a hole
-    header_[148:156] = b" " * 8
-    header_[148:156] = b"%06o\0 " % sum(header_)
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(gzip.compress(bytes(header_) + bytes(1024)))
-    with pytest.raises(InputError, match="not CIFAR-10's official archive"):
-        Cifar10().load(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-python.tar.gz"]
-
-
-def test_an_archive_of_cifar_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("meanteacher.data.cifar10._MAX_UNPACKED", MB, raising=False)
-    large = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
-    large.size = 3 * MB
-    packed = gzip.compress(large.tobuf() + bytes(3 * MB + 1024))
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(packed)
-    with pytest.raises(InputError, match="more than"):
-        Cifar10().load(tmp_path)
+@pytest.mark.parametrize("source", [Svhn(), Cifar10()], ids=lambda source: type(source).__name__)
+def test_arrays_of_a_benchmark_that_unpack_without_end_are_refused(tmp_path: Path, source: Svhn | Cifar10):
+    large = np.zeros((30_000, 32, 32, 3), np.uint8)
+    np.savez_compressed(tmp_path / f"{type(source).__name__.lower()}.npz", train_images=large, test_images=large)
+    with at_most(5 * MB), pytest.raises(InputError, match="unpack to"):
+        source.load(tmp_path)
 
 
 # --- photos and labels ------------------------------------------------------------------------------------------------
@@ -432,11 +299,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "split": Split.load,
     "label list": lambda path: read_label_list(path, names=(), labels=None, class_names=()),
     "shard": lambda path: Shards(train=path.name, test=path.name).load(path.parent),
-    "matlab": lambda path: (
-        matlab(path.parent),
-        path.rename(path.with_name("test_32x32.mat")),
-        Svhn().load(path.parent),
-    ),
+    "official file": lambda path: verified(path, "", arrays=path).__enter__(),
 }
 
 
@@ -456,7 +319,7 @@ def test_a_pipe_or_a_device_is_no_file(tmp_path: Path, reader: str, kind: str):
 def test_a_file_that_may_not_be_read_is_said_to_be_one(tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "file"
     path.write_bytes(b"secret")
-    forbid(monkeypatch, "test_32x32.mat" if reader == "matlab" else "file")
+    forbid(monkeypatch, "file")
     with pytest.raises((InputError, UnreadableError), match=r"(?i)permission denied|no readable"):
         READERS[reader](path)
 

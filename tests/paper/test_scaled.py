@@ -23,13 +23,12 @@ from meanteacher.paper.scaled import scaled
 from meanteacher.recipes import RECIPES
 from meanteacher.schedules import Constant, Cosine, LinearRampDown, LinearWarmUp, SigmoidRampDown, SigmoidRampUp
 from meanteacher.views import PerChannel, Zca
-from support import for_each
 
 CONVNETS = [
     name for name, recipe in RECIPES.items() if isinstance(recipe.model, Conv13Spec) and recipe.model.width == 1
 ]
 TWINS = {name: scaled(RECIPES[name], 6) for name in CONVNETS}
-every_convnet = for_each(CONVNETS)
+every_convnet = pytest.mark.parametrize("name", CONVNETS)
 
 
 def _schedules(value: Any) -> list[Any]:

@@ -12,12 +12,12 @@ from meanteacher.core import InputError
 from meanteacher.experiment import override
 from meanteacher.experiment.describe import describe, differences, fingerprint
 from meanteacher.recipes import RECIPES, find
-from support import for_each, recipe
+from support import recipe
 
 FINGERPRINTS = {name: fingerprint(recipe) for name, recipe in RECIPES.items()}
 
 
-@for_each(RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipe_has_a_stable_description_and_a_fingerprint_of_its_own(name: str):
     described = json.dumps(describe(RECIPES[name]))
     assert " at 0x" not in described

@@ -237,6 +237,7 @@ def _record(prepared: Prepared, out: Path, state: TrainState, vitals: Vitals, sp
         seed=prepared.seed,
         data=RunData(
             fingerprint=prepared.identity["data"],
+            official=data.official,
             n_train=len(data.train),
             n_labelled=len(split.labelled),
             n_validation=len(split.validation),

@@ -140,6 +140,8 @@ class RunData:
     n_validation: Count
     n_test: Count
     class_names: tuple[Text, ...]
+    official: bool | None = None
+    """Whether the files were compared with the official ones; None for a source without a known sha256."""
     broken: Mapping[str, LeftOut] = field(default_factory=dict, hash=False)
     """"train" or "test" -> images of that part that were left out."""
 

@@ -1,4 +1,4 @@
-"""One finding about the images; the findings about shapes and about copies."""
+"""The findings about shapes and about copies."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +10,16 @@ from meanteacher.photos.folder.duplicates import Duplicates, same_picture
 from meanteacher.photos.folder.find import Photos
 from meanteacher.records import Finding, Severity
 
+N_SHOWN = 3
+"""Number of names in a sentence."""
+
 _MAX_HEADERS = 20_000
 _HUGE = 50_000_000
 _MANY_SHAPES = 0.2
 _MAX_CONFLICTS = 5
-"""Conflicts with a sentence of their own. The others share one."""
+"""Number of conflicts with a sentence of their own. The others share one."""
 _MAX_COMPARED = 100
-"""Labelled images of its group that each is compared with: a long film must not need all pairs of its frames."""
+"""Number of labelled images of its group that each image is compared with, because a long film has too many pairs."""
 
 
 def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
@@ -25,9 +28,9 @@ def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
 
 
 def shapes_of(photos: Photos) -> NDArray[np.int64]:
-    """[N, 2], width and height as displayed, from the files' headers; zeros where unknown.
+    """Width and height of each image as displayed [N, 2], from the files' headers; zeros if unknown.
 
-    Of more than 20,000 files only so many are read, evenly spread over the names: the other rows are zeros.
+    At most 20,000 files are read, evenly spread over the names; the rows of other files are zeros.
     """
     shapes = np.zeros((len(photos), 2), np.int64)
     if photos.arrays is not None:
@@ -42,13 +45,13 @@ def shapes_of(photos: Photos) -> NDArray[np.int64]:
 
 
 def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.int64], size: int) -> list[Finding]:
-    """Images that are huge, too small for the square of `size` pixels per side, or of another shape than most."""
+    """Findings about images that are huge, too small for a square of `size` pixels, or of an unusual shape."""
     rows = readable[shapes[readable].min(axis=1) > 0]
     if not len(rows):
         return []
     width, height = shapes[rows].T
     short, log_ratio = np.minimum(width, height), np.log(width / height)
-    # The shape of an existing image: the mean of wide and narrow halves is a shape that no image has.
+    # The median must be the shape of an image: between wide and narrow halves there is a shape that no image has.
     middle = float(np.quantile(log_ratio, 0.5, method="nearest"))
     typical = float(np.median(short))
     findings = []
@@ -56,10 +59,8 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
     def add(kind: str, severity: Severity, is_found: NDArray[np.bool_], fact: str, advice: str) -> None:
         if names := image_names(photos, rows[is_found]):
             among = "" if len(rows) == len(readable) else f"Of {len(rows):,} images examined, "
-            subject = count(len(names), "image has", "images have")
-            findings.append(
-                Finding(kind, severity, f"{among}{subject} {fact}: {listed(names, most=3)}. {advice}", names)
-            )
+            subject, shown = count(len(names), "image has", "images have"), listed(names, N_SHOWN)
+            findings.append(Finding(kind, severity, f"{among}{subject} {fact}: {shown}. {advice}", names))
 
     add(
         "huge",
@@ -72,7 +73,7 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
         "small",
         "warning",
         (short < size) & (short < typical / 4),
-        f"fewer than {size} pixels on the shorter side, where most have about {typical:.0f}, and must be enlarged",
+        f"fewer than {size} pixels on the shorter side, while most have about {typical:.0f}, and must be enlarged",
         "Use larger versions, and delete icons and previews.",
     )
     is_odd = np.abs(log_ratio - middle) > np.log(2)
@@ -89,7 +90,7 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
             is_odd,
             f"another shape than most, which are {_ratio(middle)}",
             "Each image is resized to a square, which distorts other shapes differently. Crop them like the others, "
-            "or delete what does not belong here.",
+            "or delete those that do not belong here.",
         )
     return findings
 
@@ -104,12 +105,12 @@ def _ratio(log_ratio: float) -> str:
 def copy_findings(
     photos: Photos, images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
 ) -> list[Finding]:
-    """Conflicting labels, exact copies and near copies among the images in `rows`."""
+    """Findings about conflicting labels, exact copies and near copies among the images in `rows`."""
     exact, near = duplicates.exact, duplicates.near
     conflicts = _conflicts(photos.labels, images, duplicates, rows)
     in_conflict = np.concatenate([*conflicts, np.empty(0, np.int64)])
     rest = rows[~np.isin(near[rows], near[in_conflict])]
-    # Of exact copies only the first is compared further, so that nothing is reported twice.
+    # Only the first of several exact copies is compared further, so that no copy is reported twice.
     _, first = np.unique(exact[rest], return_index=True)
     return [
         *_conflict_findings(photos, exact, conflicts),
@@ -140,9 +141,9 @@ def _together(rows: NDArray[np.int64], group: NDArray[np.int64]) -> list[NDArray
 def _conflicts(
     labels: NDArray[np.int64], images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """Images that show the same picture and have different labels, group by group.
+    """Groups of images that show the same picture and have different labels.
 
-    Groups are chains, whose ends may look different, so each pair is compared itself.
+    Groups of near duplicates are chains, whose ends may look different, so the two images of each pair are compared.
     """
     exact, near = duplicates.exact, duplicates.near
     labelled = rows[labels[rows] != UNLABELLED]
@@ -168,10 +169,10 @@ def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list
             if (exact[part] == exact[part[0]]).all()
             else "look almost the same but have different labels. Check them, and correct the wrong labels."
         )
-        names = listed(_with_labels(photos, part), most=3)
+        names = listed(_with_labels(photos, part), N_SHOWN)
         findings.append(Finding("conflict", "problem", f"{names} {sentence}", image_names(photos, part)))
     if rest := conflicts[_MAX_CONFLICTS:]:
-        names = listed([name for part in rest for name in _with_labels(photos, part)], most=3)
+        names = listed([name for part in rest for name in _with_labels(photos, part)], N_SHOWN)
         sentence = (
             f"{count(len(rest), 'more picture appears', 'more pictures appear')} several times with different "
             f"labels: {names}. Check them, and correct the wrong labels."
@@ -181,7 +182,7 @@ def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list
 
 
 def _with_labels(photos: Photos, part: NDArray[np.int64]) -> list[str]:
-    """Names with their labels. One image of each label comes first, to be among those that are shown."""
+    """Names with their labels. One image of each label comes first, because only the first names are shown."""
     _, first = np.unique(photos.labels[part], return_index=True)
     order = [*np.sort(first), *np.setdiff1d(np.arange(len(part)), first)]
     return [
@@ -195,6 +196,6 @@ def _copies(
     if not parts:
         return []
     n = sum(len(part) - 1 for part in parts)
-    example = "" if len(parts) == 1 else "for example "
-    sentence = f"{count(n)} {is_are[n > 1]}: {example}{listed(image_names(photos, parts[0]), most=3)}. {advice}"
+    example = ("" if len(parts) == 1 else "for example ") + listed(image_names(photos, parts[0]), N_SHOWN)
+    sentence = f"{count(n)} {is_are[n > 1]}: {example}. {advice}"
     return [Finding(kind, "note", sentence, image_names(photos, np.concatenate(parts)))]

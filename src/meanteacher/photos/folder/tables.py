@@ -1,19 +1,19 @@
 """Labels as a CSV file; images and labels as an .npz file."""
 
 import csv
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import open_regular, read_regular, write_atomic
+from meanteacher.files import read_regular, write_atomic
+from meanteacher.files.arrays import read_arrays
 from meanteacher.formats import count, escape_name
 
 COLUMNS = ("path", "label")
@@ -22,26 +22,23 @@ _AS_UTF8 = 'save it as "CSV UTF-8"'
 _MAX_BYTES, _MAX_ROWS, _MAX_HEADER = 1 << 26, 2_000_000, 10_000
 _ROWS_AT_ONCE = 4096
 _CHANNELS = (1, 3)
-_ARRAYS = ("images", "labels", "names", "class_names")
-_FREE_BYTES, _MOST_UNPACKED = 1 << 26, 100
-"""An .npz may unpack to a hundred times its size, and a small one to so many bytes."""
 
 
 class LabelRow(NamedTuple):
     """One row of a labels file."""
 
     number: int
-    """The line it begins on, where the header is line 1."""
+    """Number of its first line; the header is line 1."""
     path: str
     label: str
-    """Without surrounding space; empty for an image that has none."""
+    """Label without surrounding space; empty for an unlabelled image."""
 
 
 def read_labels(path: Path) -> list[LabelRow]:
     """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not.
 
     Raises:
-        InputError: the file is missing, is not a labels file, or has a wrong row.
+        InputError: the file is missing, is not a labels file, or a row has no path or a label that is not UTF-8.
     """
     rows = [LabelRow(number, name, label.strip()) for number, (name, label) in read_table(path, COLUMNS)]
     for row in rows:
@@ -55,7 +52,11 @@ def read_labels(path: Path) -> list[LabelRow]:
 
 
 def write_labels(path: Path, rows: Mapping[str, str]) -> None:
-    """Write path -> label in the mapping's order, the whole file or nothing. `read_labels` returns the same rows."""
+    """Write path -> label in the mapping's order, atomically. `read_labels` returns the same rows.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     text = StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -69,18 +70,18 @@ def write_labels(path: Path, rows: Mapping[str, str]) -> None:
 
 
 def is_text(cell: str) -> bool:
-    """Whether it has no byte that is not UTF-8."""
+    """Whether the cell is valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """The rows of a CSV file with these columns, each with the line it begins on; empty rows are skipped.
+    """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
 
-    Separators are commas, semicolons (spreadsheets in much of Europe write them) or tabs, whichever the header has.
-    A byte that is not UTF-8 becomes a surrogate.
+    The separator of the header is used: commas, semicolons (as spreadsheets in much of Europe write) or tabs. A byte
+    that is not UTF-8 becomes a surrogate.
 
     Raises:
-        InputError: the file is missing, or is not such a table.
+        InputError: the file is missing, or is not a table with these columns.
     """
     header = ",".join(columns)
     try:
@@ -88,7 +89,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}: expected a CSV file with the columns {header}.") from error
     except OSError as error:
-        raise InputError(f"Cannot read {path} ({error.strerror}).") from error
+        raise InputError(f"Cannot read {path} ({error.strerror}): make it readable, or give another file.") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is UTF-16 instead of UTF-8: {_AS_UTF8}.")
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -103,7 +104,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
             if any(cell.strip() for cell in cells):
                 rows.append((line, cells))
                 if len(rows) > _MAX_ROWS:
-                    raise InputError(f"{path} has more than {_MAX_ROWS:,} rows, which is not supported.")
+                    raise InputError(f"{path} has more than {_MAX_ROWS:,} rows, which is not supported: shorten it.")
             # A quoted cell may contain line breaks.
             line = reader.line_num + 1
     except csv.Error as error:
@@ -114,13 +115,13 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
                 f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(columns)}: "
                 f'put a name that contains a "{separator}" in double quotes.'
             )
-    # Without the header.
-    return rows[1:]
+    _header, *content = rows
+    return content
 
 
 def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
-    """Of the table whose first row this is."""
-    # A longer one is no list of a few columns, and more than the csv module takes.
+    """The separator of a table with this first row."""
+    # A longer row is not a list of a few columns, and exceeds the limit of the csv module.
     for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
         try:
             cells = next(csv.reader([first], delimiter=separator), [])
@@ -134,24 +135,24 @@ def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Npz:
-    """The content of an .npz file, in one form."""
+    """The content of an .npz file."""
 
     images: NDArray[np.uint8]
     """[N, H, W, 3]"""
     labels: tuple[str, ...]
-    """Empty where unknown."""
+    """Names of classes; empty for unlabelled images."""
     names: tuple[str, ...]
     class_names: tuple[str, ...]
-    """The classes that the file declares, whether they have labels or not; empty where it declares none."""
+    """Classes that the file declares, with or without labels; empty if it declares none."""
 
 
 def read_npz(path: Path) -> Npz:
-    """Read `images`, and `labels`, `names` and `class_names` where they exist. Never unpickles.
+    """Read `images`, and `labels`, `names` and `class_names` if they exist. Pickled objects are refused.
 
     Raises:
-        InputError: says which array is wrong, and what it should be.
+        InputError: an array is missing, or has a wrong type, shape or value.
     """
-    arrays = _arrays(path)
+    arrays = read_arrays(path, ["images"], ["labels", "names", "class_names"])
     images = _images(path, arrays["images"])
     n = len(images)
     for name in ("labels", "names"):
@@ -167,39 +168,6 @@ def read_npz(path: Path) -> Npz:
     return Npz(images, labels, names, class_names)
 
 
-def _arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    try:
-        with open_regular(path) as opened:
-            _check_unpacked(opened)
-            with np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in _ARRAYS if name in file.files}
-                others = sorted(set(file.files) - set(_ARRAYS))
-    except FileNotFoundError as error:
-        raise InputError(f"There is no file {path}: give a folder of images, or an .npz file.") from error
-    # A damaged archive makes the reader fail in many ways: BadZipFile, EOFError, zlib.error, ValueError ...
-    except Exception as error:
-        raise InputError(
-            f"{path} cannot be read ({str(error)[:200]}): write it with numpy.savez, from arrays of numbers or of str."
-        ) from error
-    if "images" not in arrays:
-        there = escape_name(", ".join([*arrays, *others])[:200])
-        raise InputError(f"{path} contains {there or 'nothing'} but no array named images: add it.")
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
-            raise InputError(f"{path}: {name} is no array: write the file with numpy.savez.")
-    return arrays
-
-
-def _check_unpacked(file: IO[bytes]) -> None:
-    """Refuse a file that unpacks to disproportionately many bytes, before any is unpacked."""
-    n_bytes = file.seek(0, 2)
-    with zipfile.ZipFile(file) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > max(_FREE_BYTES, _MOST_UNPACKED * n_bytes):
-        raise ValueError(f"its {n_bytes:,} bytes unpack to {unpacked:,}")
-    file.seek(0)
-
-
 def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
     shape = images.shape
     if images.ndim == 3:
@@ -213,7 +181,7 @@ def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise InputError(f"{path}: images is {images.dtype}, expected uint8, or float from 0 to 1: convert it.")
     out = np.empty((*images.shape[:3], 3), np.uint8)
-    # In parts, because floats take eight times the memory.
+    # They are converted in parts, because floats take eight times the memory.
     for start in range(0, len(images), _ROWS_AT_ONCE):
         part = images[start : start + _ROWS_AT_ONCE]
         out[start : start + len(part)] = part if part.dtype == np.uint8 else _from_fractions(path, part)
@@ -222,7 +190,7 @@ def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 def _from_fractions(path: Path, part: NDArray[np.generic]) -> NDArray[np.uint8]:
     low, high = float(np.min(part)), float(np.max(part))
-    # Not the other way round: a comparison with NaN is false.
+    # The condition is negated, because every comparison with NaN is false.
     if not (low >= 0 and high <= 1):
         raise InputError(f"{path}: images is float from {low:g} to {high:g}, expected 0 to 1, or uint8: rescale it.")
     return np.rint(np.asarray(part, np.float64) * 255).astype(np.uint8)

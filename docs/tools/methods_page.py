@@ -35,9 +35,7 @@ class Gathered:
 
 def gathered(records: Iterable[Record]) -> str:
     """The runs as JSON, one per line: their test errors and all that is needed to make them again."""
-    lines = [
-        to_json(replace(run, recipe=replace(run.recipe, fields={}), curve=(), vitals=())) for run in records
-    ]
+    lines = [to_json(replace(run, recipe=replace(run.recipe, fields={}), curve=(), vitals=())) for run in records]
     return '{"schema": 1, "runs": [\n' + ",\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n]}\n"
 
 
@@ -178,7 +176,7 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
     data, n_draws = runs[BASELINE][0].data, len(runs[BASELINE])
     lines = [_cells(texts[method], rows[method], differences.get(method)) for method in texts]
     parts = [
-        f"<!-- Written by `meanteacher gallery` from {NUMBERS}: do not edit. -->",
+        f"<!-- Written by `python docs/tools/gallery.py` from {NUMBERS}: do not edit. -->",
         "# The methods on two moons",
         f"Every method learns from {data.n_labelled} labelled and {data.n_train - data.n_labelled} unlabelled points, "
         f"and is tested on {data.n_test:,} others, for the same {count(n_draws, 'draw')} of the labelled ones. "
