@@ -23,7 +23,6 @@ def write_record(run: Run, error: float, **changes: Any) -> Path:
         },
         "method": _METHODS.get(kind, kind),
         "seed": run.seed,
-        "status": "complete",
         "data": {
             "fingerprint": "data",
             "n_train": 1000,
@@ -32,11 +31,15 @@ def write_record(run: Run, error: float, **changes: Any) -> Path:
             "n_test": 20_000,
             "class_names": ["a", "b"],
         },
-        "split": {"fingerprint": f"split-{run.seed}"},
+        "split_fingerprint": f"split-{run.seed}",
         "environment": {"threads": 1},
         "n_parameters": 5,
+        "memory_bytes": 340_008,
+        "processes": [{"from_step": 0, "n": 1}],
         "steps": run.recipe.steps,
+        "skipped_steps": 0,
         "seconds": 75.0,
+        "cpu_seconds": 74.0,
         "images_per_second": 3.0,
         "curve": [
             {"step": 10, "part": "test", "student": 0.5, "teacher": 0.4, "student_cost": 1.0, "teacher_cost": 0.5}

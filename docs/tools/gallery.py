@@ -12,7 +12,6 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
-from meanteacher.records import Record
 from rich.console import Console
 
 import boundary
@@ -26,6 +25,7 @@ from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import Recipe, restored
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES, moons
+from meanteacher.records import Record
 from meanteacher.report import RecordError, load_record, summarise, to_text
 from meanteacher.train import TrainState
 from methods_page import FOLDER, NUMBERS, MethodText, gathered, load_gathered, paragraphs

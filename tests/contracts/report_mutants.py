@@ -10,7 +10,8 @@ from catalogue import Catalogue, Patch, during, replace, wrap
 import methods_page
 from meanteacher.formats import BASELINE, percentage
 from meanteacher.photos.pages import fit_page, fit_tables
-from meanteacher.report import compare, page, records
+from meanteacher.records import run
+from meanteacher.report import compare, page
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")
@@ -50,11 +51,6 @@ def spread_is_divided_by_the_number_of_runs(patch: Patch) -> None:
 
 
 @of_records
-def runs_that_diverged_are_averaged_too(patch: Patch) -> None:
-    patch.setattr(records.Record, "complete", property(lambda self: self.last is not None))
-
-
-@of_records
 def errors_of_the_teacher_stand_in_the_column_of_the_student(patch: Patch) -> None:
     _change_rows(patch, compare.summarise, lambda row: {"student": row.teacher})
 
@@ -90,37 +86,30 @@ def lower_is_called_higher(patch: Patch) -> None:
 
 @of_records
 def students_error_stands_for_that_of_the_run(patch: Patch) -> None:
-    patch.setattr(records.Errors, "shipped", property(lambda self: self.student))
+    patch.setattr(run.Record, "error", lambda self, part: self.errors.last.student.on(part))
 
 
 @of_records
 def validation_error_stands_for_the_test_error(patch: Patch) -> None:
-    real = records.Record.errors
-    patch.setattr(records.Record, "errors", lambda self, part: real(self, "validation"))
+    patch.setattr(run.Record, "error", lambda self, part: self.errors.last.teacher.validation)
 
 
 @of_records
 def best_step_is_reported_instead_of_the_last(patch: Patch) -> None:
     """Chosen by looking at errors, so that they flatter."""
 
-    real = records.read_json
-
-    def wrong(path):
-        found = real(path)
-        found.value["errors"]["last"] = found.value["errors"]["best_validation"]
-        return found
-
-    patch.setattr(records, "read_json", wrong)
+    patch.setattr(run.Record, "error", lambda self, part: self.errors.best_validation.teacher.on(part))
 
 
 @of_records
 def student_and_teacher_change_places_when_gathered(patch: Patch) -> None:
-    def wrong(real, *given):
-        found = real(*given)
-        last = {part: records.Errors(errors.teacher, errors.student) for part, errors in found.last.items()}
-        return dataclasses.replace(found, last=last)
+    def wrong(real, record):
+        content = real(record)
+        last = content["errors"]["last"]
+        last["student"], last["teacher"] = last["teacher"], last["student"]
+        return content
 
-    wrap(patch, methods_page._run, wrong)
+    wrap(patch, methods_page.to_json, wrong)
 
 
 # --- the report of a fit ----------------------------------------------------------------------------------------------

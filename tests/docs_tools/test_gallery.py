@@ -96,12 +96,12 @@ def test_runs_stay_out_of_the_folder_of_the_page(made: Path):
 
 
 def test_every_number_on_the_page_is_in_the_gathered_records(made: Path):
-    kept = {(run.recipe, run.seed): run for run in load_gathered(made / "docs" / "methods" / "records.json")}
+    kept = {(run.recipe.name, run.seed): run for run in load_gathered(made / "docs" / "methods" / "records.json")}
     assert len(kept) == 2 * len(METHODS)
     for path in (made / "runs").rglob("record.json"):
         record = load_record(path)
-        run = kept[record.recipe, record.seed]
-        assert run.errors("test") == record.errors("test")
+        run = kept[record.recipe.name, record.seed]
+        assert run.errors == record.errors
         assert (run.split_fingerprint, run.seconds) == (record.split_fingerprint, record.seconds)
 
 
@@ -214,7 +214,7 @@ def test_ctrl_c_in_training_saves_and_going_on_ends_the_same(
     assert _gallery(*command.split()[2:]).exit_code == 0
     resumed, whole = (
         {
-            (run.method, run.seed): run.errors("test")
+            (run.method, run.seed): run.errors
             for run in load_gathered(folder / "docs" / "methods" / "records.json")
             if run.method in few
         }
