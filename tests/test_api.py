@@ -16,6 +16,7 @@ from meanteacher.core import InputError, Interrupted
 from meanteacher.experiment import override
 from meanteacher.experiment.describe import describe, fingerprint
 from meanteacher.recipes import find
+from meanteacher.records import load_record
 from meanteacher.train import Callback, Evaluation
 from support import PATIENCE
 
@@ -52,8 +53,8 @@ def test_recipe_runs_by_its_name_and_as_a_value_into_the_default_folder(
     monkeypatch.chdir(tmp_path)
     record = api.run(override(find("digits/supervised"), *SHORT), seed=3)
     folder = tmp_path / "runs" / "digits" / "supervised+steps=4,evaluate_every=2" / "seed-3"
-    assert json.loads((folder / "record.json").read_text()) == record
-    assert (record["seed"], record["steps"]) == (3, 4)
+    assert load_record(folder / "record.json") == record
+    assert (record.seed, record.steps) == (3, 4)
     assert json.loads((folder / "run.json").read_text())["speed"]["reason"]  # chosen, as the command line does
     with pytest.raises(InputError, match="holds no run to resume"):
         api.run("moons/supervised", resume=True)
@@ -94,7 +95,7 @@ def test_data_may_be_a_folder_or_what_was_loaded_from_it(tmp_path: Path, monkeyp
         for n, data in enumerate([None, str(tmp_path / "option"), tmp_path / "option", loaded])
     ]
     assert folders == [tmp_path, tmp_path / "variable", tmp_path / "option", tmp_path / "option"]
-    assert len({record["data"]["fingerprint"] for record in records}) == 1
+    assert len({record.data.fingerprint for record in records}) == 1
 
 
 def test_recipe_of_a_file_is_found_and_described_the_same_from_anywhere(file: Path, monkeypatch: pytest.MonkeyPatch):

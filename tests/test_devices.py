@@ -212,8 +212,8 @@ def test_run_says_where_it_was_computed_and_is_not_resumed_elsewhere(tmp_path: P
     (tmp_path / "run.json").write_text(json.dumps(about))
     record = _run(tmp_path, resume=True, device="auto").record
     assert record is not None
-    assert record["environment"]["device"] == "cpu"
-    assert record["environment"]["device_name"] == "Some Processor"
+    assert record.environment["device"] == "cpu"
+    assert record.environment["device_name"] == "Some Processor"
     # What is complete is only read.
     (tmp_path / "run.json").write_text(json.dumps(about | {"device": "cuda"}))
     assert _run(tmp_path, resume=True).record == record

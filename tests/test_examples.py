@@ -82,9 +82,9 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
         data=images_too.data.source.load(tmp_path),
     )
     assert outcome.record is not None
-    assert outcome.record["method"] == "Interpolation"
-    assert outcome.record["alarms"] == []
-    gradients = outcome.record["vitals"][-1]["gradients"]
+    assert outcome.record.method == "Interpolation"
+    assert outcome.record.alarms == ()
+    gradients = outcome.record.vitals[-1].gradients
     assert set(gradients) == {"classification", "consistency"}
     assert all(norm > 0 for norm in gradients.values())
 

@@ -79,7 +79,7 @@ def test_default_folder_is_named_after_recipe_and_seed(tmp_path: Path):
     changed = "supervised+steps=12,evaluate_every=6"
     record = json.loads((tmp_path / "runs" / "digits" / changed / "seed-7" / "record.json").read_text())
     assert record["recipe"]["name"] == f"digits/{changed}"
-    assert record["recipe"]["fields"]["claim"] is None
+    assert record["recipe"]["claim"] is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -200,7 +200,7 @@ def test_scaled_run_has_its_scale_in_the_record_and_in_its_folder(tmp_path: Path
     assert path.relative_to(tmp_path / "runs").parts[0] == "scaled-2-minutes"
     record = json.loads(path.read_text())
     assert record["recipe"]["fields"]["scale"]["minutes"] == 2
-    assert record["recipe"]["fields"]["claim"] is None
+    assert record["recipe"]["claim"] is None
     assert record["data"]["n_train"] == round(2000 * record["recipe"]["fields"]["scale"]["images"])
     assert record["curve"][-1]["teacher_cost"] > 0
 

@@ -242,7 +242,7 @@ def resumed_run_equals_uninterrupted_run() -> None:
         assert final[0].read_bytes() == final[1].read_bytes(), (
             "where the run was interrupted can be seen in its weights"
         )
-    resumed, uninterrupted = (record["curve"] for record in records if record is not None)
+    resumed, uninterrupted = (record.curve for record in records if record is not None)
     assert resumed == uninterrupted, "points of the curve are lost, or others"
 
 
@@ -373,7 +373,7 @@ def alarms_of_a_live_run() -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             outcome = run(whole, seed=0, out=Path(folder) / "run", data=whole.data.source.load(Path(folder)))
         assert outcome.record is not None
-        found |= {alarm["kind"] for alarm in outcome.record["alarms"]}
+        found |= {alarm.kind for alarm in outcome.record.alarms}
     return sorted(found)
 
 

@@ -20,6 +20,7 @@ from meanteacher.core import Problem
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, run
 from meanteacher.methods import Supervised
+from meanteacher.records.run import to_json
 from meanteacher.schedules import Constant, LinearWarmUp
 from meanteacher.train import AdamSpec, Evaluation, TrainState, loop
 from support import N_CLASSES, SmallNet, made_up, recipe
@@ -32,7 +33,8 @@ def _folder() -> Iterator[Path]:
 
 
 def _run(whole: Recipe, folder: Path, data: TrainTest, **options: Any) -> dict[str, Any] | None:
-    return run(whole, seed=0, out=folder, data=data, **options).record
+    record = run(whole, seed=0, out=folder, data=data, **options).record
+    return record and to_json(record)
 
 
 def _checkpoint(folder: Path) -> Path:

@@ -81,9 +81,9 @@ def test_live_run_raises_an_alarm_for_a_dead_consistency_cost(kind: type[MeanTea
     broken = dataclasses.replace(broken, method=_broken(kind))
     outcome = run(broken, seed=0, out=tmp_path / "run", data=broken.data.source.load(tmp_path))
     assert outcome.record is not None
-    (alarm,) = outcome.record["alarms"]
-    assert alarm["kind"] == "dead-cost/consistency"
-    assert "trains nothing" in alarm["sentence"]
+    (alarm,) = outcome.record.alarms
+    assert alarm.kind == "dead-cost/consistency"
+    assert "trains nothing" in alarm.sentence
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -91,7 +91,7 @@ def test_sound_run_raises_no_alarm(method: str, tmp_path: Path):
     sound = recipe(method=method, steps=40)
     outcome = run(sound, seed=0, out=tmp_path / "run", data=sound.data.source.load(tmp_path))
     assert outcome.record is not None
-    assert outcome.record["alarms"] == []
-    read = {reading["step"]: reading["gradients"] for reading in outcome.record["vitals"]}
+    assert outcome.record.alarms == ()
+    read = {reading.step: reading.gradients for reading in outcome.record.vitals}
     # Temporal Ensembling has nothing to agree with in its first epoch, and FixMatch nothing to be certain of.
     assert all(norm > 0 for step in (16, 32) for norm in read[step].values())

@@ -148,10 +148,10 @@ def test_run_on_a_gpu_ends_like_one_on_the_cpu(method: str, tmp_path: Path):
     outcome = _run(_short(method), tmp_path / "gpu", "auto")
     _run(_short(method), tmp_path / "cpu", "cpu")
     assert outcome.record is not None
-    environment = outcome.record["environment"]
+    environment = outcome.record.environment
     assert (environment["device"], environment["device_name"]) == ("cuda", NAME)
-    assert outcome.record["vitals"]
-    assert outcome.record["alarms"] == []
+    assert outcome.record.vitals
+    assert outcome.record.alarms == ()
     on_gpu, on_cpu = _weights(tmp_path / "gpu"), _weights(tmp_path / "cpu")
     assert on_gpu.keys() == on_cpu.keys()
     for name, tensor in on_gpu.items():

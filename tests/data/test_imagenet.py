@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from meanteacher.report.records import Errors, load_record
 from PIL import Image
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.formats import percent
 from meanteacher.models import MlpSpec
+from meanteacher.records import load_record
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, PerImage, Rotate
 from pretend_gpu import GPU, OnGpu, pretend_gpu
@@ -701,9 +701,9 @@ def test_an_interrupted_run_ends_with_the_same_weights(folder: Path, tmp_path: P
     assert whole.record is not None
     assert resumed.record is not None
     assert weights(tmp_path / "whole") == weights(tmp_path / "resumed")
-    assert whole.record["curve"] == resumed.record["curve"]
-    assert whole.record["data"]["n_train"] == 18
-    assert "test_top5" not in whole.record["errors"]["last"]["teacher"]
+    assert whole.record.curve == resumed.record.curve
+    assert whole.record.data.n_train == 18
+    assert whole.record.errors.last.teacher.test_top5 is None
 
 
 def test_the_batches_of_a_run_do_not_depend_on_the_threads(folder: Path) -> None:
@@ -744,10 +744,10 @@ def test_a_record_of_a_hundred_classes_has_the_top_5_error(tmp_path: Path) -> No
         assert last[model]["test_top5"] == expected[model]
         assert last[model]["test_top5"] < last[model]["test"]
         assert last[model]["validation"] is None
-    assert {name for name, value in outcome.record["curve"][0].items() if value is not None} == {
+    assert {name for name, value in dataclasses.asdict(outcome.record.curve[0]).items() if value is not None} == {
         *("step", "part", "student", "teacher"),
     }
-    assert load_record(tmp_path / "run" / "record.json").top5 == Errors(**expected)
+    assert load_record(tmp_path / "run" / "record.json") == outcome.record
 
 
 def test_the_command_line_tells_the_top_5_error(

@@ -27,4 +27,4 @@ def test_the_record_says_whether_the_files_were_the_official_ones(tmp_path: Path
     data = replace(small.data.source.load(tmp_path), official=official)
     record = run(small, seed=0, out=tmp_path / "run", data=data).record
     assert record is not None
-    assert record["data"]["official"] is official
+    assert record.data.official is official

@@ -30,6 +30,7 @@ from meanteacher.experiment import Recipe, dismissing_helpers, help_first, run, 
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.run import _broken_images
 from meanteacher.models.layers import synchronise_batch_norm
+from meanteacher.records.run import to_json
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.train.compile import Speed
@@ -139,7 +140,7 @@ def weights(
             "digest": digest(tensors(state)),
             "curve": [[point.student, point.teacher, point.student_cost] for point in state.curve],
             "alarms": [alarm.kind for alarm in vitals.alarms],
-            "gradients": vitals.readings[-1]["gradients"],
+            "gradients": vitals.readings[-1].gradients,
             "labelled": int((prepared.stream[0].labels[ranks.rows] >= 0).sum()),
         }
     return found
@@ -180,7 +181,7 @@ def whole_run(folder: str, name: str, stop_rank: int | None = None, resume: bool
             device="cpu",
             should_stop=should_stop,
         )
-    return {"step": outcome.step, "record": outcome.record}
+    return {"step": outcome.step, "record": outcome.record and to_json(outcome.record)}
 
 
 def stuck(folder: str) -> str:
@@ -226,7 +227,7 @@ def helped(folder: str) -> dict[str, Any]:
                 skip_to=skip_to,
             )
             assert outcome.record is not None
-            found[name] = outcome.record
+            found[name] = to_json(outcome.record)
     return found
 
 
@@ -412,7 +413,7 @@ def dense(folder: str) -> dict[str, Any]:
         found[name] = {
             "digest": digest(tensors(state)),
             "alarms": [alarm.kind for alarm in vitals.alarms],
-            "gradients": vitals.readings[-1]["gradients"],
+            "gradients": vitals.readings[-1].gradients,
             "labelled": vitals.state()["labelled"],
         }
     return found

@@ -137,7 +137,7 @@ def result(out: Path) -> dict[str, Any]:
     weights = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in last.glob("*.safetensors")}
     evaluations = [entry for entry in metrics(out) if entry["event"] == "evaluation"]
     steps = [(entry["event"], entry["step"]) for entry in metrics(out) if entry["event"] != "log"]
-    about = {field: record[field] for field in ("curve", "errors", "vitals", "alarms", "split", "steps")}
+    about = {field: record[field] for field in ("curve", "errors", "vitals", "alarms", "split_fingerprint", "steps")}
     return {**weights, **about, "evaluations": evaluations, "events": steps}
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from meanteacher.files.fields import read_json
 from PIL import Image
 from safetensors import torch as safetensors
 from torch import nn
@@ -24,6 +23,7 @@ from meanteacher.data.official import verified
 from meanteacher.data.shards import Shards
 from meanteacher.data.split import Split, read_label_list
 from meanteacher.data.svhn import Svhn
+from meanteacher.files.typed import read_json
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.folder import decode as decoding
 from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
@@ -293,7 +293,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "image's header": header,
     "labels": read_labels,
     "arrays": read_npz,
-    "json": read_json,
+    "json": lambda path: read_json(path, dict[str, object]),
     "weights": _weights,
     "manifest": _manifest,
     "split": Split.load,

@@ -26,15 +26,13 @@ from meanteacher.experiment import Recipe, override, run
 from meanteacher.experiment.folder import RunFolder
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.fitting.plan import Plan
 from meanteacher.photos.fitting.training import PlanFile
 from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.tables import read_npz
 from meanteacher.photos.model.bundle import Classifier, load
-from meanteacher.photos.pages import read_fit
 from meanteacher.recipes import RECIPES
-from meanteacher.report import load_record
+from meanteacher.records import Plan, load_record, read_fit
 from meanteacher.train import MetricsFile
 from meanteacher.views import PerImage
 from photo_support import picture, save
@@ -249,20 +247,20 @@ def _named(ending: str) -> list[bytes]:
 
 def _plan() -> list[bytes]:
     plan = Plan(minutes=3, size=32, steps=100, flip=True, width=0.5, seconds_per_step={"supervised": 1.0})
-    about = {"fingerprint": "f", "spent": 1.0, "device": "cpu", "trial": {"chosen": "scratch", "sentence": "x"}}
-    return [json.dumps(about | {"plan": plan.to_json()}).encode()]
+    error = {"error": 0.5, "low": 0.4, "high": 0.6, "wrong": 5}
+    trial = {"chosen": "scratch", "n": 10, "pretrained": error, "scratch": None, "sentence": "x"}
+    about = {"fingerprint": "f", "spent": 1.0, "device": "cpu", "trial": trial}
+    return [json.dumps(about | {"plan": dataclasses.asdict(plan)}).encode()]
 
 
 def _read_plan(path: Path) -> None:
     file = PlanFile(path.parent)
-    for read in (file.device, file.trial, file.plan, lambda: file.spent("f")):
-        read()
+    file.read()
+    file.spent("f")
 
 
 def _fits() -> list[bytes]:
-    whole = fit_example()
-    del whole["gallery"]
-    return [json.dumps(whole).encode()]
+    return [json.dumps(fit_example(gallery={})).encode()]
 
 
 def _override(data: bytes, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Which runs a table or figure is made of, what there is of each, and how long they take."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from meanteacher.paper import runs
 from meanteacher.paper.layout import FIGURES, TABLES
 from meanteacher.paper.runs import Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.recipes import RECIPES
+from record_support import write_record
 from support import held_by_another_process
 
 NAME = "table1/svhn-500/mean-teacher"
@@ -24,8 +24,8 @@ def _run(tmp_path: Path, seed: int = 0) -> Run:
 
 
 def _record(run: Run, *, of: str | None = None) -> None:
-    run.folder.mkdir(parents=True)
-    run.record.write_text(json.dumps({"recipe": {"fingerprint": of or fingerprint(run.recipe)}}))
+    recipe = {"name": run.recipe.name, "fingerprint": of or fingerprint(run.recipe), "fields": {}}
+    write_record(run, 0.5, recipe=recipe)
 
 
 @pytest.mark.parametrize("place", PLACES)

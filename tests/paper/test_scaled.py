@@ -266,5 +266,5 @@ def test_twin_of_every_method_trains(name: str, tmp_path: Path):
     )
     outcome = run(small, seed=0, out=tmp_path / "run", data=small.data.source.load(tmp_path))
     assert outcome.record is not None
-    assert outcome.record["recipe"]["fields"]["scale"]["steps"] == twin.steps
-    assert outcome.record["recipe"]["fields"]["claim"] is None
+    assert outcome.record.recipe.fields["scale"]["steps"] == twin.steps
+    assert outcome.record.recipe.claim is None

@@ -63,8 +63,8 @@ def test_killed_and_resumed_run_ends_with_the_same_bytes(method: str, batch: str
     assert _weights(tmp_path / "killed") == _weights(tmp_path / "straight")
     assert resumed.record is not None
     assert straight.record is not None
-    for field in ("curve", "errors", "vitals", "alarms", "split"):
-        assert resumed.record[field] == straight.record[field], field
+    for field in ("curve", "errors", "vitals", "alarms", "split_fingerprint"):
+        assert getattr(resumed.record, field) == getattr(straight.record, field), field
 
 
 @pytest.mark.parametrize("stops", [(1, 1), (4, 5), (7,), (19,)])
@@ -155,12 +155,12 @@ def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path):
 def test_best_checkpoint_is_that_of_the_lowest_validation_error(tmp_path: Path):
     outcome = _run(tmp_path / "a", method="mean-teacher", batch="fixed")
     assert outcome.record is not None
-    curve = outcome.record["curve"]
-    best = min(curve, key=lambda point: point["teacher"])
-    assert {point["part"] for point in curve} == {"validation"}
-    assert outcome.record["errors"]["best_validation"]["step"] == best["step"]
-    assert (tmp_path / "a" / "checkpoints" / "best").read_text().strip() == f"step_{best['step']:08d}"
-    assert outcome.record["errors"]["best_validation"]["teacher"]["validation"] == best["teacher"]
+    curve = outcome.record.curve
+    best = min(curve, key=lambda point: point.teacher)
+    assert {point.part for point in curve} == {"validation"}
+    assert outcome.record.errors.best_validation.step == best.step
+    assert (tmp_path / "a" / "checkpoints" / "best").read_text().strip() == f"step_{best.step:08d}"
+    assert outcome.record.errors.best_validation.teacher.validation == best.teacher
 
 
 def test_best_is_judged_by_the_teacher_on_validation_and_the_earliest_of_equals():

@@ -93,7 +93,7 @@ def test_compiler_that_fails_costs_one_line_and_the_run_completes(
     assert "no C++ compiler" in line
     assert "\n" not in line
     assert outcome.record is not None
-    assert outcome.record["environment"]["compiled"] == "no"
+    assert outcome.record.environment["compiled"] == "no"
     assert _stored(tmp_path / "a")["speed"]["reason"] in line
 
 
@@ -124,7 +124,7 @@ def test_choice_is_used_again_by_a_resumed_run_without_measuring(
     monkeypatch.setattr(RUNNING, "choose_speed", None)
     outcome, said = _run(tmp_path / "a", resume=True, compiled="no" if stored else "yes")
     assert outcome.record is not None
-    assert outcome.record["environment"]["compiled"] == ("yes" if stored else "no")
+    assert outcome.record.environment["compiled"] == ("yes" if stored else "no")
     assert len(asked) == (4 if stored else 0), "student and teacher, once to see that it works and once for the run"
     assert said == []
     assert _stored(tmp_path / "a")["speed"] == kept
@@ -161,7 +161,7 @@ def test_compiled_run_is_not_resumed_where_it_would_round_differently(tmp_path: 
     assert _weights(tmp_path / "a") == before
 
 
-@pytest.mark.parametrize("damaged", [{"precision": "float8"}, {"fast": True}, 3])
+@pytest.mark.parametrize("damaged", [{"precision": "float8"}, {"compiled": 1}, 3])
 def test_damaged_choice_is_explained(damaged: object, tmp_path: Path):
     _run(tmp_path / "a", stop_after=3)
     _store(tmp_path / "a", damaged)

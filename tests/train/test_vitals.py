@@ -24,7 +24,7 @@ from support import BATCHES, METHODS, Small, made_up, recipe, stream
 def _alarms(faulty: Recipe, out: Path) -> dict[str, str]:
     outcome = run(faulty, seed=0, out=out, data=faulty.data.source.load(out))
     assert outcome.record is not None
-    return {alarm["kind"]: alarm["sentence"] for alarm in outcome.record["alarms"]}
+    return {alarm.kind: alarm.sentence for alarm in outcome.record.alarms}
 
 
 def _mean_teacher(kind: type[MeanTeacher] = MeanTeacher, **changes: Any) -> MeanTeacher:

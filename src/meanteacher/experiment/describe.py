@@ -15,7 +15,6 @@ _NOT_COMPUTED = {"claim", "deviations", "evaluate_costs", "scale", "seeds"}
 
 _RECORDED_AS = {
     "meanteacher.experiment.recipe": {
-        "Claim": "meanteacher.recipes.recipe.Claim",
         "DataSpec": "meanteacher.recipes.recipe.DataSpec",
         "Recipe": "meanteacher.recipes.recipe.Recipe",
     },

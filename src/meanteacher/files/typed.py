@@ -1,10 +1,10 @@
 """JSON files read with limits and checked against a type: one library does the checking, msgspec."""
 
 import json
-import math
 import reprlib
+import sys
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,10 +17,12 @@ T = TypeVar("T")
 Text = Annotated[str, Meta(min_length=1, pattern=r"\A[^\ud800-\udfff]*\Z")]
 """A text that is not empty. JSON can write half of a surrogate pair, which no terminal shows."""
 AnyText = Annotated[str, Meta(pattern=r"\A[^\ud800-\udfff]*\Z")]
-FilePath = Annotated[str, Meta(pattern=r"\A[^\0\ud800-\udc7f\udd00-\udfff]+\Z")]
-"""The name of a file. It may contain bytes that are not UTF-8, which Python reads as lone surrogates."""
+FileName = Annotated[str, Meta(pattern=r"\A[^\0\ud800-\udc7f\udd00-\udfff]+\Z")]
+"""The name or path of a file or folder. It may contain bytes that are not UTF-8: Python reads them as surrogates."""
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Positive = Annotated[float, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""A finite number."""
+Positive = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 """A share between 0 and 1, not a percentage."""
 Plain = str | int | float | bool | None
@@ -50,7 +52,7 @@ def read_json(
         RecordError: the file cannot be read, is not JSON in UTF-8, or does not have this type.
     """
     try:
-        content = json.loads(read_regular(path, most), parse_float=_finite, parse_constant=_not_finite)
+        content = json.loads(read_regular(path, most))
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror or error}). {advice}".rstrip()) from error
     except (ValueError, RecursionError) as error:
@@ -79,12 +81,3 @@ def checked(content: object, kind: type[T]) -> T:
         return msgspec.convert(content, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise ValueError(str(error)) from error
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    return value if math.isfinite(value) else _not_finite(number)
-
-
-def _not_finite(number: str) -> NoReturn:
-    raise ValueError(f"{number[:20]} is not a finite number")

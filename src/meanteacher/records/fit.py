@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-from meanteacher.files.typed import AnyText, Count, FilePath, Fraction, Positive, RecordError, Text, read_json
+from meanteacher.files.typed import AnyText, Count, FileName, Fraction, Number, Positive, RecordError, Text, read_json
 from meanteacher.formats import count
 from meanteacher.records.run import Alarm, Environment, Evaluation, Reading
 
@@ -47,9 +47,9 @@ class ErrorEstimate:
 class PointsDifference:
     """How many percentage points fewer errors Mean Teacher makes, with the interval."""
 
-    points: float
-    low: float
-    high: float
+    points: Number
+    low: Number
+    high: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ class FitPhotos:
     n_unreadable: Count
     size: Count
     """Width and height in pixels of the images that the network takes."""
-    class_names: tuple[Text, ...]
+    class_names: tuple[FileName, ...]
     labelled_per_class: tuple[Count, ...]
     source: Literal["class folders", "csv", "npz"]
     """Where the labels come from."""
-    photos: FilePath
-    labels_file: FilePath | None = None
+    photos: FileName
+    labels_file: FileName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Trial:
 class ClassResult:
     """One class: its labels, its error, and how often it is predicted."""
 
-    name: Text
+    name: FileName
     n_labelled: Count
     n_judged: Count
     error: Fraction | None
@@ -167,7 +167,7 @@ class Picture:
     """An image of the gallery."""
 
     name: Text
-    label: Text
+    label: FileName
     confidence: Fraction
     thumb: AnyText
     """A data: address; empty if the image can no longer be read."""
@@ -254,7 +254,7 @@ class Fit:
 
     schema: Literal[1] = 1
     title: Text
-    folder: FilePath
+    folder: FileName
     created: Text
     version: Text
     answer: Answer
@@ -274,7 +274,7 @@ class Fit:
     """method -> its health checks."""
     findings: tuple[Finding, ...]
     gallery: Mapping[str, tuple[Picture, ...]]
-    held_out: tuple[FilePath, ...]
+    held_out: tuple[FileName, ...]
     """Names of the labelled images that no model learned from; empty with folds."""
     plan: Plan
     network: Text

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from meanteacher.files.typed import Text
+from meanteacher.files.typed import FileName, Text
 
 SCHEMA = 1
 
@@ -41,7 +41,7 @@ class ModelFile:
     schema: Literal[1] = 1
     network: Described
     normalise: Described
-    class_names: Annotated[tuple[Text, ...], Meta(min_length=2)]
+    class_names: Annotated[tuple[FileName, ...], Meta(min_length=2)]
     size: Annotated[int, Meta(ge=8, le=1024)]
     """Width and height in pixels of the images that the network takes."""
     temperature: Annotated[float, Meta(ge=1e-6, le=1e6)]

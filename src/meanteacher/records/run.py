@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from meanteacher.core import check_choice
 from meanteacher.files import write_json
-from meanteacher.files.typed import Count, Fraction, Plain, Positive, RecordError, Text, read_json
+from meanteacher.files.typed import Count, FileName, Fraction, Plain, Positive, RecordError, Text, read_json
 
 SCHEMA = 1
 FILE_NAME = "record.json"
@@ -139,7 +139,7 @@ class RunData:
     n_labelled: Count
     n_validation: Count
     n_test: Count
-    class_names: tuple[Text, ...]
+    class_names: tuple[FileName, ...]
     official: bool | None = None
     """Whether the files were compared with the official ones; None for a source without a known sha256."""
     broken: Mapping[str, LeftOut] = field(default_factory=dict, hash=False)

@@ -601,8 +601,8 @@ def test_a_run_killed_in_mid_epoch_sees_what_the_undisturbed_one_sees(tmp_path: 
     assert {step: after[step] for step in (5, 6, 7)} == {step: before[step] for step in (5, 6, 7)}
     assert resumed.record is not None
     assert straight.record is not None
-    assert resumed.record["curve"] == straight.record["curve"]
-    assert straight.record["data"]["broken"]["train"]["n"] == 2
+    assert resumed.record.curve == straight.record.curve
+    assert straight.record.data.broken.train.n == 2
 
 
 _MEMORY = """

@@ -14,7 +14,7 @@ from PIL import Image
 
 from meanteacher.core import InputError
 from meanteacher.files import HeldError, locked, make_own, open_regular, remove, write_atomic
-from meanteacher.files.typed import Count, FilePath, read_json
+from meanteacher.files.typed import Count, FileName, read_json
 from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.folder.find import Photos
 
@@ -104,8 +104,8 @@ class _About:
     """The JSON file beside the decoded images: each image's name, size in bytes, time and why it is unreadable."""
 
     version: int
-    root: FilePath
-    images: list[tuple[FilePath, Count | None, Count | None, str | None]]
+    root: FileName
+    images: list[tuple[FileName, Count | None, Count | None, str | None]]
 
 
 def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:

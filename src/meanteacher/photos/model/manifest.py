@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.files.typed import RecordError, read_json
+from meanteacher.files.typed import read_json
 from meanteacher.formats import listed
 from meanteacher.models import ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
 from meanteacher.records import Described, ModelFile, SeenSummary
@@ -40,7 +40,8 @@ NETWORKS: dict[str, type[Any]] = {
 NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}
 
 _N_CHANNELS = 3
-_LIBRARIES = ("timm", "torchvision")
+_TEXTS, _LIBRARIES = ("library", "name"), ("timm", "torchvision")
+"""The fields of a network that are not numbers, and the values of the first."""
 _MAX_WEIGHTS = 1 << 31
 _MAX_TEXT = 1 << 24
 """Bytes; model.json is a page or two, but a description may be longer and the classes many."""
@@ -163,10 +164,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         InputError: it is damaged, of another format, or describes a model that cannot be.
     """
-    try:
-        content = read_json(path, ModelFile, "", schema=SCHEMA, most=_MAX_TEXT)
-    except RecordError as error:
-        raise InputError(f"The description of the model is damaged ({error}). {AGAIN}") from error
+    content = read_json(path, ModelFile, AGAIN, schema=SCHEMA, most=_MAX_TEXT)
     try:
         manifest = Manifest(
             path=path,
@@ -186,9 +184,9 @@ def read_manifest(path: Path) -> Manifest:
 def _value(kinds: Mapping[str, type[Any]], described: Described) -> Any:
     if described.kind not in kinds:
         raise ValueError(f"its kind {reprlib.repr(described.kind)} is none of {', '.join(kinds)}")
-    library = described.fields.get("library", "timm")
-    if library not in _LIBRARIES:
-        raise ValueError(f"its library {library!r} is none of {', '.join(_LIBRARIES)}")
+    for name, value in described.fields.items():
+        if isinstance(value, str) != (name in _TEXTS) or (name == "library" and value not in _LIBRARIES):
+            raise ValueError(f"its {name} is {value!r}")
     return kinds[described.kind](**described.fields)
 
 
