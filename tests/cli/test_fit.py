@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fit_example import fit_example
+from fit_example import NO_PLOTS, as_fit, fit_example
 from meanteacher.cli.app import app
 from meanteacher.photos.fitting.answer import answer, estimate
+from meanteacher.records import Fit
 
 
 def _written(folder: Path) -> Path:
     """A folder with the fit.json of a fit that was made elsewhere."""
     folder.mkdir()
-    fit = fit_example(folder="/gone/fit", curves=None, calibration=None)
-    (folder / "fit.json").write_text(json.dumps(fit | {"schema": 1}))
+    fit = fit_example(folder="/gone/fit", **NO_PLOTS)
+    (folder / "fit.json").write_text(json.dumps(fit))
     return folder
 
 
@@ -52,9 +54,9 @@ def test_the_terminal_and_the_page_say_the_same_numbers_in_the_same_way(
     rows = np.arange(1523)
     judged, gain = estimate("held-out", rows < 292, (rows >= 60) & (rows < 360))
     said = answer(judged, gain, shipped="mean-teacher", n_unlabelled=20_400)
-    fitted = fit_example(estimate=judged, answer=said, curves=None, calibration=None)
+    fitted = replace(as_fit(fit_example(**NO_PLOTS)), estimate=judged, answer=said)
 
-    def run_fit(*given: Any, **options: Any) -> dict[str, Any]:
+    def run_fit(*given: Any, **options: Any) -> Fit:
         return fitted
 
     monkeypatch.setattr("meanteacher.photos.fitting.fit.run_fit", run_fit)
@@ -63,7 +65,7 @@ def test_the_terminal_and_the_page_say_the_same_numbers_in_the_same_way(
     shown = " ".join(done.output.split())
     for part in ("wrong on about 19.2 %", "95 % interval 17.3 to 21.2 %", "1,523 labelled images"):
         assert part in shown
-    assert said["sentence"] in shown
+    assert said.sentence in shown
     shares = re.findall(r"(\S+) ?%", shown.replace("95 % interval", ""))
     assert shares
     assert all(re.fullmatch(r"\d+\.\d", share) for share in shares), shares

@@ -23,10 +23,10 @@ from meanteacher.photos.features.extraction import Features
 from meanteacher.photos.fitting.budget import Timing
 from meanteacher.photos.fitting.config import FitCallback
 from meanteacher.photos.fitting.crossval import CrossValidation, TrainedModel
-from meanteacher.photos.fitting.plan import Plan
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData
 from meanteacher.photos.fitting.stands import OnBackbone
 from meanteacher.photos.fitting.tail import CachedView, Tail
+from meanteacher.records import Plan
 from meanteacher.views.normalise import per_channel
 
 _N, _N_FEATURES, _SIZE, _CUT = 60, 6, 8, 1

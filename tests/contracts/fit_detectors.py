@@ -125,7 +125,7 @@ def errors_and_intervals_are_those_of_the_judged_outputs(fit: Fit) -> None:
     estimate, n = fit.content["estimate"], len(fit.judged.truth)
     assert estimate["n"] == n
     for method in METHODS:
-        said, wrong = estimate[method], int(fit.judged.wrong(method).sum())
+        said, wrong = estimate["errors"][method], int(fit.judged.wrong(method).sum())
         assert said["wrong"] == wrong, f"{method}: {said['wrong']} errors are told, {wrong} were made"
         expected = (wrong / n, *wilson(wrong, n))
         assert np.allclose([said[key] for key in ("error", "low", "high")], expected, atol=1e-6), f"{method}: interval"

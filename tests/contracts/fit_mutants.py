@@ -49,7 +49,7 @@ def _per_class(patch: Patch, change: Callable[..., dict[str, Any]]) -> None:
 
     def wrong(real, data, truth, result, *rest):
         rows = real(data, truth, result, *rest)
-        return [row | change(row, k, truth, result) for k, row in enumerate(rows)]
+        return tuple(dataclasses.replace(row, **change(row, k, truth, result)) for k, row in enumerate(rows))
 
     wrap(patch, results._per_class, wrong)
 
@@ -299,14 +299,14 @@ def model_ships_without_its_temperature(patch: Patch) -> None:
 
 @of_results
 def confusion_matrix_is_transposed(patch: Patch) -> None:
-    wrap(patch, results._confusion, lambda real, truth, guess, n_classes: real(guess, truth, n_classes))
+    wrap(patch, results.confusion, lambda real, truth, guess, n_classes: real(guess, truth, n_classes))
 
 
 @of_results
 def confusions_are_those_of_the_other_method(patch: Patch) -> None:
     def change(inner, config, validation, comparison, *rest, **options):
         other = comparison.results["mean-teacher"].logits.argmax(1)
-        wrap(inner, results._confusion, lambda real, truth, guess, n_classes: real(truth, other, n_classes))
+        wrap(inner, results.confusion, lambda real, truth, guess, n_classes: real(truth, other, n_classes))
 
     during(patch, results.write_results, change)
 
@@ -322,7 +322,7 @@ def model_carries_the_error_of_the_other_method(patch: Patch) -> None:
         other = answer.error_of(comparison.results["mean-teacher"].wrong)
 
         def wrong(**fields):
-            estimate = fields["about"]["estimate"] | other
+            estimate = fields["about"]["estimate"] | dataclasses.asdict(other)
             return Classifier(**fields | {"about": fields["about"] | {"estimate": estimate}})
 
         inner.setattr(results, "Classifier", wrong)
@@ -380,7 +380,7 @@ def errors_of_a_class_are_counted_among_its_predictions(patch: Patch) -> None:
 
     def wrong(row, k, truth, result):
         among = result.wrong[result.logits.argmax(1) == k]
-        return {"error": row["error"] if row["error"] is None else float(among.mean())}
+        return {"error": row.error if row.error is None else float(among.mean())}
 
     _per_class(patch, wrong)
 

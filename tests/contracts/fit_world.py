@@ -27,7 +27,8 @@ from meanteacher.data import Fixed
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting import fit, results, stands, training
 from meanteacher.photos.fitting.config import FitCallback, FitConfig
-from meanteacher.photos.fitting.plan import Machine, Plan
+from meanteacher.photos.fitting.plan import Machine
+from meanteacher.records import Plan
 from meanteacher.schedules import Constant
 from meanteacher.views import Translate
 

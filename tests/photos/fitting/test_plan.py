@@ -1,7 +1,5 @@
 """A plan that fits the time, on a machine of any speed, and runs that keep to it."""
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,8 @@ import pytest
 from meanteacher.core import InputError
 from meanteacher.data import Fixed
 from meanteacher.photos.fitting.plan import (
-    METHODS,
     WIDTHS,
     Machine,
-    Plan,
     check_enough,
     image_size,
     make_plan,
@@ -23,11 +19,12 @@ from meanteacher.photos.fitting.plan import (
 from meanteacher.photos.fitting.stands import photo_recipe
 from meanteacher.photos.fitting.training import PlanFile
 from meanteacher.photos.folder.find import Photos
+from meanteacher.records import FIT_METHODS, ErrorEstimate, Plan, PlanRecord, Trial
 
 
 def machine(cost: float = 0.5, widths: tuple[float, ...] = WIDTHS) -> Machine:
     """One where a step takes `cost` seconds at width 1, and half of it at half the width."""
-    return Machine(threads=2, seconds_per_step={width: dict.fromkeys(METHODS, cost * width) for width in widths})
+    return Machine(threads=2, seconds_per_step={width: dict.fromkeys(FIT_METHODS, cost * width) for width in widths})
 
 
 def planned(minutes: float, *, on: Machine | None = None, **changes: Any) -> Plan:
@@ -125,40 +122,33 @@ def test_the_size_of_files_that_cannot_be_read_is_the_smallest() -> None:
     assert image_size(shorter_side(photos(None), np.zeros((3, 2), int))) == 32
 
 
-NAMES = "minutes size width steps flip gentle threads seconds_per_step seconds n_rounds"
-"""Of the fields of a plan in plan.json, as the first versions had them."""
-LATER = "backbone cut n_views seconds_per_image"
+TRIAL = Trial(
+    chosen="scratch",
+    n=9,
+    pretrained=ErrorEstimate(error=0.5, low=0.4, high=0.6, wrong=5),
+    scratch=None,
+    sentence="A trial chose.",
+)
+
+
+def record_of(plan: Plan, trial: Trial | None = None) -> PlanRecord:
+    return PlanRecord(fingerprint="f", spent=3.0, device="mps", trial=trial, plan=plan)
 
 
 @pytest.mark.parametrize("backbone", ["", "lite0"])
-@pytest.mark.parametrize("trial", [None, {"chosen": "scratch", "n": 9}])
-def test_a_plan_is_read_back_as_it_was_written_with_the_names_of_earlier_versions(
-    backbone: str, trial: dict[str, Any] | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("trial", [None, TRIAL], ids=["no trial", "trial"])
+def test_a_plan_is_read_back_as_it_was_written(backbone: str, trial: Trial | None, tmp_path: Path) -> None:
     plan, file = planned(18, n_labelled=1000), PlanFile(tmp_path)
     if backbone:
         plan = Plan(minutes=18, size=160, steps=300, flip=True, backbone=backbone, cut=15, n_views=8)
-    file.write(plan, trial=trial, fingerprint="f", spent=3.0, device="mps")
-    assert (file.plan(), file.trial()) == (plan, trial)
+    file.write(record_of(plan, trial))
+    assert file.read() == record_of(plan, trial)
     assert file.spent("f") == 3.0
-    assert file.device() == "mps"
-    written = json.loads((tmp_path / "plan.json").read_text())
-    assert set(written) == {"fingerprint", "spent", "device", "trial", "plan"}
-    assert set(written["plan"]) == set(f"{NAMES} {LATER}".split())
-
-
-def test_the_plan_of_a_fit_by_an_earlier_version_is_that_of_a_network_from_scratch(tmp_path: Path) -> None:
-    plan, file = dataclasses.replace(planned(18, n_labelled=1000), seconds_per_image=0.0), PlanFile(tmp_path)
-    old = {name: plan.to_json()[name] for name in NAMES.split()}
-    file.path.write_text(json.dumps({"fingerprint": "f", "spent": 3.0, "plan": old}))
-    assert (file.plan(), file.trial()) == (plan, None)
-    assert file.spent("f") == 3.0
-    assert file.device() == "cpu"
 
 
 def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
     file = PlanFile(tmp_path)
-    file.write(planned(18), trial=None, fingerprint="f", spent=3.0, device="cpu")
+    file.write(record_of(planned(18)))
     with pytest.raises(InputError, match=r"not those that .* was begun with.*overwrite=True \(--overwrite\)"):
         file.spent("g")
 
@@ -178,7 +168,7 @@ def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_plan_is_refused(damage: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(damage)
     with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
-        PlanFile(tmp_path).plan()
+        PlanFile(tmp_path).read()
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"fingerprint": "f", "spent": "soon"}', '{"fingerprint": "f"}'])
