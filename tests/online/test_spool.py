@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files.images import decode
 from meanteacher.models import MlpSpec
 from meanteacher.online import Arrived, OnlineStep, OnlineTrainer, SpoolFolder
-from meanteacher.photos.folder.decode import decode
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec
 from photo_support import save

@@ -13,9 +13,9 @@ from meanteacher.data.download import Progress
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import read_label_list
 from meanteacher.files import read_regular
+from meanteacher.files.limits import MAX_BYTES
 
 _SUFFIXES = (".jpeg", ".jpg", ".png")
-_MAX_IMAGE_BYTES = 1 << 28
 _MEAN_BYTES = 115_000
 """Of a training photo: the archive of all 1,281,167 has 147,897,477,120 bytes."""
 
@@ -113,7 +113,7 @@ class FolderFiles:
     sizes: tuple[int, ...]
 
     def read(self, position: int) -> bytes:
-        return read_regular(self.root / self.names[position], _MAX_IMAGE_BYTES)
+        return read_regular(self.root / self.names[position], MAX_BYTES)
 
     def where(self, position: int) -> str:
         return str(self.root / self.names[position])

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError, check_choice
 from meanteacher.files import atomic_file, read_regular
+from meanteacher.files.images import UnreadableError, decode
 from meanteacher.online.arrivals import Arrived, Position, check_batch_size, joined, to_images, to_labels
-from meanteacher.photos.folder.decode import UnreadableError, decode
 
 After = Literal["keep", "delete", "move"]
 WhenFull = Literal["say", "drop"]
