@@ -20,11 +20,10 @@ from torch import nn
 import meanteacher
 import meanteacher.online
 from meanteacher.methods import METHODS, MeanTeacher
-from meanteacher.online import SpoolFolder
-from meanteacher.report.methods_page import EQUATIONS
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, vitals
 from meanteacher.views import Noise
+from methods_page import EQUATIONS
 from photo_support import save
 from support import PATIENCE, child_environment
 
@@ -53,17 +52,12 @@ def photos(folder: Path) -> None:
             save(folder / part / f"{k}.png", seed=next(seeds))
 
 
-def names_for(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def names_for(page: str) -> dict[str, Any]:
     """What the text around the Python of a page says that there is."""
     if page != "scale.md":
         return {}
     for part in ("train", "test"):
         photos(Path("photos") / part)
-    Path("spool").mkdir()
-    # The page waits for a minute before it takes the stream for ended.
-    monkeypatch.setattr(
-        meanteacher.online, "SpoolFolder", lambda *given, **more: SpoolFolder(*given, **more | {"wait": 0.0})
-    )
     return {
         "network": nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)),
         "method": MeanTeacher(decay=Constant(0.9), buffers="own", weight=Constant(1.0)),
@@ -72,14 +66,14 @@ def names_for(page: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "images": torch.rand(4, 3, 32, 32),
         "labels": torch.tensor([3, 1, -1, -1]),
         "more_images": torch.rand(2, 3, 32, 32),
-        "names": tuple(map(str, range(10))),
+        "examples": [(torch.rand(3, 32, 32), label) for label in (0, None, None, 9)],
     }
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
 def test_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    names = names_for(page, monkeypatch)
+    names = names_for(page)
     for block in PAGES[page]:
         exec(compile(block, page, "exec"), names)
     learnt = {"index.md": ("error", 0.3), "library.md": ("costs", None), "scale.md": ("packed", None)}
@@ -129,6 +123,29 @@ def test_every_method_has_an_equation_and_a_script():
         script = f"examples/methods/{name.replace('-', '_')}.py"
         assert f"`{script}`" in page
         assert (ROOT / script).is_file()
+
+
+def test_every_folder_of_the_package_has_one_line_in_the_architecture():
+    source = ROOT / "src" / "meanteacher"
+    folders = [
+        path.parent for pattern in ("*", "paper/*", "photos/*") for path in source.glob(f"{pattern}/__init__.py")
+    ]
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w/]+)/` \|", page, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(folder.relative_to(source).as_posix() for folder in folders)
+
+
+def test_prose_wraps_at_120_characters():
+    """Tables, code and pages that a program writes are exempt."""
+    written = {"methods.md", "mutants.md", "outputs.md", "reliability.md", "results.md"}
+    pages = [path for path in (ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))) if path.name not in written]
+    long = [
+        f"{path.name}:{number}"
+        for path in pages
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > 120 and not line.startswith(("|", "    "))
+    ]
+    assert long == []
 
 
 # --- figure 1 ---------------------------------------------------------------------------------------------------------

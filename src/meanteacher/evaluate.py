@@ -15,12 +15,12 @@ from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.passes import class_output, to_channels_last
 
 _BATCH = 100
-"""On a CPU larger batches do not fit its caches: 500 is a third slower than 100."""
+"""Images per pass. Larger batches do not fit a CPU's caches: 500 is a third slower than 100."""
 
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module has its own mode again."""
+    """Evaluation mode without gradients; the mode of every module is restored afterwards."""
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
@@ -34,7 +34,7 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 def _not_compiled() -> AbstractContextManager[object]:
     """Run compiled networks eagerly: compiling again for another mode and batch size takes longer than it saves.
 
-    If torch's compiler was never imported nothing is compiled, and importing it takes seconds.
+    If torch's compiler was never imported, nothing is compiled, and an import would take seconds.
     """
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
@@ -47,20 +47,20 @@ def predict_logits(
     index: Tensor | None = None,
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """[N, n_classes] for N images, in their order, computed where the network is and returned on the CPU.
+    """Logits [N, n_classes] of N images, in their order, computed on the network's device and returned on the CPU.
 
     Args:
-        network: returns logits
-        images: to predict
+        network: a network that returns logits
+        images: the images to predict
         normalise: the normalisation that the network was trained with
-        index: which images; None for all
-        ranks: each of these processes predicts its part, and returns all
+        index: positions of the images; None for all
+        ranks: the processes; each predicts its part and returns all logits
     """
     n = len(images) if index is None else len(index)
-    ranks = _enough(n, ranks)
+    ranks = _ranks_for(n, ranks)
     with evaluation_mode(network):
-        inputs = (_input(chunk, network, normalise) for chunk in parts(images, _own(index, n, ranks), _BATCH))
-        # Copied back all at once, to wait for a GPU only once.
+        inputs = (_input(chunk, network, normalise) for chunk in parts(images, _own_part(index, n, ranks), _BATCH))
+        # They are copied back all at once, to wait for a GPU only once.
         logits = torch.cat([class_output(network(x)) for x in inputs]).cpu()
     return ranks.gather_rows(logits, n, "gathering predictions")
 
@@ -78,7 +78,7 @@ def classification_costs(
         name: predict_logits(network, dataset.images, normalise=normalise, index=index, ranks=ranks)
         for name, network in networks.items()
     }
-    readable = _readable(dataset, index, _enough(len(index), ranks))
+    readable = _readable(dataset, index, _ranks_for(len(index), ranks))
     labels = dataset.labels[index][readable]
     return {name: float(F.cross_entropy(logits[readable].float(), labels)) for name, logits in outputs.items()}
 
@@ -90,14 +90,7 @@ def error_rate(
     *,
     normalise: Callable[[Tensor], Tensor],
 ) -> float:
-    """The share of images whose most probable class is not their label.
-
-    Args:
-        network: returns logits
-        dataset: images and their true labels
-        index: positions to evaluate on; None for all
-        normalise: the normalisation that the network was trained with
-    """
+    """The share of images whose most probable class is not their label, see `error_rates`."""
     return error_rates({"": network}, dataset, index, normalise=normalise)[""]
 
 
@@ -112,42 +105,49 @@ def error_rates(
 ) -> dict[str, float]:
     """For each network the share of images whose label is not among its `top` most probable classes.
 
-    All networks see an image that was read once: some data sets decode it each time they are asked for it.
+    Every image is read once for all networks, because some data sets decode an image each time it is read.
 
     Args:
         networks: name -> a network that returns logits; all on one device
         dataset: images and their true labels
-        index: positions to evaluate on; None for all
+        index: positions of the images to evaluate; None for all
         normalise: the normalisation that the networks were trained with
         top: 1 for the ordinary error, 5 for the top-5 error
-        ranks: each of these processes evaluates its part, and returns the errors on all
+        ranks: the processes; each evaluates its part and returns the errors on all images
+
+    Raises:
+        InputError: an image has no label.
     """
     labels = dataset.labels if index is None else dataset.labels[index]
-    if bool((labels == UNLABELLED).any()):
-        raise InputError("An error rate needs a label for every image, but some are unlabelled.")
+    if n_unlabelled := int((labels == UNLABELLED).sum()):
+        raise InputError(
+            "An error rate needs a label for every image, but some are unlabelled: "
+            f"{n_unlabelled} of {len(labels)}. Give the positions of labelled images as index."
+        )
     first = next(iter(networks.values()))
-    ranks = _enough(len(labels), ranks)
+    ranks = _ranks_for(len(labels), ranks)
     guesses: dict[str, list[Tensor]] = {name: [] for name in networks}
     with ExitStack() as modes:
         for network in networks.values():
             modes.enter_context(evaluation_mode(network))
-        for chunk in parts(dataset.images, _own(index, len(labels), ranks), _BATCH):
+        for chunk in parts(dataset.images, _own_part(index, len(labels), ranks), _BATCH):
             x = _input(chunk, first, normalise)
             for name, network in networks.items():
                 guesses[name].append(_most_probable(class_output(network(x)), top))
         readable = _readable(dataset, index, ranks)
-        # Copied back all at once, to wait for a GPU only once.
-        found = {name: torch.cat(of_chunks).cpu() for name, of_chunks in guesses.items()}
-    kept, own_labels = readable[ranks.rows], labels[ranks.rows]
-    own = {name: _missed(guessed[kept], own_labels[kept]) for name, guessed in found.items()}
-    missed = ranks.summed(torch.tensor(list(own.values()), dtype=torch.float64), "adding up errors")
-    return dict(zip(own, (missed / int(readable.sum())).tolist(), strict=True))
+        # They are copied back all at once, to wait for a GPU only once.
+        guessed = [torch.cat(of_chunks).cpu() for of_chunks in guesses.values()]
+    kept, own_labels = readable[ranks.rows], labels[ranks.rows, None]
+    missed = torch.stack([(guess != own_labels)[kept].all(1).sum() for guess in guessed]).double()
+    errors = ranks.summed(missed, "adding up errors") / int(readable.sum())
+    return dict(zip(networks, errors.tolist(), strict=True))
 
 
 def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None, ranks: Ranks) -> Tensor:
-    """[B], once they have been decoded: all but the broken images, which were shown as others.
+    """Mask [N] of the images that could be decoded; call it after a pass over them.
 
-    A rank finds those among the images that it has decoded, and tells the others.
+    Broken images were replaced by others in that pass. Each rank finds the broken ones among the images that it has
+    decoded, and the masks of all ranks are gathered.
     """
     positions = torch.arange(len(dataset)) if index is None else index
     broken = torch.tensor(sorted(dataset.broken.positions), dtype=torch.int64)
@@ -161,21 +161,17 @@ def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tens
 
 
 def _most_probable(logits: Tensor, n: int) -> Tensor:
-    """[B, n] classes. A network that gives all classes the same logit names n of them, not all."""
+    """The n most probable classes [B, n]. If all logits are equal they are n classes too, so that not all count."""
     return logits.argmax(1, keepdim=True) if n == 1 else logits.topk(min(n, logits.shape[1]), 1).indices
 
 
-def _missed(guesses: Tensor, labels: Tensor) -> int:
-    return int((guesses != labels[:, None]).all(1).sum())
-
-
-def _enough(n: int, ranks: Ranks) -> Ranks:
-    """The processes, each of which then has one of n images; fewer images are computed by every process."""
+def _ranks_for(n: int, ranks: Ranks) -> Ranks:
+    """The processes that share n images. Fewer images than processes are computed by every process alone."""
     return ranks if n >= ranks.size else ALONE
 
 
-def _own(index: Tensor | None, n: int, ranks: Ranks) -> Tensor | None:
-    """This rank's of n positions; None for all images."""
+def _own_part(index: Tensor | None, n: int, ranks: Ranks) -> Tensor | None:
+    """This rank's part of n positions; None for all images."""
     if ranks.size == 1:
         return index
     return (torch.arange(n) if index is None else index)[ranks.rows]

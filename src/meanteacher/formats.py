@@ -1,10 +1,10 @@
-"""How numbers and names are written for a reader, in a terminal and on a page alike: `19.2 %`, `2,094 images`."""
+"""Numbers and names as text for readers, in a terminal and on a page alike: `19.2 %`, `2,094 images`."""
 
 import re
 from collections.abc import Sequence
 
 _MANY = 10_000
-"""Images that tell a second digit behind the point apart from chance."""
+"""Number of images from which on the second decimal of a percentage is more than chance."""
 
 
 def percent(share: float, n_images: int = 0) -> str:
@@ -17,7 +17,7 @@ def percent(share: float, n_images: int = 0) -> str:
 
 
 def percentage(share: float, n_images: int = 0) -> str:
-    """The same without its sign, for a table whose heading has it; as many digits as so many images tell apart.
+    """A share in percent without the sign, for tables with a sign in their heading; many images give two decimals.
 
     >>> percentage(0.0314, n_images=597), percentage(0.0314, n_images=10_000), percentage(-0.0001, n_images=597)
     ('3.1', '3.14', '0.0')
@@ -26,7 +26,7 @@ def percentage(share: float, n_images: int = 0) -> str:
 
 
 def percent_range(low: float, high: float, n_images: int = 0) -> str:
-    """The two ends of an interval.
+    """An interval of shares in percent.
 
     >>> percent_range(0.193, 0.364)
     '19.3 to 36.4 %'
@@ -35,7 +35,7 @@ def percent_range(low: float, high: float, n_images: int = 0) -> str:
 
 
 def certainty(probability: float) -> str:
-    """How sure a model is, in percent: never a hundred, for no model is that sure.
+    """A model's confidence in percent, at most "over 99.9 %", because no model is completely sure.
 
     >>> certainty(0.987), certainty(0.99999)
     ('98.7 %', 'over 99.9 %')
@@ -44,7 +44,7 @@ def certainty(probability: float) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of two percentages.
+    """A difference of two percentages, with a typographic minus sign.
 
     >>> points(13.96), points(-0.84), points(-0.01)
     ('14.0', '−0.8', '0.0')
@@ -53,7 +53,7 @@ def points(difference: float) -> str:
 
 
 def count(n: int, noun: str = "image", plural: str | None = None) -> str:
-    """A number of things, and the noun that agrees with it.
+    """A number and its noun in singular or plural.
 
     >>> count(1), count(1200), count(2, "class", "classes")
     ('1 image', '1,200 images', '2 classes')
@@ -62,7 +62,7 @@ def count(n: int, noun: str = "image", plural: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time with the units that a reader expects.
+    """A time in seconds, minutes or hours.
 
     >>> duration(4.21), duration(75), duration(7190)
     ('4.2 s', '1 min 15 s', '2 h 0 min')
@@ -83,17 +83,19 @@ def unbroken(text: str) -> str:
     return re.sub(r"(?<=\d) (?=%|±|(?:points?|labels?|h|min|s)\b)|(?<=±) ", "\N{NO-BREAK SPACE}", text)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a reader enumerates them.
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """Names as an enumeration; with `most`, only so many and the number of the others.
 
-    >>> listed(["A", "B", "C"])
-    'A, B and C'
+    >>> listed(["A", "B", "C"]), listed(["A", "B", "C", "D"], most=2)
+    ('A, B and C', 'A, B and 2 more')
     """
+    if most is not None and len(names) > most:
+        names = [*names[:most], f"{len(names) - most:,} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def escape_name(name: str) -> str:
-    r"""The name with a backslash escape for what cannot be printed: control characters, bytes that are not UTF-8.
+    r"""The name with backslash escapes for control characters and for bytes that are not UTF-8.
 
     >>> escape_name("caf\udce9\n.jpg")
     'caf\\xe9\\x0a.jpg'
@@ -110,7 +112,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 BASELINE = "supervised"
-"""The method the others are compared with."""
+"""The method that the others are compared with."""
 
 METHODS = {
     BASELINE: "Supervised-only",
@@ -127,7 +129,7 @@ METHODS = {
     "fixmatch": "FixMatch",
     "freematch": "FreeMatch",
 }
-"""method -> its name, in the order of tables."""
+"""method -> its name in tables, in their order."""
 
 
 def display_name(method: str) -> str:

@@ -1,4 +1,4 @@
-"""What a network returns; passes without its writes, without its dropout, or with the same noise again."""
+"""A network's output, and passes that keep no statistics, skip dropout or repeat their noise."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -14,23 +14,23 @@ from torch.nn.modules.dropout import _DropoutNd
 from meanteacher.core import InputError
 
 Logits = Tensor | tuple[Tensor, Tensor]
-"""What a network returns: logits [B, C] or [B, C, ...], or a pair of them, for classification and for consistency."""
+"""A network's output: logits [B, C] or [B, C, ...], or a pair of them, for classification and for consistency."""
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
 class LogitsOf(nn.Module):
-    """A network that returns the logits among all that another returns.
+    """A network that selects the logits from another network's output.
 
-    Any `nn.Module` becomes a student this way, whether it returns a dict, a list, a tuple or an object. Arguments are
+    It turns any `nn.Module` into a student, whether it returns a dict, a list, a tuple or an object. Arguments are
     passed through.
 
     Args:
-        network: whose parameters, buffers and mode it has
-        output: what it returned -> its logits; for a network with two outputs a pair of logits. A function with a
-            name, rather than a lambda, if the whole module is to be pickled.
-        class_axis: where the classes are in the logits. They are moved to the second axis, where every cost and method
-            expects them; None if they are there.
+        network: the other network; its parameters, buffers and mode are shared
+        output: the network's output -> its logits, or a pair of logits for a network with two outputs. Give a named
+            function instead of a lambda if the whole module is to be pickled.
+        class_axis: axis of the classes in the logits. It is moved to the second axis, where every cost and method
+            expects it; None if it is the second axis already.
 
     Example::
 
@@ -59,23 +59,24 @@ class LogitsOf(nn.Module):
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Images or convolution weights in the channels_last memory format, which is fastest; values are unchanged."""
+    """The tensor with its images or convolution weights in the channels_last memory format, which is fastest."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
-    """The logits for classification and for consistency; the same tensor where there is one output.
+    """The logits for classification and for consistency; the same tensor twice if there is one output.
 
-    In float32 where the network computed in bfloat16: a cost compares differences that bfloat16 would round away.
+    Logits in half precision become float32, because a cost compares differences that bfloat16 would round away.
 
     Raises:
-        InputError: it is neither; for instance logits and features.
+        InputError: the output is neither logits nor a pair of logits, but for instance logits and features.
     """
     first, second = output if isinstance(output, tuple) and len(output) == 2 else (output, output)
     if not isinstance(first, Tensor) or not isinstance(second, Tensor) or first.shape != second.shape:
         raise InputError(
-            f"The network returns {_in_words(output)}. Expected are logits, or two of one shape, for classification "
-            "and for consistency. Select them, for instance with LogitsOf(network, lambda out: out.logits), or out[0]."
+            f"The network returns {_in_words(output)}. Expected are logits, or two logits of one shape, for "
+            "classification and for consistency. Select them, for instance with "
+            "LogitsOf(network, lambda out: out.logits), or out[0]."
         )
     return at_least_float32(first), at_least_float32(second)
 
@@ -89,7 +90,7 @@ def _in_words(output: object) -> str:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Half precision as float32; float64 and whole numbers as they are.
+    """The tensor in float32 if it is in half precision; float64 and whole numbers are unchanged.
 
     >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)).dtype, at_least_float32(torch.ones(1).double()).dtype
     (torch.float32, torch.float64)
@@ -98,34 +99,31 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def class_output(output: Logits) -> Tensor:
-    """The logits for classification: a teacher's target, and what is evaluated."""
+    """The logits for classification, which are also a teacher's target and the logits that are evaluated."""
     return both_outputs(output)[0]
 
 
 def untracked(network: nn.Module, *args: Any, parameters: Mapping[str, Tensor] | None = None, **kwargs: Any) -> Any:
-    """A pass whose writes to running statistics go to copies and are dropped.
+    """The output of a pass that leaves running statistics unchanged: its writes go to discarded copies.
 
     In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count
     twice, and a pass over other images, such as adversarial ones, must not count.
 
     Args:
-        network: in any mode
-        *args: its input
-        parameters: to use instead of the network's own, by name
-        **kwargs: more of its input
-
-    Returns:
-        What the network returns.
+        network: a network in any mode
+        *args: inputs of the network
+        parameters: name -> tensor to use instead of the network's parameter
+        **kwargs: further inputs of the network
     """
-    spare = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    return functional_call(network, {**spare, **(parameters or {})}, args, kwargs)
+    copies = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    return functional_call(network, {**copies, **(parameters or {})}, args, kwargs)
 
 
 def copied(network: Network) -> Network:
     """A deep copy, also of a network that holds computed tensors, such as the weights of torch's older `weight_norm`.
 
-    Only what a user created can be copied by itself. Computed tensors are copied as they are now; the network computes
-    them again in its next pass.
+    `deepcopy` refuses tensors with a gradient function, so they are copied detached here. The network computes them
+    again in its next pass.
     """
     held = (value for module in network.modules() for value in vars(module).values())
     computed = {id(x): x.detach().clone() for x in held if isinstance(x, Tensor) and x.grad_fn is not None}
@@ -133,15 +131,15 @@ def copied(network: Network) -> Network:
 
 
 def tried_out(network: nn.Module, input_shape: tuple[int, ...]) -> Any:
-    """What a copy of the network returns for two examples of zeros, numbers or else indices; None if it takes neither.
+    """Output of a copy of the network for two examples of zeros, floating or else whole; None if it takes neither.
 
-    The network itself and the generators are left as they were.
+    The network itself and the generators are left unchanged.
     """
     trial = copied(network)
     own = [x for x in chain(trial.parameters(), trial.buffers()) if x.is_floating_point()]
     like = own[0] if own else torch.empty(0)
     for dtype in (like.dtype, torch.int64):
-        # What it does not take is reported by its first pass, on the caller's data.
+        # If it rejects the input for another reason, its first pass on the caller's data reports the error.
         with suppress(Exception), torch.no_grad(), SameNoise(like.device).again():
             return trial(torch.zeros(2, *input_shape, dtype=dtype, device=like.device))
     return None
@@ -149,7 +147,7 @@ def tried_out(network: nn.Module, input_shape: tuple[int, ...]) -> Any:
 
 @contextmanager
 def without_dropout(network: nn.Module) -> Iterator[None]:
-    """Every dropout layer passes its input through; all other layers stay in their mode."""
+    """Make every dropout layer pass its input through; all other layers keep their mode."""
     active = [layer for layer in network.modules() if isinstance(layer, _DropoutNd) and layer.training]
     for layer in active:
         layer.training = False
@@ -161,7 +159,7 @@ def without_dropout(network: nn.Module) -> Iterator[None]:
 
 
 class SameNoise:
-    """Repeats the noise of a pass: every `with` block draws what the first one drew.
+    """Repeats the noise of a pass: the draws in every `with noise.again()` are those that follow its construction.
 
     Small differences between two passes can only be measured if both drop the same units.
     """
@@ -181,7 +179,7 @@ class SameNoise:
 
 
 def noise_state(device: torch.device) -> tuple[Tensor, ...]:
-    """The states of the CPU's generator and of the device's, from which its networks draw."""
+    """The states of the global generators, of the CPU and of the device, from which networks draw."""
     if device.type == "cuda":
         return torch.get_rng_state(), torch.cuda.get_rng_state(device)
     if device.type == "mps":
@@ -190,7 +188,7 @@ def noise_state(device: torch.device) -> tuple[Tensor, ...]:
 
 
 def set_noise_state(device: torch.device, state: tuple[Tensor, ...]) -> None:
-    """Make the next draws those that follow a state of `noise_state`."""
+    """Restore a state of `noise_state`."""
     torch.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)

@@ -1,4 +1,4 @@
-"""Pure functions from the step to a value: every ramp of the paper.
+"""Schedules: pure functions from the step to a value, among them every ramp of the paper.
 
 All count optimiser steps from zero. A schedule is a frozen value, so it can be part of a recipe.
 """
@@ -11,7 +11,7 @@ from meanteacher.core import Schedule, Scheduled
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same value.
+    """The same value at every step.
 
     >>> Constant(0.999)(40_000)
     0.999
@@ -24,7 +24,7 @@ class Constant:
 
 
 def as_schedule(given: Scheduled) -> Schedule:
-    """The schedule itself, or the constant one of a number.
+    """The schedule itself, or a constant schedule for a number.
 
     >>> as_schedule(0.99), as_schedule(Constant(0.99))
     (Constant(value=0.99), Constant(value=0.99))
@@ -35,7 +35,7 @@ def as_schedule(given: Scheduled) -> Schedule:
 def fix_schedules(owner: object, *names: str) -> None:
     """Replace numbers in these fields of a frozen dataclass by constant schedules, in its `__post_init__`.
 
-    So a recipe is the same, and has the same fingerprint, whichever way it was written.
+    A number and a constant schedule thus give equal recipes with the same fingerprint.
 
     >>> from types import SimpleNamespace
     >>> owner = SimpleNamespace(decay=0.99)
@@ -49,7 +49,7 @@ def fix_schedules(owner: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StepChange:
-    """One value before step `at`, another from there on (EMA decay and beta2 on SVHN, App. B.1.2).
+    """One value before step `at`, another from that step on (EMA decay and beta2 on SVHN, App. B.1.2).
 
     >>> decay = StepChange(first=0.99, then=0.999, at=40_000)
     >>> decay(39_999), decay(40_000)
@@ -66,9 +66,9 @@ class StepChange:
 
 @dataclass(frozen=True, kw_only=True)
 class SigmoidRampUp:
-    """value · exp(-5 (1 - x)²), x from 0 to 1 over the first `steps` (App. B.1).
+    """A ramp to `value` over the first `steps`: value · exp(-5 (1 - x)²), with x from 0 to 1 (App. B.1).
 
-    The paper says "from 0"; the formula starts at 0.0067 of the value, and so does this.
+    The paper says "from 0", but its formula starts at 0.0067 of the value, and so does this ramp.
 
     >>> ramp = SigmoidRampUp(value=100.0, steps=40_000)
     >>> round(ramp(0), 2), round(ramp(20_000), 1), ramp(40_000), ramp(50_000)
@@ -86,7 +86,7 @@ class SigmoidRampUp:
 
 @dataclass(frozen=True, kw_only=True)
 class SigmoidRampDown:
-    """From `value` to `final` over the last `steps` of `total` (App. B.1.1).
+    """A ramp from `value` to `final` over the last `steps` of `total` (App. B.1.1).
 
     The remaining share is exp(-12.5 x²), as in the authors' code; the paper prints one minus that.
 
@@ -111,7 +111,7 @@ class SigmoidRampDown:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearWarmUp:
-    """Linear from `first` to `value` over the first `steps` (ImageNet, App. B.2.2).
+    """A linear ramp from `first` to `value` over the first `steps` (ImageNet, App. B.2.2).
 
     >>> rate = LinearWarmUp(first=0.0, value=0.5, steps=100)
     >>> rate(0), rate(50), rate(100)
@@ -130,7 +130,7 @@ class LinearWarmUp:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRampDown:
-    """`value`, and over the last `steps` of `total` linear to zero (Miyato et al. 2017, Salimans et al. 2016).
+    """A linear ramp from `value` to zero over the last `steps` of `total` (Miyato et al. 2017, Salimans et al. 2016).
 
     >>> ramp = LinearRampDown(value=0.001, steps=16_000, total=48_000)
     >>> ramp(0), ramp(32_000), ramp(40_000), ramp(48_000)
@@ -150,9 +150,9 @@ class LinearRampDown:
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine:
-    """Half a cosine from `value` to zero at step `steps`, zero afterwards (App. B.2).
+    """Half a cosine from `value` to zero at step `steps`, and zero afterwards (App. B.2).
 
-    The paper's runs stop before it reaches zero: 180 of 210 epochs, 300 of 350, 60 of 75.
+    The paper's runs end before it reaches zero: after 180 of 210 epochs, 300 of 350, 60 of 75.
 
     >>> rate = Cosine(value=0.5, steps=100)
     >>> rate(0), round(rate(50), 4), rate(100)
@@ -170,9 +170,10 @@ class Cosine:
 
 @dataclass(frozen=True, kw_only=True)
 class Stairs:
-    """A schedule that is read at the start of an epoch of `every` steps and keeps its value until the next.
+    """A schedule that is read once per epoch of `every` steps, at its start.
 
-    So the authors' PyTorch code ramps the consistency weight, and Laine & Aila, Miyato et al. and Salimans et al. all.
+    The authors' PyTorch code ramps the consistency weight in this way. Laine & Aila, Miyato et al. and Salimans et al.
+    ramp everything so.
 
     >>> weight = Stairs(schedule=SigmoidRampUp(value=100.0, steps=590), every=118)
     >>> round(weight(0), 1), round(weight(117), 1), round(weight(118), 1), round(weight(590), 1)

@@ -24,7 +24,7 @@ def derive_seed(seed: int, purpose: str, step: int = 0) -> int:
 
 
 def generator(seed: int, purpose: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-    """A fresh generator whose draws are a function of its three arguments (and the kind of device).
+    """A new generator whose draws are a function of its three arguments and of the kind of device.
 
     >>> torch.rand(1, generator=generator(0, "noise", 7)) == torch.rand(1, generator=generator(0, "noise", 7))
     tensor([True])
@@ -34,30 +34,29 @@ def generator(seed: int, purpose: str, step: int = 0, device: torch.device | str
 
 @contextmanager
 def isolated_global_randomness() -> Iterator[None]:
-    """Leave the caller's global torch generators as they were, that of every device.
+    """Restore the global torch generators of all devices afterwards.
 
-    Dropout can draw from nowhere else, so a step seeds the global generator; a library must not let
-    that show outside.
+    Dropout draws only from the global generator, so a step seeds it. The caller of a library must not notice this.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    apple = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    mps_state = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
-            if apple is not None:
-                torch.mps.set_rng_state(apple)
+            if mps_state is not None:
+                torch.mps.set_rng_state(mps_state)
 
 
 def seed_global(seed: int, purpose: str, step: int = 0) -> None:
-    """Make the next draws of the networks' own noise (dropout), on any device, a function of the three arguments."""
+    """Make the next draws from the global generators (dropout), on any device, a function of the three arguments."""
     set_global(derive_seed(seed, purpose, step))
 
 
 def set_global(seed: int) -> None:
-    """`torch.manual_seed`, at the cost of a microsecond where there is no other device than the CPU.
+    """Call `torch.manual_seed`, at the cost of a microsecond if the CPU is the only device.
 
-    For every kind of device that is not there, torch formats the stack of the call: up to a millisecond per step.
+    For every kind of device that is absent, torch formats the stack of the call, which takes up to a millisecond.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)

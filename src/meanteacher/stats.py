@@ -1,6 +1,6 @@
 """Error rates with intervals, the difference of two models on the same images, and calibration.
 
-scipy is imported where it is used, because it takes longer to import than everything else here.
+scipy is imported inside the functions that use it, because its import takes longer than everything else here.
 """
 
 import math
@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 _N_BINS = 10
 _SMALLEST_SHOWN = 5e-4
-"""A smaller difference is shown as 0.0 points."""
+"""Smallest difference that is not shown as 0.0 points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Interval:
 
 
 def error_interval(wrong: int, n: int) -> Interval:
-    """The error on n images with Wilson's interval, which stays within 0 and 1 and is sound for few images.
+    """The error on n images with Wilson's interval, which stays within 0 and 1 and also holds for few images.
 
     >>> interval = error_interval(31, 100)
     >>> interval.value, round(interval.low, 3), round(interval.high, 3)
@@ -38,23 +38,23 @@ def error_interval(wrong: int, n: int) -> Interval:
     """
     from scipy.stats import binomtest
 
-    # The interval does not depend on the share that is tested, and with the observed one the test takes no time.
+    # The interval does not depend on the tested share, and the test is fastest for the observed one.
     low, high = binomtest(wrong, n, wrong / n).proportion_ci(CONFIDENCE, method="wilson")
     return Interval(wrong / n, float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True)
 class ImageDifference:
-    """How much lower the error of one model is than another's on the same images."""
+    """Difference of the errors of two models on the same images: the second model's minus the first one's."""
 
     difference: Interval
     n_needed: int | None
-    """Evaluation images in all with which a difference of this size would be clear, to two digits; None where it is
-    too small to show."""
+    """Total number of evaluation images that would make a difference of this size clear, to two digits; None if the
+    difference is too small to show."""
 
     @property
     def verdict(self) -> str:
-        """Whether the first is better: yes, no or unclear."""
+        """Whether the first model is better: yes, no or unclear."""
         if self.difference.low > 0:
             return "yes"
         return "no" if self.difference.high < 0 else "unclear"
@@ -63,13 +63,13 @@ class ImageDifference:
 def difference_on_images(wrong: np.ndarray, baseline_wrong: np.ndarray) -> ImageDifference:
     """The baseline's error minus the model's, with the interval of Agresti and Min (2005) for paired shares.
 
-    The pairs are images. (`report.compare` has the difference of recipes, where the pairs are runs.) Only images that
-    one model gets right and the other wrong tell the two apart, so this interval is much narrower than that of two
-    independent errors.
+    The pairs are images. (`report.compare` has the difference of recipes, whose pairs are runs.) Only images that one
+    model gets right and the other wrong contribute, so this interval is much narrower than that of two independent
+    errors.
 
     Args:
-        wrong: [N] of bool, where the model is wrong
-        baseline_wrong: [N] of bool, where the baseline is, on the same images
+        wrong: bool [N], whether the model is wrong on each image
+        baseline_wrong: bool [N], whether the baseline is wrong on each of the same images
     """
     n = len(wrong)
     better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())
@@ -87,9 +87,9 @@ def _paired_interval(better: float, worse: float, n: float) -> tuple[float, floa
 
 
 def _images_needed(better: int, worse: int, n: int) -> int | None:
-    """The fewest images whose interval excludes zero if the two models differ on the same share of them.
+    """The smallest number of images whose interval excludes zero, if the two models differ on the same share of them.
 
-    By the interval that decides the verdict, so that an unclear difference always needs more images than there are.
+    It uses the interval of the verdict, so that an unclear difference always needs more images than there are.
     """
     if abs(better - worse) < _SMALLEST_SHOWN * n:
         return None
@@ -107,10 +107,10 @@ def _images_needed(better: int, worse: int, n: int) -> int | None:
 
 
 def fitted_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature to divide logits by that makes the labels most probable (Guo et al. 2017).
+    """The divisor of the logits that makes the labels most probable (temperature scaling, Guo et al. 2017).
 
-    n images without an error do not prove that the next two have none. So each label counts for all but 1 / (n + 2),
-    which is shared among the classes (after Platt 1999), and four of four right do not make the model certain.
+    Labels are smoothed by 1 / (n + 2), shared among the classes (after Platt 1999), because n images without an error
+    do not prove that the next ones have none: four correct predictions out of four do not make the model certain.
     """
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
@@ -127,10 +127,10 @@ def fitted_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The temperature, and the calibration error before and after it.
+    """The temperature, fitted to all images, and the calibration error before and after it.
 
-    On the images that a temperature was fitted to, its calibration error would be too low: each half of the images is
-    evaluated with the temperature of the other half. The temperature that is returned is fitted to all images.
+    The error after it is measured by two-fold cross-fitting, because it would be too low on the images that the
+    temperature was fitted to: each half of the images is evaluated with the temperature of the other half.
     """
     from scipy.special import softmax
 
@@ -150,7 +150,7 @@ def calibration(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 
 def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
-    """Confidence and accuracy in ten bins of equal width by confidence, without the empty ones."""
+    """Confidence and accuracy in ten bins of equal width by confidence; empty bins are left out."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     index = np.minimum((confidence * _N_BINS).astype(int), _N_BINS - 1)
     return [
@@ -173,6 +173,6 @@ def _accuracy_interval(group: dict[str, float]) -> dict[str, float]:
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The mean difference of confidence and accuracy over the bins, weighted by their numbers of images."""
+    """The expected calibration error: the mean difference of confidence and accuracy over bins, weighted by size."""
     bins = reliability(probabilities, labels)
     return sum(b["n"] * abs(b["confidence"] - b["accuracy"]) for b in bins) / len(labels)

@@ -1,7 +1,6 @@
-"""The weight-averaged copy of the student, and the memory of methods that keep more than that."""
+"""The weight-averaged copy of the student, and the memory of methods that keep more than this copy."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
@@ -14,19 +13,19 @@ from meanteacher.core import InputError, check_choice
 from meanteacher.passes import at_least_float32, copied, untracked
 
 Buffers = Literal["own", "average", "copy"]
-"""Where the teacher's buffers, such as batch-normalisation statistics, come from.
+"""Source of the teacher's buffers, such as batch-normalisation statistics.
 
-own      the teacher runs in training mode and keeps statistics of its own activations, as the authors do
-average  the same exponential average as the weights
-copy     the student's latest
+own      the teacher runs in training mode and keeps statistics of its own activations, as in the authors' code
+average  buffers are averaged exponentially, like the weights
+copy     buffers are the student's latest
 """
 
 
 def warmed_up(decay: float, step: int) -> float:
     """The decay to use after step `step`.
 
-    At first an exponential average would be dominated by the random start, so it is the plain mean of the students so
-    far until that mean's decay reaches `decay`.
+    The random initial weights would dominate an early exponential average. So the average is the plain mean of all
+    students until the decay of that mean reaches `decay`.
 
     >>> warmed_up(0.99, 0), warmed_up(0.99, 1), warmed_up(0.99, 500)
     (0.0, 0.5, 0.99)
@@ -35,24 +34,22 @@ def warmed_up(decay: float, step: int) -> float:
 
 
 def check_dropout(name: str, rate: float | None) -> None:
-    """Refuse what is not a rate of dropout from 0 to below 1, or None.
+    """Check that a dropout rate is None, or from 0 to below 1.
 
     Raises:
-        InputError: says so; also for True and False, which were allowed until version 0.1.
+        InputError: the rate is out of range or a bool.
     """
-    if rate is None:
-        return
-    if isinstance(rate, bool) or not 0 <= rate < 1:
+    if rate is not None and (isinstance(rate, bool) or not 0 <= rate < 1):
         raise InputError(
             f"{name} is a rate from 0 (no dropout) to below 1, or None for the student's own rate; got {rate}."
         )
 
 
 def set_dropout(network: nn.Module, rate: float) -> None:
-    """Give every dropout layer this rate, for good.
+    """Set the rate of every dropout layer.
 
     Raises:
-        InputError: there is no dropout layer that could drop anything.
+        InputError: the rate is above 0 and the network has no dropout layer.
     """
     layers = [layer for layer in network.modules() if isinstance(layer, _DropoutNd)]
     if rate and not layers:
@@ -67,17 +64,15 @@ def set_dropout(network: nn.Module, rate: float) -> None:
 class Teacher(nn.Module):
     """A network whose weights are the exponential moving average of the student's (Sec. 2).
 
-    At least float32, whatever the student's precision: in bfloat16 an update with decay 0.999 is lost to
-    rounding. The teacher of a float64 student is float64. No gradient reaches it.
-
-    It takes the student's arguments, whatever they are, and returns what the student does.
+    Its weights are float32 or float64, whatever the student's precision, because rounding to bfloat16 loses an update
+    with decay 0.999. No gradient reaches it. It takes the student's arguments and returns the student's kind of output.
 
     Args:
         student: the network to average, of any class; not yet wrapped for several processes
-        buffers: where the teacher's buffers come from
-        dropout: rate in the teacher's own passes in training (Figure 4b); None for the student's
-        in_host_memory: keep the average on the CPU, and copy it to the device of the inputs for each pass only. That
-            leaves the device's memory to the student, and takes a copy of all weights per pass and per update
+        buffers: source of the teacher's buffers
+        dropout: dropout rate of the teacher's passes in training (Figure 4b); None for the student's rate
+        in_host_memory: keep the average on the CPU and copy it to the device of the inputs for each pass. This leaves
+            the device's memory to the student, and costs a copy of all weights per pass and per update.
 
     Raises:
         InputError: the student has lazy layers whose shapes are not known yet, or no dropout layer for the rate.
@@ -106,7 +101,7 @@ class Teacher(nn.Module):
         if any(is_lazy(parameter) for parameter in student.parameters()):
             raise InputError(
                 f"{type(student).__name__} has lazy layers, whose weights do not exist before the first pass. Pass one "
-                "batch through the student, then make its teacher."
+                "batch through the student before you create its teacher."
             )
         self.buffer_policy: Buffers = buffers
         self.in_host_memory = in_host_memory
@@ -119,11 +114,11 @@ class Teacher(nn.Module):
 
     @property
     def teacher(self) -> "Teacher":
-        """Itself: a teacher can be the whole memory of a method, as well as a part of one."""
+        """The teacher itself, because it may be the whole memory of a method or a part of it (`Memory`)."""
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Teacher":
-        """What `to` and the like do: a teacher in host memory stays there."""
+        """Serves `to` and similar functions; a teacher in host memory stays on the CPU."""
         super()._apply((lambda x: fn(x).cpu()) if self.in_host_memory else fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -132,7 +127,7 @@ class Teacher(nn.Module):
         return super().train(mode)
 
     def predictor(self) -> nn.Module:
-        """The network in evaluation mode. The next pass in training gives every layer its own mode again."""
+        """The network in evaluation mode. The next pass in training restores the mode of every layer."""
         if not self._modes:
             self._modes = [(module, module.training) for module in self.network.modules()]
         return self.network.eval()
@@ -143,7 +138,7 @@ class Teacher(nn.Module):
             for module, mode in self._modes:
                 module.training = mode
             self._modes = []
-        # A student in half precision is given numbers in half precision.
+        # The inputs of a student in half precision are in half precision too, but the teacher's weights are not.
         args = tuple(map(_wide, args))
         kwargs = {name: _wide(value) for name, value in kwargs.items()}
         tracks = self.buffer_policy == "own" or not self.training
@@ -153,18 +148,18 @@ class Teacher(nn.Module):
         return self.network(*args, **kwargs) if tracks else untracked(self.network, *args, **kwargs)
 
     def _pass_on(self, device: torch.device, args: Any, kwargs: Any, *, tracks: bool) -> Any:
-        """A pass with a copy of the weights on another device. Running statistics come back, if it tracks them."""
+        """A pass with a copy of the weights on another device; running statistics are copied back if it tracks them."""
         buffers = dict(self.network.named_buffers())
-        there = {name: x.to(device) for name, x in (*self.network.named_parameters(), *buffers.items())}
-        output = functional_call(self.network, there, args, kwargs)
+        copies = {name: x.to(device) for name, x in (*self.network.named_parameters(), *buffers.items())}
+        output = functional_call(self.network, copies, args, kwargs)
         if tracks:
             for name, buffer in buffers.items():
-                buffer.copy_(there[name])
+                buffer.copy_(copies[name])
         return output
 
     @torch.no_grad()
     def update(self, student: nn.Module, *, decay: float) -> None:
-        """teacher = decay · teacher + (1 - decay) · student."""
+        """Set teacher = decay · teacher + (1 - decay) · student."""
         _average(list(self.network.parameters()), list(student.parameters()), decay)
         if self.buffer_policy == "own":
             return
@@ -182,22 +177,12 @@ Own = TypeVar("Own", bound=nn.Module)
 
 
 class Memory(nn.Module, Generic[Own]):
-    """A teacher, and what else a method keeps from step to step, for instance a generator that it trains."""
+    """A teacher and the method's further state, for instance a generator that it trains."""
 
     def __init__(self, teacher: Teacher, own: Own) -> None:
         super().__init__()
         self.teacher = teacher
         self.own = own
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As every module; also reads the names in checkpoints of version 0.1."""
-        return super().load_state_dict({_name(old): value for old, value in state_dict.items()}, strict, assign)
-
-
-def _name(old: str) -> str:
-    if old.startswith(("teacher.", "own.")):
-        return old
-    return f"teacher.{old}" if old.startswith("network.") else "own." + re.sub(r"^(denoise|generator)\.", "", old)
 
 
 def _wide(value: Any) -> Any:
@@ -205,7 +190,7 @@ def _wide(value: Any) -> Any:
 
 
 def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:
-    """One fused update of all tensors; a Python loop costs more than the arithmetic."""
+    """Update all tensors in one fused operation, because a Python loop costs more than the arithmetic."""
     if averages:
         values = [value.to(average.device, average.dtype) for average, value in zip(averages, values, strict=True)]
         torch._foreach_lerp_(averages, values, 1 - decay)

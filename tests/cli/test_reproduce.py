@@ -1,5 +1,6 @@
 """`meanteacher table` and `meanteacher figure` as a person types them."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -52,8 +53,7 @@ def _refused(*words: object) -> str:
         (["table", "1", "--jobs", "0"], "--jobs"),
         (["table", "1", "--preset", "as-writen"], "as-coded"),
         (["table", "1", "--dry-run", "--show"], "--dry-run and --show do not go together"),
-        (["figure", "3", "--print-commands", "--slurm", "a=b"], "do not go together"),
-        (["table", "1", "--slurm", "partition"], "KEY=VALUE"),
+        (["figure", "3", "--print-commands", "--dry-run"], "do not go together"),
     ],
 )
 def test_mistake_gets_one_sentence_and_nothing_is_written(words: list[str], answer: str, tmp_path: Path):
@@ -73,7 +73,7 @@ def test_help_says_what_is_run_and_does_not_import_torch(command: str):
         [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE
     )
     assert shown.returncode == 0
-    for option in ("--cell", "--seeds", "--scale", "--jobs", "--dry-run", "--print-commands", "--show", "--slurm"):
+    for option in ("--cell", "--seeds", "--scale", "--jobs", "--dry-run", "--print-commands", "--show"):
         assert option in shown.stdout
 
 
@@ -119,6 +119,24 @@ def test_printed_commands_are_lines_of_commands_and_nothing_else(tmp_path: Path)
         assert (program, command, given["recipe"], given["seed"]) == ("meanteacher", "run", NAME, seed)
         assert (str(given["data"]), given["device"], given["scale"]) == ("my data", "cpu", "minutes=6")
         assert given["start_or_resume"]
+
+
+def test_the_job_array_of_the_page_runs_every_printed_command_once(tmp_path: Path):
+    """With a scheduler that starts the jobs of an array one after the other, and a program that notes its words."""
+    page = (Path(__file__).parents[2] / "docs" / "researchers.md").read_text(encoding="utf-8")
+    (array,) = re.findall(r"^    (sbatch .*)$", page, flags=re.M)
+    words = ["table", "1", "--cell", CELL, "--seeds", 3, "--out", tmp_path / "my runs", "--print-commands"]
+    (tmp_path / "runs.txt").write_text(_invoke(*words).stdout)
+    scheduler = """for word in "$@"; do case "$word" in --array=1-*) last=${word#--array=1-};; esac; job=$word; done
+for SLURM_ARRAY_TASK_ID in $(seq "$last"); do export SLURM_ARRAY_TASK_ID; bash -c "$job"; done"""
+    for name, script in {"sbatch": scheduler, "meanteacher": 'printf "%s\\n" "$@" >> started.txt'}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", array], cwd=tmp_path, check=True, timeout=PATIENCE, env=environment)
+    printed = [shlex.split(line)[1:] for line in (tmp_path / "runs.txt").read_text().splitlines()]
+    assert (tmp_path / "started.txt").read_text().splitlines() == [word for line in printed for word in line]
+    assert len(printed) == 3
 
 
 def test_show_with_nothing_there_writes_the_papers_numbers(tmp_path: Path):
@@ -172,30 +190,6 @@ def test_interrupted_table_says_the_same_command_continues(tmp_path: Path, monke
     shown = _invoke(*words)
     assert shown.exit_code == 75
     assert shlex.join(["meanteacher", *words]) in [line.strip() for line in shown.output.splitlines()]
-
-
-def test_scheduler_gets_the_parameters_and_the_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from meanteacher.paper import workers
-
-    got: dict[str, Any] = {}
-
-    def submit(wanted: Any, options: Any, folder: Path, **more: Any) -> list[str]:
-        got.update(more, options=options, n=len(wanted))
-        return ["7_0", "7_1"]
-
-    monkeypatch.setattr(workers, "submit_to_slurm", submit)
-    words = ["--slurm", "slurm_partition=gpu,timeout_min=600", "--device", "cuda"]
-    shown = _invoke("table", "1", "--cell", CELL, "--seeds", 2, *words, "--out", tmp_path)
-    assert shown.exit_code == 0, shown.output
-    assert got["parameters"] == {"slurm_partition": "gpu", "timeout_min": 600}
-    assert (got["cluster"], got["options"], got["n"]) == ("slurm", ["--device", "cuda"], 2)
-    assert "2 runs: 7_0, 7_1" in shown.output
-
-
-def test_scheduler_without_submitit_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    said = _refused("table", "1", "--cell", CELL, "--slurm", "timeout_min=3", "--out", tmp_path)
-    assert "meanteacher[slurm]" in said
 
 
 def test_progress_has_one_share_of_all_runs_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -16,7 +16,7 @@ import stream_mutants
 import torch
 import torch.nn.functional as F
 import use_mutants
-from catalogue import Catalogue, Patch, rewrite
+from catalogue import Catalogue, Patch, wrap
 from torch import Tensor
 
 from meanteacher import costs, evaluate, passes, schedules, seeding, teacher
@@ -27,7 +27,7 @@ from meanteacher.data.stream import ImageStream
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import consistency, mean_teacher, pi_model, pseudo_label, supervised, temporal_ensembling, vat
 from meanteacher.teacher import Teacher
-from meanteacher.train import TrainState, checkpoint, loop
+from meanteacher.train import AdamSpec, TrainState, checkpoint, loop
 from meanteacher.views import Flip, Noise, PerChannel, Translate
 
 MUTANTS = Catalogue()
@@ -400,17 +400,15 @@ def threshold_of_fixmatch_is_ignored(patch: Patch) -> None:
 
 @mutant
 def decay_schedule_is_read_only_at_step_0(patch: Patch) -> None:
-    rewrite(patch, supervised.TeacherMethod.after_step, "(self.decay)(step)", "(self.decay)(0)")
+    patch.setattr(supervised, "as_schedule", lambda decay: schedules.Constant(schedules.as_schedule(decay)(0)))
 
 
 @mutant
 def threshold_is_applied_to_the_sharpened_target(patch: Patch) -> None:
-    rewrite(
-        patch,
-        costs.confident_cross_entropy,
-        "certain = target_logits.softmax(1)",
-        "certain = (target_logits / temperature).softmax(1)",
-    )
+    def wrong(real, student, target, *, temperature=1.0, **options):
+        return real(student, target / temperature, **options)
+
+    wrap(patch, costs.confident_cross_entropy, wrong)
 
 
 # --- a run and its record ---------------------------------------------------------------------------------------------
@@ -418,54 +416,76 @@ def threshold_is_applied_to_the_sharpened_target(patch: Patch) -> None:
 of_runs = MUTANTS.of("runs")
 
 
+def _restored_with(patch: Patch, field: str, value: object) -> None:
+    """A run that is resumed has lost something."""
+
+    def wrong(real, self, state, *name):
+        real(self, state, *name)
+        setattr(state, field, value)
+
+    wrap(patch, checkpoint.Checkpoints.restore, wrong)
+
+
 @of_runs
 def time_before_an_interruption_is_lost(patch: Patch) -> None:
-    rewrite(patch, loop.train, "time.perf_counter() - state.seconds", "time.perf_counter()")
+    _restored_with(patch, "seconds", 0.0)
 
 
 @of_runs
 def processor_time_before_an_interruption_is_lost(patch: Patch) -> None:
-    rewrite(patch, checkpoint.Checkpoints.restore, 'state.cpu_seconds = saved["cpu_seconds"]', "state.cpu_seconds = 0")
+    _restored_with(patch, "cpu_seconds", 0.0)
 
 
 @of_runs
 def curve_before_an_interruption_is_lost(patch: Patch) -> None:
-    rewrite(patch, checkpoint.Checkpoints.restore, '[Evaluation(**point) for point in saved["curve"]]', "[]")
+    _restored_with(patch, "curve", [])
 
 
 @of_runs
 def learning_rate_schedule_is_read_only_at_step_0(patch: Patch) -> None:
-    rewrite(patch, loop.take_step, "set_step(state.optimizer, step)", "set_step(state.optimizer, 0)")
+    wrap(patch, AdamSpec.set_step, lambda real, self, optimizer, step: real(self, optimizer, 0))
 
 
 @of_runs
 def best_checkpoint_is_chosen_by_the_test_error(patch: Patch) -> None:
-    rewrite(patch, TrainState.best, ' if point.part == "validation"', "")
+    patch.setattr(TrainState, "best", lambda self: min(self.curve, key=lambda point: point.teacher, default=None))
 
 
 @of_runs
 def best_checkpoint_is_chosen_by_the_students_error(patch: Patch) -> None:
-    rewrite(patch, TrainState.best, "key=lambda point: point.teacher", "key=lambda point: point.student")
+    def wrong(self):
+        candidates = [point for point in self.curve if point.part == "validation"]
+        return min(candidates, key=lambda point: point.student, default=None)
+
+    patch.setattr(TrainState, "best", wrong)
 
 
 @of_runs
 def students_error_is_recorded_as_the_teachers(patch: Patch) -> None:
-    rewrite(
-        patch,
-        Prepared._errors,
-        '"teacher": state.predictor(self.recipe.method)',
-        '"teacher": state.student',
-    )
+    def wrong(real, networks, *given, **options):
+        student = networks.get("student")
+        return real({name: student or network for name, network in networks.items()}, *given, **options)
+
+    wrap(patch, evaluate.error_rates, wrong)
 
 
 @of_runs
 def validation_error_is_recorded_as_the_test_error(patch: Patch) -> None:
-    rewrite(patch, Prepared.final_errors, 'known.get("test")', 'known.get("validation")')
+    def wrong(real, self, state):
+        found = real(self, state)
+        for model in ("student", "teacher"):
+            found[model]["test"] = found[model]["validation"]
+        return found
+
+    wrap(patch, Prepared.final_errors, wrong)
 
 
 @of_runs
 def validation_error_is_that_of_all_training_images(patch: Patch) -> None:
-    rewrite(patch, Prepared._errors, 'None if part == "test" else self.split.validation', "None")
+    def wrong(real, networks, dataset, index=None, **options):
+        return real(networks, dataset, None, **options)
+
+    wrap(patch, evaluate.error_rates, wrong)
 
 
 @of_runs

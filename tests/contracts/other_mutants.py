@@ -1,12 +1,19 @@
 """Silent mistakes in scikit-learn's estimators, outputs per pixel, files, and scaled twins."""
 
+import dataclasses
 import itertools
+import os
+import sys
 
-from catalogue import Catalogue, Patch, rewrite
+import numpy as np
+from catalogue import Catalogue, Patch, during, replace, wrap
+from sklearn.base import ClassifierMixin
 
 from meanteacher import files
-from meanteacher.estimator import SemiSupervisedClassifier, arrays
+from meanteacher.core import UNLABELLED
+from meanteacher.estimator import SemiSupervisedClassifier, arrays, classifier
 from meanteacher.paper import scaled
+from meanteacher.schedules import LinearWarmUp, SigmoidRampUp
 from meanteacher.views.dense import Move
 from meanteacher.views.geometry import warped
 
@@ -19,22 +26,31 @@ of_twins = MUTANTS.of("scaled twins")
 
 @of_estimators
 def labels_of_a_table_stand_one_row_below(patch: Patch) -> None:
-    rewrite(patch, arrays.encoded, "= torch.from_numpy(found)", "= torch.from_numpy(found).roll(1)")
+    def wrong(real, y, classes):
+        labels = real(y, classes)
+        known = labels != UNLABELLED
+        labels[known] = labels[known].roll(1)
+        return labels
+
+    wrap(patch, arrays.encoded, wrong)
 
 
 @of_estimators
 def rows_without_a_label_are_of_the_first_class(patch: Patch) -> None:
-    rewrite(patch, arrays.encoded, "torch.full((len(y),), UNLABELLED)", "torch.zeros(len(y), dtype=torch.int64)")
+    wrap(patch, arrays.encoded, lambda real, y, classes: real(y, classes).clamp_min(0))
 
 
 @of_estimators
 def rows_without_a_label_are_a_class(patch: Patch) -> None:
-    rewrite(patch, SemiSupervisedClassifier.fit, "np.unique(y[known])", "np.unique(y)")
+    def change(inner, *given):
+        inner.setattr(classifier, "unlabelled", lambda y: np.zeros(len(y), dtype=bool))
+
+    during(patch, SemiSupervisedClassifier.fit, change)
 
 
 @of_estimators
 def score_counts_rows_without_a_label_as_errors(patch: Patch) -> None:
-    rewrite(patch, SemiSupervisedClassifier.score, "known = ~unlabelled(labels)", "known = labels == labels")
+    patch.setattr(SemiSupervisedClassifier, "score", ClassifierMixin.score)
 
 
 @of_dense
@@ -50,7 +66,7 @@ def teachers_prediction_is_moved_otherwise_than_the_image(patch: Patch) -> None:
 
 @of_dense
 def smaller_predictions_move_by_as_many_pixels_as_the_image(patch: Patch) -> None:
-    rewrite(patch, Move.__call__, "self._scaled(x.shape[-2:])", "self.source")
+    patch.setattr(Move, "_scaled", lambda self, size: self.source)
 
 
 @of_dense
@@ -60,39 +76,50 @@ def labels_of_pixels_stay_where_the_image_is_moved(patch: Patch) -> None:
 
 @of_dense
 def pixels_from_outside_are_of_the_first_class(patch: Patch) -> None:
-    rewrite(patch, Move.labels, " - UNLABELLED)", ")", ".long() + UNLABELLED", ".long()")
+    wrap(patch, Move.labels, lambda real, self, labels: real(self, labels.long() + UNLABELLED) - UNLABELLED)
 
 
 @of_files
 def link_is_written_through(patch: Patch) -> None:
-    rewrite(patch, files.append_to, " | _NO_FOLLOW", "")
+    patch.setattr(files, "_NO_FOLLOW", 0)
 
 
 @of_files
 def size_limit_of_a_file_is_ignored(patch: Patch) -> None:
-    rewrite(patch, files.read_regular, "if size > most:", "if False:")
+    wrap(patch, files.read_regular, lambda real, path, most, **options: real(path, sys.maxsize, **options))
 
 
 @of_files
 def pipe_is_read_as_an_empty_file(patch: Patch) -> None:
-    rewrite(patch, files._opened, "if not stat.S_ISREG(found):", "if False:")
+    def wrong(path, flags, mode, buffering=-1):
+        return os.fdopen(os.open(path, flags | files._SPECIAL, 0o666), mode, buffering)
+
+    replace(patch, files._opened, wrong)
 
 
 @of_files
 def interrupted_write_takes_the_name(patch: Patch) -> None:
-    rewrite(patch, files.atomic_file, "part.unlink(missing_ok=True)", "part.exists() and part.replace(path)")
+    replace(patch, files.atomic_file, lambda path: path.open("wb"))
 
 
 @of_twins
 def ramp_ups_of_a_twin_take_as_long_as_the_papers(patch: Patch) -> None:
-    rewrite(patch, scaled._in_time, "replace(schedule, steps=max(1, round(ramp_up * steps)))", "schedule")
+    def wrong(real, schedule, *steps, **share):
+        is_ramp_up = isinstance(schedule, SigmoidRampUp | LinearWarmUp)
+        return schedule if is_ramp_up else real(schedule, *steps, **share)
+
+    wrap(patch, scaled._in_time, wrong)
 
 
 @of_twins
 def average_of_a_twin_reaches_back_as_far_as_the_papers(patch: Patch) -> None:
-    rewrite(patch, scaled._shorter, "_HORIZON * steps / 1000 / (1 - decay)", "1 / (1 - decay)")
+    replace(patch, scaled._shorter, lambda decay, steps: decay)
 
 
 @of_twins
 def supervised_twin_has_rows_without_a_label(patch: Patch) -> None:
-    rewrite(patch, scaled.scaled, "rows = _LABELLED_ROWS if supervised else _BATCH", "rows = _BATCH")
+    def wrong(real, recipe, minutes):
+        twin = real(recipe, minutes)
+        return dataclasses.replace(twin, batch=dataclasses.replace(twin.batch, size=scaled._BATCH))
+
+    wrap(patch, scaled.scaled, wrong)

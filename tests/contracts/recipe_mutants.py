@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
-from catalogue import Catalogue, Patch, rewrite
+from catalogue import Catalogue, Patch, wrap
 
 from meanteacher import costs
 from meanteacher.costs import Kl
@@ -15,8 +14,8 @@ from meanteacher.models import Conv13Spec
 from meanteacher.paper.recipes import shared as paper
 from meanteacher.paper.recipes import table1, table2, table3, table5
 from meanteacher.recipes import RECIPES
-from meanteacher.schedules import Constant, SigmoidRampUp, StepChange
-from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
+from meanteacher.schedules import Constant, SigmoidRampDown, SigmoidRampUp, StepChange
+from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate, Zca
 
 MUTANTS = Catalogue()
 mutant = MUTANTS.of("recipes")
@@ -25,11 +24,6 @@ mutant = MUTANTS.of("recipes")
 def _constant(patch: Patch, module: ModuleType, name: str, value: object) -> None:
     """Change one constant of a module of recipes and make them anew, as importing them would."""
     patch.setattr(module, name, value)
-    _made_anew(patch)
-
-
-def _source(patch: Patch, function: Callable[..., Any], old: str, new: str) -> None:
-    rewrite(patch, function, old, new)
     _made_anew(patch)
 
 
@@ -76,7 +70,7 @@ def zca_is_dropped(patch: Patch) -> None:
 
 @mutant
 def zca_is_that_of_temporal_ensembling(patch: Patch) -> None:
-    _source(patch, table2.recipe, "Zca(contrast=True, epsilon=0.1)", "Zca(contrast=False, epsilon=1e-5)")
+    _each(patch, "table2", lambda recipe: dataclasses.replace(recipe, normalise=Zca(contrast=False, epsilon=1e-5)))
 
 
 @mutant
@@ -95,7 +89,11 @@ def teacher_sees_images_without_noise(patch: Patch) -> None:
 
 @mutant
 def half_of_each_svhn_batch_is_labelled(patch: Patch) -> None:
-    _source(patch, table1.recipe, "labelled=1 if semi_supervised", "labelled=50 if semi_supervised")
+    def half(recipe):
+        is_one = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == 1
+        return dataclasses.replace(recipe, batch=dataclasses.replace(recipe.batch, labelled=50)) if is_one else recipe
+
+    _each(patch, "table1", half)
 
 
 @mutant
@@ -115,7 +113,11 @@ def cifar10_has_as_many_labels_in_every_batch(patch: Patch) -> None:
 
 @mutant
 def validation_images_are_kept_apart_in_the_final_runs(patch: Patch) -> None:
-    _source(patch, table1.recipe, "n_labelled=n_labelled)", "n_labelled=n_labelled, validation=0.1)")
+    _each(
+        patch,
+        "table1",
+        lambda recipe: dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, validation=0.1)),
+    )
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -124,13 +126,14 @@ def validation_images_are_kept_apart_in_the_final_runs(patch: Patch) -> None:
 @mutant
 def consistency_weighs_as_the_authors_code_says_without_their_divisor(patch: Patch) -> None:
     """A weight of 1, which in their normalisation is 99 of ours."""
-    _source(patch, table1._method, "else 99.0", "else 1.0")
+    wrap(patch, paper.ramped_weight, lambda real, value: real(1.0 if value == 99 else value))
+    _made_anew(patch)
 
 
 @mutant
 def consistency_weight_of_the_residual_network_is_taken_over(patch: Patch) -> None:
     """413 is what its 100 comes to with 124 of 512 rows labelled."""
-    _source(patch, table2._method, "ramped_weight(100.0)", "ramped_weight(413.0)")
+    _each(patch, "table2", lambda recipe: _with_method(recipe, weight=paper.ramped_weight(413.0)))
 
 
 @mutant
@@ -151,7 +154,7 @@ def consistency_is_the_kl_divergence(patch: Patch) -> None:
 
 @mutant
 def labelled_rows_of_svhn_are_drawn_to_the_teacher_too(patch: Patch) -> None:
-    _source(patch, table1._method, '"all" if n_labelled is None else "unlabelled"', '"all"')
+    _each(patch, "table1", lambda recipe: _with_method(recipe, consistency_on="all"))
 
 
 @mutant
@@ -168,12 +171,10 @@ def expected_count_is_left_out_of_table_2(patch: Patch) -> None:
 
 @mutant
 def expected_count_is_that_of_the_rows_there_are(patch: Patch) -> None:
-    rewrite(
-        patch,
-        costs.classification_cost,
-        "total / (labelled_share * labels.numel())",
-        "total / (labels != UNLABELLED).sum().clamp_min(1)",
-    )
+    def wrong(real, logits, labels, labelled_share=None, **options):
+        return real(logits, labels, **options)
+
+    wrap(patch, costs.classification_cost, wrong)
 
 
 # --- the average and the optimiser ------------------------------------------------------------------------------------
@@ -191,12 +192,7 @@ def decay_of_cifar10_is_that_of_the_residual_network(patch: Patch) -> None:
 
 @mutant
 def average_of_mean_teacher_takes_the_students_statistics(patch: Patch) -> None:
-    _source(
-        patch,
-        table1._method,
-        'MeanTeacher(decay=_SHORT_THEN_LONG, buffers="own"',
-        'MeanTeacher(decay=_SHORT_THEN_LONG, buffers="copy"',
-    )
+    _each(patch, "table1", lambda recipe: _with_method(recipe, buffers="copy"))
 
 
 @mutant
@@ -212,17 +208,31 @@ def ramp_up_takes_80_epochs_of_svhn(patch: Patch) -> None:
 
 @mutant
 def beta1_is_ramped_down_to_nothing(patch: Patch) -> None:
-    _source(patch, paper.adam, "final=0.5", "final=0.0")
+    def wrong(real, **options):
+        made = real(**options)
+        is_ramp = isinstance(made.beta1, SigmoidRampDown)
+        return dataclasses.replace(made, beta1=dataclasses.replace(made.beta1, final=0.0)) if is_ramp else made
+
+    wrap(patch, paper.adam, wrong)
+    _made_anew(patch)
 
 
 @mutant
 def ramp_down_of_the_scripts_enters_the_recipes_of_the_paper(patch: Patch) -> None:
-    _source(patch, table1.recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=ramp_down")
+    def wrong(real, name, n_labelled, *, extra=0, as_coded=False):
+        made = real(name, n_labelled, extra=extra, as_coded=as_coded)
+        _, ramp_down = table1._as_coded(name, n_labelled, extra)
+        optim = paper.adam(beta2=made.optim.beta2, ramp_down=ramp_down, end=made.steps)
+        return dataclasses.replace(made, optim=optim)
+
+    wrap(patch, table1.recipe, wrong)
+    _made_anew(patch)
 
 
 @mutant
 def ramp_down_is_missing_where_the_scripts_have_it(patch: Patch) -> None:
-    _source(patch, table1.recipe, "ramp_down=ramp_down if as_coded else 0", "ramp_down=0")
+    wrap(patch, table1._as_coded, lambda real, *cell: (real(*cell)[0], 0))
+    _made_anew(patch)
 
 
 # --- network, length and claim ----------------------------------------------------------------------------------------
@@ -249,7 +259,13 @@ def claim_is_that_of_the_next_column(patch: Patch) -> None:
 @mutant
 def as_coded_keeps_the_name_of_the_papers_recipe(patch: Patch) -> None:
     """The later one replaces the earlier under one name."""
-    _source(patch, table1.recipe, 'f"/{paper.AS_CODED}" if as_coded else ""', '""')
+
+    def wrong(real, *cell, **options):
+        made = real(*cell, **options)
+        return dataclasses.replace(made, name=made.name.removesuffix(f"/{paper.AS_CODED}"))
+
+    wrap(patch, table1.recipe, wrong)
+    _made_anew(patch)
 
 
 @mutant

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,7 +23,7 @@ from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import MeanTeacher
-from meanteacher.online import Examples, OnlineTrainer, Replay, SpoolFolder
+from meanteacher.online import Examples, OnlineTrainer, Replay
 from meanteacher.schedules import Constant
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.teacher import Teacher
@@ -277,18 +276,4 @@ def _has_taken(trainer: OnlineTrainer, n_steps: int) -> bool:
     return trainer.n_steps == n_steps
 
 
-def the_rest_of_a_file_comes_after_its_first_rows() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        given = {"shape": (1, 2, 2), "class_names": CLASSES, "batch_size": 4}
-        numbers = np.arange(6, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 1, 2, 2), np.uint8)
-        SpoolFolder(Path(folder), **given).put(numbers, name="a")
-        first = next(iter(SpoolFolder(Path(folder), **given).read()))
-        rest = list(SpoolFolder(Path(folder), **given).read(first.position))
-    found = [int(image[0, 0, 0]) for arrived in (first, *rest) for image in arrived.images]
-    assert found == list(range(6)), "rows of a file come twice, or never"
-
-
-ONLINE = (
-    an_unlabelled_example_is_seen_once_however_often_training_stops,
-    the_rest_of_a_file_comes_after_its_first_rows,
-)
+ONLINE = (an_unlabelled_example_is_seen_once_however_often_training_stops,)

@@ -1,17 +1,20 @@
 """Silent mistakes in several processes, in tar shards, and in a stream that is seen once."""
 
+import dataclasses
+
 import torch
-from catalogue import Catalogue, Patch, rewrite
+from catalogue import Catalogue, Patch, during, wrap
 from torch import Tensor
 
-from meanteacher import costs
+from meanteacher import costs, seeding
 from meanteacher.core import UNLABELLED
+from meanteacher.data import stream
 from meanteacher.data.shards import source
 from meanteacher.data.stream import ImageStream
 from meanteacher.distributed import rows
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.methods import pseudo_label, supervised
-from meanteacher.online import OnlineTrainer, SpoolFolder
+from meanteacher.online import OnlineTrainer, arrivals
 from meanteacher.online.arrivals import Store
 from meanteacher.train import parallel
 
@@ -24,7 +27,12 @@ of_streams = MUTANTS.of("on-line learning")
 @of_processes
 def gradients_are_summed_over_the_ranks(patch: Patch) -> None:
     """The learning rate is that of the recipe times the number of processes."""
-    rewrite(patch, Ranks.average_, "(flat / self.size).split", "flat.split")
+
+    def wrong(real, self, tensors, doing):
+        real(self, tensors, doing)
+        torch._foreach_mul_(tensors, self.size)
+
+    wrap(patch, Ranks.average_, wrong)
 
 
 @of_processes
@@ -47,61 +55,69 @@ def labelled_rows_are_averaged_by_each_rank(patch: Patch) -> None:
 @of_processes
 def outputs_of_the_ranks_stand_one_after_the_other(patch: Patch) -> None:
     """And the labels in the order of the batch."""
-    rewrite(patch, Ranks.gather_rows, "gathered.movedim(0, 2)", "gathered.movedim(0, 1)")
+
+    def wrong(real, self, x, n, doing):
+        order = [row for rank in range(self.size) for row in range(n)[rank :: self.size]]
+        return real(self, x, n, doing).unflatten(0, (-1, n))[:, order].flatten(0, 1)
+
+    wrap(patch, Ranks.gather_rows, wrong)
 
 
 @of_processes
 def all_ranks_drop_the_same_units(patch: Patch) -> None:
-    rewrite(patch, parallel._noise_of, " + str(ranks.rank).encode()", "")
+    wrap(patch, parallel._noise_of, lambda real, ranks, device: real(dataclasses.replace(ranks, rank=0), device))
 
 
 @of_processes
 def batch_statistics_of_the_first_rank_are_saved(patch: Patch) -> None:
-    rewrite(patch, parallel.merge_buffers, "ranks.average_(means, doing)", "pass")
+    def change(inner, state, ranks):
+        inner.setattr(Ranks, "average_", lambda self, tensors, doing: None)
+
+    during(patch, parallel.merge_buffers, change)
 
 
 @of_shards
 def classes_are_numbered_anew_in_each_shard(patch: Patch) -> None:
-    rewrite(
-        patch,
-        source._Part._known,
-        "{label: self._numbers.setdefault(name, len(self._numbers))",
-        "{label: self._numbers.setdefault(name, len(self._numbers)) * 0 + label",
-    )
+    wrap(patch, source._Part._known, lambda real, *given: {label: label for label in real(*given)})
 
 
 @of_shards
 def first_image_of_a_shard_is_looked_for_in_the_one_before(patch: Patch) -> None:
-    rewrite(
-        patch, source.ShardFiles._shard, "bisect_right(self.ends, position)", "bisect_right(self.ends, position - 1)"
-    )
+    wrap(patch, source.ShardFiles._shard, lambda real, self, position: real(self, position - 1))
 
 
 @of_shards
 def labels_of_unlabelled_shards_are_shown(patch: Patch) -> None:
-    rewrite(patch, source._Part.add, " if not hide_labels else {}", "")
+    def wrong(real, self, path, index, *, hide_labels=False, **options):
+        real(self, path, index, **options)
+
+    wrap(patch, source._Part.add, wrong)
 
 
 @of_shards
 def crops_of_a_resumed_run_begin_again(patch: Patch) -> None:
-    rewrite(
-        patch,
-        ImageStream._begin,
-        'f"crop/{role}", step)',
-        'f"crop/{role}", step - vars(self).setdefault("first", step))',
-    )
+    def change(inner, self, dataset, step):
+        first = vars(self).setdefault("first", step)
+
+        def wrong(seed, purpose, number=0, *device):
+            return seeding.generator(seed, purpose, number - (first if purpose.startswith("crop/") else 0), *device)
+
+        inner.setattr(stream, "generator", wrong)
+
+    during(patch, ImageStream._begin, change)
 
 
 @of_streams
 def unlabelled_examples_are_kept_and_shown_again(patch: Patch) -> None:
-    rewrite(patch, Store.add, "(labels != UNLABELLED).nonzero()", "torch.ones_like(labels).nonzero()")
+    no_label = -2
+    during(patch, Store.add, lambda inner, *given: inner.setattr(arrivals, "UNLABELLED", no_label))
 
 
 @of_streams
 def position_in_the_stream_is_not_restored(patch: Patch) -> None:
-    rewrite(patch, OnlineTrainer.load, 'state.stream["position"],', "None,")
+    def wrong(real, self, folder):
+        real(self, folder)
+        self.position = None
+        return self
 
-
-@of_streams
-def file_that_was_begun_is_read_again_from_its_start(patch: Patch) -> None:
-    rewrite(patch, SpoolFolder.read, "start = place.rows if", "start = 0 if")
+    wrap(patch, OnlineTrainer.load, wrong)

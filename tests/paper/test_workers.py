@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
 from meanteacher.paper import workers
 from meanteacher.paper.runs import Run, runs_of
-from meanteacher.paper.workers import Follower, Workers, printed_commands, submit_to_slurm
+from meanteacher.paper.workers import Follower, Workers, printed_commands
 from support import PATIENCE, child_environment, held_by_another_process
 
 RECIPES = '''
@@ -306,31 +305,3 @@ def test_printed_commands_are_accepted_and_leave_out_what_is_complete(tmp_path: 
         assert (given["recipe"], given["seed"], given["out"]) == (run.name, run.seed, run.folder)
         assert (given["scale"], given["start_or_resume"]) == ("minutes=6", True)
         assert (str(given["data"]), given["device"]) == ("my data", "cpu")
-
-
-# submitit drops its handle of the process before that has ended.
-@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-def test_submitted_runs_are_trained_once_and_complete_ones_are_not_submitted(
-    tmp_path: Path, make: Callable[..., list[Run]]
-):
-    runs = make("quick")
-    options = {"parameters": {"timeout_min": 10}, "cluster": "local"}
-    ids = submit_to_slurm(runs, [], tmp_path / "slurm", **options)
-    assert len(ids) == 1
-    _wait_until(lambda: runs[0].state() == "complete")
-    assert _n_trained(tmp_path) == 1
-    assert submit_to_slurm(runs, [], tmp_path / "slurm", **options) == []
-    assert printed_commands(runs, []) == []
-
-
-def test_parameter_that_the_scheduler_does_not_know_is_an_input_error(tmp_path: Path, make: Callable[..., list[Run]]):
-    with pytest.raises(InputError, match=r"--slurm was refused.*no_such"):
-        submit_to_slurm(make("quick"), [], tmp_path / "slurm", parameters={"no_such": 3}, cluster="local")
-
-
-def test_scheduler_without_submitit_says_how_to_install_it(
-    tmp_path: Path, make: Callable[..., list[Run]], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(InputError, match=r"pip install 'meanteacher\[slurm\]'"):
-        submit_to_slurm(make("quick"), [], tmp_path / "slurm", parameters={}, cluster="slurm")

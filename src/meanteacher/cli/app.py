@@ -9,11 +9,10 @@ import typer
 from typer.core import TyperCommand
 
 from meanteacher.cli.console import exit_codes, tune_malloc
-from meanteacher.cli.demo import demo, gallery
+from meanteacher.cli.demo import demo
 from meanteacher.cli.fit import check, fit
 from meanteacher.cli.label import label
 from meanteacher.cli.pack import pack
-from meanteacher.cli.plan import plan
 from meanteacher.cli.predict import evaluate, export, predict
 from meanteacher.cli.report import report
 from meanteacher.cli.reproduce import reproduce
@@ -44,7 +43,7 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         resume = any(option.name == "resume" for option in self.params)
-        with exit_codes([ctx.info_name, *ctx.meta["args"]], resume=resume):
+        with exit_codes(["meanteacher", ctx.info_name, *ctx.meta["args"]], resume=resume):
             return super().invoke(ctx)
 
 
@@ -80,10 +79,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "label": label,
     "pack": pack,
     "demo": demo,
-    "gallery": gallery,
     "list": list_recipes,
     "run": run,
-    "plan": plan,
     "table": reproduce,
     "figure": reproduce,
 }

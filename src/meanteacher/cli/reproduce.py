@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -53,14 +53,6 @@ def reproduce(
         typer.Option("--print-commands", help="Print one command per missing run, for any scheduler; run nothing."),
     ] = False,
     show: Annotated[bool, typer.Option("--show", help="Write what there is; run nothing.")] = False,
-    slurm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="Submit the missing runs as one SLURM array through submitit, with these parameters of its executor, "
-            "e.g. slurm_partition=gpu,timeout_min=600,gpus_per_node=1.",
-        ),
-    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of all runs, and of the written table or figure.")] = Path("runs"),
     device: DeviceOption = "auto",
     data: DataOption = None,
@@ -76,7 +68,7 @@ def reproduce(
     from meanteacher.paper.reproduce import command_options, figure, table
 
     console = Console()
-    modes = {"--dry-run": dry_run, "--print-commands": print_commands, "--show": show, "--slurm": slurm is not None}
+    modes = {"--dry-run": dry_run, "--print-commands": print_commands, "--show": show}
     chosen = [flag for flag, given in modes.items() if given]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; give one of them.")
@@ -90,11 +82,6 @@ def reproduce(
     elif print_commands:
         for line in workers.printed_commands(wanted, options):
             typer.echo(line)
-    elif slurm is not None:
-        parameters = _parameters(slurm)
-        cluster = str(parameters.pop("cluster", "slurm"))
-        ids = workers.submit_to_slurm(wanted, options, out / "slurm", parameters=parameters, cluster=cluster)
-        say(console, f"Submitted {count(len(ids), 'run')}{': ' if ids else ''}{', '.join(ids)}. Then: add --show.")
     else:
         with graceful_stop(console) as should_stop, RunsProgress(console, wanted) as progress:
             result = (table if is_table else figure)(
@@ -156,14 +143,3 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
         + (f"; with --jobs {jobs} the runs share the cores" if jobs > 1 else "")
         + ". Evaluations come on top. Nothing was run.",
     )
-
-
-def _parameters(text: str) -> dict[str, Any]:
-    """key=value pairs; a whole number becomes one."""
-    parameters: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        key, sign, value = part.partition("=")
-        if not sign or not key:
-            raise InputError(f"--slurm takes KEY=VALUE,KEY=VALUE; got {part!r}.")
-        parameters[key] = int(value) if value.isdecimal() else value
-    return parameters

@@ -1,6 +1,6 @@
 """Images and labels: where they come from, which are labelled, what batch t holds."""
 
-from meanteacher.data.dataset import Dataset, Outline, Outlined, Source, Subset, TrainTest
+from meanteacher.data.dataset import Dataset, Source, Subset, TrainTest
 from meanteacher.data.encoded import EncodedDataset, Files
 from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler
 from meanteacher.data.split import Split, make_split, read_label_list
@@ -14,8 +14,6 @@ __all__ = [
     "Fixed",
     "ImageStream",
     "Mixed",
-    "Outline",
-    "Outlined",
     "Sampler",
     "Source",
     "Split",

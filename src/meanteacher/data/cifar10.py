@@ -1,6 +1,5 @@
 """CIFAR-10 (Krizhevsky, 2009) from its official archive of Python batches."""
 
-import math
 import pickle
 import tarfile
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import InputError, Problem
-from meanteacher.data.dataset import Dataset, Outline, TrainTest
+from meanteacher.core import InputError
+from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import Progress, fetch
-from meanteacher.data.official import N_CLASSES, SHAPE, read_labelled, verified
+from meanteacher.data.official import SHAPE, read_labelled, verified
 
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _FOLDER = "cifar-10-batches-py"
@@ -49,9 +48,6 @@ class Cifar10:
         images, labels = zip(*(batches[f"data_batch_{k}"] for k in range(1, 6)), strict=True)
         train = _dataset(np.concatenate(images), np.concatenate(labels))
         return TrainTest(train, _dataset(*batches["test_batch"]), official=True)
-
-    def outline(self) -> Outline:
-        return Outline(Problem(N_CLASSES, n_examples=50_000, input_shape=SHAPE), stored_bytes=math.prod(SHAPE))
 
 
 def _batch(tar: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -5,12 +5,12 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, InputError, Problem
+from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.download import Progress
 from meanteacher.devices import free_bytes
 from meanteacher.seeding import generator
@@ -183,11 +183,6 @@ class Subset:
             whole, train=_drawn(whole.train, self.train, "train"), test=_drawn(whole.test, self.test, "test")
         )
 
-    def outline(self) -> "Outline":
-        if not isinstance(self.source, Outlined):
-            raise InputError(f"{type(self.source).__name__} does not say how much data it has.")
-        return self.source.outline().scaled(self.train)
-
 
 def _drawn(dataset: "Dataset | EncodedDataset", share: float, part: str) -> "Dataset | EncodedDataset":
     if share == 1:
@@ -197,28 +192,6 @@ def _drawn(dataset: "Dataset | EncodedDataset", share: float, part: str) -> "Dat
     order = torch.randperm(len(dataset), generator=generator(0, f"subset/{part}"))
     kept = order[: max(1, round(share * len(dataset)))].sort().values
     return Dataset(dataset.images[kept], dataset.labels[kept], dataset.class_names)
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """What is known about the training data of a source before they are read."""
-
-    problem: Problem
-    stored_bytes: int
-    """Of one image in the files, on average."""
-    decoded: bool = False
-    """Whether images stay encoded in their files, and are decoded whenever they are needed."""
-
-    def scaled(self, factor: float) -> "Outline":
-        """The same with so many times the images."""
-        return replace(self, problem=replace(self.problem, n_examples=round(factor * self.problem.n_examples)))
-
-
-@runtime_checkable
-class Outlined(Protocol):
-    """A source that knows its outline."""
-
-    def outline(self) -> Outline: ...
 
 
 class Source(Protocol):

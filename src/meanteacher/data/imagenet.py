@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from meanteacher.core import UNLABELLED, InputError, Problem
-from meanteacher.data.dataset import Outline, TrainTest
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data.dataset import TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import read_label_list
@@ -16,8 +16,6 @@ from meanteacher.files import read_regular
 from meanteacher.files.limits import MAX_BYTES
 
 _SUFFIXES = (".jpeg", ".jpg", ".png")
-_MEAN_BYTES = 115_000
-"""Of a training photo: the archive of all 1,281,167 has 147,897,477,120 bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +69,6 @@ class ImageNet:
             labels[labelled] = train.labels[labelled]
             train = replace(train, labels=labels)
         return TrainTest(train=train, test=test)
-
-    def outline(self) -> Outline:
-        problem = Problem(self.n_classes, n_examples=self.n_train, input_shape=(3, self.size, self.size))
-        return Outline(problem, stored_bytes=_MEAN_BYTES, decoded=True)
 
     def _part(self, root: Path, names: Sequence[str], field: str) -> EncodedDataset:
         listed = [_images(root, name) for name in names]

@@ -1,6 +1,5 @@
 """Street View House Numbers (Netzer et al., 2011), the cropped digits, from the official MATLAB files."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import UNLABELLED, InputError, Problem
-from meanteacher.data.dataset import Dataset, Outline, TrainTest
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import Progress, fetch
 from meanteacher.data.official import N_CLASSES, SHAPE, read_labelled, read_unlabelled, verified
 from meanteacher.seeding import generator
@@ -42,10 +41,6 @@ class Svhn:
     def __post_init__(self) -> None:
         if self.extra < 0:
             raise InputError(f"extra={self.extra}: give the number of extra images, 0 for none.")
-
-    def outline(self) -> Outline:
-        problem = Problem(N_CLASSES, n_examples=73_257 + self.extra, input_shape=SHAPE)
-        return Outline(problem, stored_bytes=math.prod(SHAPE))
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         # The extra set is 1.3 GB, so it is downloaded only if it is used.

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from meanteacher.core import Problem
-from meanteacher.data.dataset import Dataset, Outline, TrainTest
+from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.seeding import generator
 
@@ -37,9 +36,6 @@ class Digits:
             test=Dataset(images[is_test], labels[is_test], names),
         )
 
-    def outline(self) -> Outline:
-        return Outline(Problem(n_classes=10, n_examples=1198, input_shape=(1, 8, 8)), stored_bytes=64)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Moons:
@@ -51,9 +47,6 @@ class Moons:
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         """Needs no file; the arguments are those of `Source`."""
         return TrainTest(train=self._points(0), test=self._points(1))
-
-    def outline(self) -> Outline:
-        return Outline(Problem(n_classes=2, n_examples=self.n, input_shape=(2,)), stored_bytes=8)
 
     def _points(self, seed: int) -> Dataset:
         from sklearn.datasets import make_moons

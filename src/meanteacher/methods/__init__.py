@@ -1,4 +1,4 @@
-"""The methods. `METHODS` maps the names of the command line to the classes; nothing is registered."""
+"""The methods. `METHODS` maps the names of the command line to the classes."""
 
 from meanteacher.core import Method
 from meanteacher.methods.improved_gan import ImprovedGan

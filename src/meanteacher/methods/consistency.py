@@ -1,4 +1,4 @@
-"""What the consistency methods share: the cost, its ramped weight, and the rows it applies to."""
+"""The common part of the consistency methods: the cost, its ramped weight, and the rows it applies to."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -16,14 +16,14 @@ ConsistencyOn = Literal["all", "unlabelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyMethod(TeacherMethod[M]):
-    """Two views of each image must get the same prediction. The methods differ in where the target comes from."""
+    """Two views of each image must get the same prediction. The methods differ in the source of the target."""
 
     weight: Scheduled
     cost: ConsistencyCost = Mse()
     consistency_on: ConsistencyOn = "all"
     """The authors leave labelled rows out on semi-supervised SVHN only."""
     logit_distance: float | None = None
-    """For a network with two outputs: the weight of the cost on their distance (Sec. 3.4)."""
+    """Weight of the cost on the distance of a network's two outputs (Sec. 3.4); None for a network with one output."""
     roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
 
     def __post_init__(self) -> None:
@@ -38,8 +38,8 @@ class ConsistencyMethod(TeacherMethod[M]):
             raise InputError(
                 f"{type(self).__name__}: logit_distance={self.logit_distance} does not fit a network with "
                 f"{'two outputs' if isinstance(output, tuple) else 'one output'}. Give a number, for instance 0.01, "
-                "with outputs=2, and None with outputs=1. If the second output is no logits, for instance features, "
-                "select the first: LogitsOf(network, lambda out: out[0])."
+                "with outputs=2, and None with outputs=1. If the second output is not logits but, for instance, "
+                "features, select the first: LogitsOf(network, lambda out: out[0])."
             )
         return both
 
@@ -55,16 +55,16 @@ class ConsistencyMethod(TeacherMethod[M]):
         step: int,
         rows: Tensor | None = None,
     ) -> StepOutput:
-        """The classification cost, the consistency cost, and with two outputs their distance.
+        """The classification cost, the consistency cost, and for two outputs the cost on their distance.
 
         Args:
-            logits: [B, C] or [B, C, ...], the student's for classification
-            consistency_logits: of the same shape, the student's for consistency
-            target: of the same shape, logits; whether it is detached is up to the method
-            batch: what they were computed from
-            step: for the ramp
-            rows: [B] of bool, or one per place, to leave more rows out than `consistency_on` does; the cost rests
-                without any
+            logits: [B, C] or [B, C, ...], the student's output for classification
+            consistency_logits: the student's output for consistency, in the same shape
+            target: logits in the same shape; the method decides whether they are detached
+            batch: the batch that the logits were computed from
+            step: number of the step, for the ramp of the weight
+            rows: bool [B], or [B, ...] per place: rows to keep, in addition to `consistency_on`. The consistency cost
+                is inactive if none is left.
         """
         weight = as_schedule(self.weight)(step)
         active = self.cost.is_active(target)
@@ -81,7 +81,7 @@ class ConsistencyMethod(TeacherMethod[M]):
         return StepOutput(costs, logits)
 
     def consistency_rows(self, batch: Batch, rows: Tensor | None = None) -> Tensor | None:
-        """[B] of bool, or [B, ...] where labels are per place; None for every row."""
+        """Mask of rows: bool [B], or [B, ...] if labels are per place; None for all rows."""
         if self.consistency_on == "all":
             return rows
         unlabelled = self.labels(batch) == UNLABELLED

@@ -16,7 +16,7 @@ from meanteacher.teacher import Memory
 
 
 class GeneratorSpec(Protocol):
-    """Describes a network from noise [B, n_noise] to made-up examples [B, *input_shape]."""
+    """Describes a network from noise [B, n_noise] to generated examples [B, *input_shape]."""
 
     @property
     def n_noise(self) -> int: ...
@@ -31,7 +31,7 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
     The student is the discriminator, with K classes and "made up" as class K + 1, whose logit is fixed at 0.
 
     The generator learns by feature matching: the mean features of its images, before the student's last layer,
-    must match those of the real ones. One backward pass serves both networks: made-up images are detached for the
+    must match those of the real images. One backward pass serves both networks: generated images are detached for the
     discriminator, and the discriminator's weights are detached for the generator.
 
     >>> from meanteacher.models import PointGeneratorSpec
@@ -55,20 +55,20 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
         real = batch.views["student"]
         noise = normal_rows(torch.empty(len(real), self.generator.n_noise, device=real.device))
         made_up = memory.own(noise).to(real.dtype)
-        with _Features(student) as seen:
+        with _Features(student) as features:
             logits = class_output(student(real))
-        real_features = seen.of_pass().mean(0).detach()
-        fake_logits = class_output(untracked(student, made_up.detach()))
+        real_features = features.of_pass().mean(0).detach()
+        made_up_logits = class_output(untracked(student, made_up.detach()))
         constants = {name: p.detach() for name, p in student.named_parameters()}
-        with _Features(student) as seen:
+        with _Features(student) as features:
             untracked(student, made_up, parameters=constants)
-        made_up_features = seen.of_pass().mean(0)
+        made_up_features = features.of_pass().mean(0)
         weight = as_schedule(self.weight)(step)
         return StepOutput(
             {
                 "classification": self.classification(logits, batch.labels),
                 "real": Cost(weight * 0.5 * F.softplus(-logits.logsumexp(1)).mean(), weight),
-                "made up": Cost(weight * 0.5 * F.softplus(fake_logits.logsumexp(1)).mean(), weight),
+                "made up": Cost(weight * 0.5 * F.softplus(made_up_logits.logsumexp(1)).mean(), weight),
                 "feature matching": Cost(weight * (real_features - made_up_features).abs().mean(), weight),
             },
             logits,
@@ -76,24 +76,27 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
 
 
 class _Features:
-    """A context that records the input of the network's last layer, of a pass that may be computed in parts."""
+    """Records the input of the network's last layer in a `with` block. The pass may be computed in parts."""
 
     def __init__(self, network: nn.Module) -> None:
         layers = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]
         if not layers:
-            raise InputError("The network has no parameters, so it has no features to match.")
+            raise InputError(
+                f"{type(network).__name__} has no parameters, so it has no features to match. Improved GAN needs a "
+                "student with at least one layer that has weights."
+            )
         self._layer = layers[-1]
         self._parts: list[Tensor] = []
 
     def __enter__(self) -> "_Features":
-        def remember(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        def record(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             self._parts.append(at_least_float32(inputs[0]).flatten(1))
 
-        self._hook = self._layer.register_forward_pre_hook(remember)
+        self._hook = self._layer.register_forward_pre_hook(record)
         return self
 
     def of_pass(self) -> Tensor:
-        """[B, ...], of the pass in the `with` block."""
+        """The features [B, ...] of the pass in the `with` block."""
         return all_rows(torch.cat(self._parts))
 
     def __exit__(self, *_: object) -> None:

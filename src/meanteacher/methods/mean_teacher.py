@@ -30,7 +30,7 @@ class MeanTeacher(ConsistencyMethod[Teacher]):
     """
 
     teacher_dropout: float | None = None
-    """Rate of dropout in the teacher (Figure 4b): 0 for none, None for the student's own rate."""
+    """Dropout rate in the teacher (Figure 4b): 0 for no dropout, None for the student's own rate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ class PiModel(ConsistencyMethod[Teacher]):
     """
 
     one_sided: bool = False
-    """Detach the second pass: Mean Teacher with a decay of 0."""
+    """Whether the second pass is detached, which is Mean Teacher with a decay of 0."""
 
     def init(self, student: nn.Module, problem: Problem) -> Teacher:
         return self.new_teacher(student, problem)
@@ -41,7 +41,7 @@ class PseudoEnsemble(ConsistencyMethod[Teacher]):
 
     The parent is the network without dropout, the child the same with it; both are trained.
 
-    Of the original's penalties at every layer this is the one at the output, which is the semi-supervised one.
+    The original penalises every layer. This is its penalty at the output, which it uses for semi-supervised learning.
     Give the role `teacher` a view without noise.
 
     >>> from meanteacher.schedules import Constant, SigmoidRampUp
@@ -62,7 +62,7 @@ class PseudoEnsemble(ConsistencyMethod[Teacher]):
 class Denoiser(nn.Module):
     """ẑ = (z̃ - μ(u)) ν(u) + μ(u), with μ and ν of the form a₁ sigmoid(a₂ u + a₃) + a₄ u + a₅ per class.
 
-    u is the noisy prediction, normalised over the batch, and where there is one per place, over the places. The
+    u is the noisy prediction z̃, normalised over the batch, and over the places if there is a prediction per place. The
     denoiser starts as the identity.
     """
 
@@ -73,9 +73,9 @@ class Denoiser(nn.Module):
         self.gain = nn.Parameter(start + torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])[:, None])
 
     def forward(self, noisy: Tensor) -> Tensor:
-        rows = [axis for axis in range(noisy.ndim) if axis != 1]
-        spread = (noisy.var(rows, correction=0, keepdim=True) + 1e-5).sqrt()
-        u = (noisy - noisy.mean(rows, keepdim=True)) / spread
+        all_but_classes = [axis for axis in range(noisy.ndim) if axis != 1]
+        deviation = (noisy.var(all_but_classes, correction=0, keepdim=True) + 1e-5).sqrt()
+        u = (noisy - noisy.mean(all_but_classes, keepdim=True)) / deviation
         shape = (5, -1, *[1] * (noisy.ndim - 2))
         mean, gain = (
             a[0] * torch.sigmoid(a[1] * u + a[2]) + a[3] * u + a[4]

@@ -56,7 +56,7 @@ class MatchMethod(TeacherMethod[M]):
     weight: Scheduled
     threshold: float
     labelled_by: Literal["student", "teacher"] = "student"
-    """Whose prediction on the weak view is the label: the student's as in the original, or the teacher's."""
+    """The network whose prediction on the weak view is the label. The original uses the student."""
     roles: ClassVar[tuple[str, ...]] = ("student", "strong")
 
     def __post_init__(self) -> None:
@@ -72,8 +72,7 @@ class MatchMethod(TeacherMethod[M]):
         # In one pass, so that both views share their batch statistics.
         joined = torch.cat([batch.views["student"], batch.views["strong"]])
         weak, strong = class_output(student(joined)).chunk(2)
-        by_teacher = self.labelled_by == "teacher"
-        target = class_output(memory.teacher(batch.views["student"])) if by_teacher else weak.detach()
+        target = class_output(memory.teacher(batch.views["student"])) if self.teacher_runs else weak.detach()
         confidence, guess = target.softmax(1).max(1)
         unlabelled = self.labels(batch) == UNLABELLED
         certain = unlabelled & (confidence >= self.thresholds(memory, guess))
@@ -91,14 +90,14 @@ class MatchMethod(TeacherMethod[M]):
 
     @abstractmethod
     def thresholds(self, memory: M, guess: Tensor) -> Tensor:
-        """Of the guesses' shape: the confidence from which on a guess is a label."""
+        """The lowest confidence with which each guess becomes a label, in the shape of the guesses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch(MatchMethod[Teacher]):
     """FixMatch (Sohn et al. 2020): confident predictions on a weak view are labels for a strong one.
 
-    Role `student` is the weak view, role `strong` the strong one. The weight average is what is evaluated.
+    Role `student` is the weak view, role `strong` the strong one. The weight average is evaluated.
 
     >>> from meanteacher.schedules import Constant
     >>> FixMatch(decay=Constant(0.99), buffers="average", weight=Constant(1.0)).roles
@@ -127,11 +126,11 @@ class Certainty(nn.Module):
         self.register_buffer("per_class", uniform.clone())
 
     def threshold(self) -> Tensor:
-        """[C]: the overall confidence, scaled down for classes that are harder at present."""
+        """Threshold of each class [C]: the overall confidence, scaled down for classes that are harder at present."""
         return self.overall * self.per_class / self.per_class.max()
 
     def note(self, probabilities: Tensor, rows: Tensor, momentum: float) -> None:
-        """Update the averages with these rows, [B] of bool, or places, [B, ...]; without any, nothing changes."""
+        """Update the averages with the rows or places of a mask, bool [B] or [B, ...]; an empty one changes nothing."""
         rows, probabilities = rows.flatten(), probabilities.movedim(1, -1).flatten(0, -2)
         share = rows / rows.sum().clamp_min(1)
         pull = (1 - momentum) * rows.any()

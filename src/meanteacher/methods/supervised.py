@@ -1,4 +1,4 @@
-"""Supervised-only, and what it shares with all other methods."""
+"""Supervised-only, and the common part of all methods."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ class TeacherMethod(ABC, Generic[M]):
     """
 
     decay: Scheduled
-    """Of the average; a number for one that is constant."""
+    """EMA decay: a schedule, or a constant."""
     buffers: Buffers
     labelled_share: float | None = field(default=None, metadata=ADDED_LATER)
-    """Where the number of labelled rows varies: their share of the average batch. The classification cost is then
-    divided by their expected number instead of the number there is, and all labelled rows weigh alike."""
+    """Expected share of labelled rows in a batch, for batches whose number of labelled rows varies. The classification
+    cost is divided by their expected number instead of their actual one, so that all labelled rows weigh alike."""
     ignore_index: int = field(default=UNLABELLED, metadata=ADDED_LATER)
-    """A further label that counts as unlabelled, for instance 255 for the pixels of no class in a segmentation."""
+    """A further label that counts as unlabelled, for instance 255 for pixels without a class in segmentation."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class TeacherMethod(ABC, Generic[M]):
         if self.buffers == "own" and not self.teacher_runs:
             raise InputError(
                 f"{type(self).__name__} never runs its teacher in training, so buffers='own' would leave its "
-                "statistics at their start. Use buffers='average' or 'copy'."
+                "statistics at their initial values. Use buffers='average' or 'copy'."
             )
         if self.labelled_share is not None and not 0 < self.labelled_share <= 1:
             raise InputError(
@@ -59,7 +59,7 @@ class TeacherMethod(ABC, Generic[M]):
 
     @property
     def teacher_runs(self) -> bool:
-        """Whether the teacher makes a pass in training, and so can keep statistics of its own."""
+        """Whether the teacher makes passes in training, which lets it keep statistics of its own."""
         return False
 
     @abstractmethod
@@ -71,46 +71,45 @@ class TeacherMethod(ABC, Generic[M]):
         """The costs of one step."""
 
     def new_teacher(self, student: nn.Module, problem: Problem, *, dropout: float | None = None) -> Teacher:
-        """The teacher at step 0, of a student that returns what the method can learn from.
+        """The teacher at step 0, after a check of the student's output.
 
-        A copy of the student is tried out on two examples of zeros. If it takes no such input, its output is checked in
-        the first step.
+        A copy of the student is run on two examples of zeros. If it rejects them, its output is checked in the first
+        step.
 
         Raises:
-            InputError: the student returns other than the logits of this problem, or `ignore_index` is a class.
+            InputError: the student does not return the logits of this problem, or `ignore_index` is a class.
         """
         teacher = Teacher(student, buffers=self.buffers, dropout=dropout)
         if 0 <= self.ignore_index < problem.n_classes:
             raise InputError(
                 f"{type(self).__name__}: ignore_index={self.ignore_index} is one of the {problem.n_classes} classes, "
-                "which would never be learnt. Give a number that is no class, such as 255."
+                "which would never be learnt. Give a number that is not a class, such as 255."
             )
         if (output := tried_out(student, problem.input_shape)) is not None:
             _check_shape(self.checked(output), problem)
-        stated = isinstance(student, LogitsOf) and student.class_axis is not None
-        if problem.label_shape and {*problem.label_shape} == {problem.n_classes} and not stated:
+        axis_is_given = isinstance(student, LogitsOf) and student.class_axis is not None
+        if problem.label_shape and {*problem.label_shape} == {problem.n_classes} and not axis_is_given:
             raise InputError(
-                f"There are as many classes ({problem.n_classes}) as places ({list(problem.label_shape)}), so the "
-                "shape of the logits does not say which are which. Say where the classes are: "
-                "LogitsOf(network, class_axis=1), or class_axis=-1."
+                f"There are as many classes ({problem.n_classes}) as places ({list(problem.label_shape)}), so the axis "
+                "of the classes is ambiguous. Name it: LogitsOf(network, class_axis=1), or class_axis=-1."
             )
         return teacher
 
     def checked(self, output: Logits) -> Tensor:
-        """The student's logits for classification, if its output is one that the method takes."""
+        """The student's logits for classification, after a check that its output suits the method."""
         return class_output(output)
 
     def labels(self, batch: Batch) -> Tensor:
-        """The batch's labels, `UNLABELLED` wherever there is none."""
+        """The batch's labels, with `UNLABELLED` in place of `ignore_index`."""
         return hidden_as_unlabelled(batch.labels, self.ignore_index)
 
     def classification(self, logits: Tensor, labels: Tensor) -> Cost:
-        """The cost of the labelled rows."""
+        """The classification cost of the labelled rows."""
         cost = classification_cost(logits, labels, self.labelled_share, ignore_index=self.ignore_index, class_axis=1)
         return Cost(cost)
 
     def after_step(self, student: nn.Module, memory: M, batch: Batch, output: StepOutput, step: int) -> None:
-        """Move the teacher."""
+        """Update the teacher."""
         memory.teacher.update(student, decay=warmed_up(as_schedule(self.decay)(step), step))
 
     def predictor(self, student: nn.Module, memory: M) -> nn.Module:
@@ -144,7 +143,7 @@ def _check_shape(logits: Tensor, problem: Problem) -> None:
     found = list(logits.shape[1:])
     if found == expected and problem.n_classes > 1:
         return
-    hint = "The network and the problem do not belong together."
+    hint = "Build the network for this problem, or give the problem that the network was built for."
     if found[:1] == [1]:
         hint = "The softmax of a single logit is always 1, so no cost could train it. Give the network two outputs."
     elif len(found) > 1 and not problem.label_shape:
@@ -155,6 +154,6 @@ def _check_shape(logits: Tensor, problem: Problem) -> None:
     elif sorted(found) == sorted(expected):
         hint = "If the classes come last, wrap the network: LogitsOf(network, class_axis=-1)."
     raise InputError(
-        f"The network returns [B, {', '.join(map(str, found))}] for a problem whose logits are "
+        f"The network returns [B, {', '.join(map(str, found))}], but the problem needs logits "
         f"[B, {', '.join(map(str, expected))}]. {hint}"
     )

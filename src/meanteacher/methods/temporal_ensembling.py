@@ -12,9 +12,9 @@ from meanteacher.teacher import Memory
 
 
 class EnsembleTable(nn.Module):
-    """The predictions for every training example, averaged over epochs. Its size grows with the data set.
+    """The predictions for every training example, averaged over epochs.
 
-    Two numbers per example, class and place: for dense predictions it soon is larger than the images.
+    It holds two numbers per example, class and place. For dense predictions it is soon larger than the images.
     """
 
     average: Tensor
@@ -31,22 +31,22 @@ class EnsembleTable(nn.Module):
         self.register_buffer("n_updates", torch.zeros(n))
 
     def target(self, index: Tensor, momentum: float) -> tuple[Tensor, Tensor]:
-        """Bias-corrected predictions as logits [B, C, ...], and which rows have any yet [B]."""
+        """Bias-corrected predictions as logits [B, C, ...], and a mask [B] of the rows that have any yet."""
         known = self.n_updates[index] > 0
         correction = 1 - momentum ** self.n_updates[index].clamp_min(1)
         correction = correction.view(-1, *[1] * (self.average.ndim - 1))
         return (self.average[index] / correction).clamp_min(1e-30).log(), known
 
     def note(self, index: Tensor, predictions: Tensor) -> None:
-        """Keep the predictions [B, C, ...] for the end of the epoch."""
+        """Store the predictions [B, C, ...] until the end of the epoch."""
         self.latest[index] = predictions
         self.visited[index] = True
 
     def end_epoch(self, momentum: float) -> None:
         """Update the averages with the predictions of the epoch.
 
-        Rows that were not visited keep their target. The original code counts those of the incomplete last batch as
-        zero, which shrinks their targets.
+        Rows that were not visited keep their target. The original code counts the predictions of an incomplete last
+        batch as zero, which shrinks their targets.
         """
         rows = self.visited
         self.average[rows] = momentum * self.average[rows] + (1 - momentum) * self.latest[rows]
@@ -68,7 +68,7 @@ class TemporalEnsembling(ConsistencyMethod[Memory[EnsembleTable]]):
 
     momentum: float = 0.6
     epoch_steps: int
-    """Steps between two updates of the targets: the length of an epoch."""
+    """Length of an epoch: the steps between two updates of the targets."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def init(self, student: nn.Module, problem: Problem) -> Memory[EnsembleTable]:
@@ -77,7 +77,7 @@ class TemporalEnsembling(ConsistencyMethod[Memory[EnsembleTable]]):
     def forward(self, student: nn.Module, memory: Memory[EnsembleTable], batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))
         target, known = memory.own.target(batch.index.to(memory.own.average.device), self.momentum)
-        # In the first epoch no row is known, and the cost rests.
+        # No row is known in the first epoch, so the cost is inactive.
         return self.step_output(logits, consistency_logits, target, batch, step, rows=known)
 
     def after_step(

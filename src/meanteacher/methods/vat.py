@@ -25,11 +25,14 @@ def adversarial_direction(
     along the direction of largest curvature.
 
     Args:
-        predict: logits of perturbed examples, with the same noise every time
-        x: [B, ...]
-        target: [B, C] or [B, C, ...], the logits at x
-        step_size: length of the finite step; too small a one is lost in the rounding of float32
-        iterations: each costs a forward and a backward pass; one is enough in practice
+        predict: perturbed examples -> logits, with the same noise every time
+        x: examples [B, ...]
+        target: logits at x, [B, C] or [B, C, ...]
+        step_size: length of the finite step; a very small one is lost in the rounding of float32
+        iterations: number of iterations, each a forward and a backward pass; one is enough in practice
+
+    Returns:
+        Directions of length 1 in the shape of x, without a gradient.
     """
     direction = _unit(normal_rows(x))
     for _ in range(iterations):
@@ -42,7 +45,7 @@ def adversarial_direction(
 
 def _unit(vectors: Tensor) -> Tensor:
     flat: Tensor = vectors.detach().flatten(1)
-    # By the largest entry first: the squares of a gradient this small would underflow.
+    # The largest entry becomes 1 first, because the squares of a gradient this small would underflow.
     flat = flat / flat.abs().amax(1, keepdim=True).clamp_min(1e-30)
     length = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
     unit: Tensor = flat / length.clamp_min(1e-30)
@@ -63,10 +66,10 @@ class Vat(Supervised):
     """
 
     epsilon: float
-    """Length of the perturbation, over the whole example."""
+    """Euclidean length of the perturbation of an example."""
     weight: Scheduled
     step_size: float = 1e-2
-    """Of the finite difference. The original's 1e-6 is below the resolution of float32."""
+    """Length of the finite step. The original's 1e-6 is below the resolution of float32."""
     iterations: int = 1
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Networks and their descriptions. None knows which method trains it, and any nn.Module can replace it."""
+"""Networks and their descriptions. They are independent of the methods, and any nn.Module can replace them."""
 
 from meanteacher.models.conv13 import Conv13Spec
 from meanteacher.models.external import ExternalSpec, PooledSpec

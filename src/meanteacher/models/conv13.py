@@ -1,4 +1,4 @@
-"""The 13-layer ConvNet of Table 5, which all compared methods use."""
+"""The 13-layer ConvNet of Table 5, which all methods in the paper's comparison use."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,10 @@ from meanteacher.passes import Logits
 
 @dataclass(frozen=True, kw_only=True)
 class Conv13Spec:
-    """The 13-layer ConvNet: weight normalisation and mean-only batch normalisation on every layer, LeakyReLU 0.1.
+    """The 13-layer ConvNet of Table 5 and of Laine & Aila (2017).
+
+    Every layer has weight normalisation and mean-only batch normalisation (Salimans & Kingma 2016); all but the last
+    have LeakyReLU 0.1.
 
     >>> network = Conv13Spec(width=0.1).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
     >>> network(torch.rand(2, 3, 32, 32)).shape
@@ -27,10 +30,10 @@ class Conv13Spec:
     """
 
     width: float = 1.0
-    """Multiplies every channel count: a quarter costs about a tenth."""
+    """Factor of every channel count. A width of 1/4 takes about a tenth of the time."""
     dropout: float = 0.5
     mean_decay: float = 0.999
-    """Of the running means that evaluation uses; short runs need a smaller decay."""
+    """Decay of the running means that evaluation uses; short runs need a smaller one."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
@@ -45,7 +48,7 @@ class Conv13Spec:
 
 
 class Conv13Network(nn.Module):
-    """Children are named after the rows of Table 5, in order."""
+    """The network. Its children are the rows of Table 5, in order and under their names."""
 
     def __init__(self, n_channels: int, n_classes: int, spec: Conv13Spec) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class Conv13Network(nn.Module):
         self.softmax = last_layer(spec.outputs, lambda: WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay))
 
     def forward(self, x: Tensor) -> Logits:
-        """Logits; the softmax is part of the costs."""
+        """The logits; the costs apply the softmax."""
         for layer in self.children():
             x = layer(x)
         return x

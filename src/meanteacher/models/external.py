@@ -19,9 +19,9 @@ Library = Literal["timm", "torchvision"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalSpec:
-    """A classification network built from its name, without pretrained weights.
+    """A classification network of another library by its name, without pretrained weights.
 
-    timm and torchvision are not dependencies of this package: they are imported when a network is built.
+    timm and torchvision are not dependencies of this package. They are imported when a network is built.
 
     >>> ExternalSpec(library="timm", name="resnet18").outputs
     1
@@ -51,7 +51,7 @@ class ExternalSpec:
 
 
 class ExternalNetwork(nn.Module):
-    """The network of the other library; checks that it returns logits as this package expects."""
+    """The network of the other library, with a check that it returns logits."""
 
     def __init__(self, network: nn.Module, n_classes: int, spec: ExternalSpec) -> None:
         super().__init__()
@@ -60,15 +60,8 @@ class ExternalNetwork(nn.Module):
         self.spec = spec
 
     def forward(self, x: Tensor) -> Logits:
-        """With two outputs, the two halves of one last layer of twice the size, which share no weight."""
-        logits = self.network(x)
-        expected = (len(x), self.spec.outputs * self.n_classes)
-        if not isinstance(logits, Tensor) or logits.shape != expected:
-            got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise InputError(
-                f"{self.spec.library}'s {self.spec.name} returns {got} where a tensor of logits of shape {expected} is "
-                "expected. Choose a network without further outputs."
-            )
+        """The logits; two outputs are the halves of one last layer of twice the size, which share no weight."""
+        logits = _checked(self.network(x), (len(x), self.spec.outputs * self.n_classes), self.spec)
         if self.spec.outputs == 1:
             return logits
         return logits[:, : self.n_classes], logits[:, self.n_classes :]
@@ -76,9 +69,9 @@ class ExternalNetwork(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PooledSpec:
-    """A network of another library as a sequence of two layers: up to its pooled features, and a linear classifier.
+    """A network of another library as a sequence of two layers: its pooled features, and a linear classifier.
 
-    Built without pretrained weights; `pretrained_features` has the weights of the first layer.
+    It is built without pretrained weights; `pretrained_features` has the weights of the first layer.
 
     >>> PooledSpec(library="torchvision", name="resnet18").name
     'resnet18'
@@ -95,7 +88,7 @@ class PooledSpec:
         if self.library == "timm":
             timm = _imported("timm", self.library)
             _check_name(self.library, self.name, timm.list_models())
-            # A vision transformer has parameters for each position; timm takes their number from the configuration.
+            # A vision transformer has parameters for each position, and timm reads their number in the configuration.
             size = {"input_size": problem.input_shape}
             network = timm.create_model(
                 self.name, pretrained=False, in_chans=n_channels, num_classes=0, pretrained_cfg_overlay=size
@@ -111,7 +104,7 @@ class PooledSpec:
 
 
 class PooledFeatures(nn.Module):
-    """The network of the other library without its classifier; checks that it returns [B, n_features]."""
+    """The network of the other library without its classifier, with a check that it returns [B, n_features]."""
 
     def __init__(self, network: nn.Module, n_features: int, spec: PooledSpec) -> None:
         super().__init__()
@@ -120,23 +113,25 @@ class PooledFeatures(nn.Module):
         self.spec = spec
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.network(x)
-        expected = (len(x), self.n_features)
-        if not isinstance(features, Tensor) or features.shape != expected:
-            got = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
-            raise InputError(
-                f"{self.spec.library}'s {self.spec.name} returns {got} where a tensor of pooled features of shape "
-                f"{expected} is expected. Choose another network."
-            )
-        return features
+        return _checked(self.network(x), (len(x), self.n_features), self.spec)
+
+
+def _checked(output: object, expected: tuple[int, int], spec: ExternalSpec | PooledSpec) -> Tensor:
+    if isinstance(output, Tensor) and output.shape == expected:
+        return output
+    got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+    raise InputError(
+        f"{spec.library}'s {spec.name} returns {got}, but a tensor of shape {expected} is expected. Choose another "
+        "network, for instance one without further outputs."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pretrained:
-    """A pretrained network of another library, and what the library says about it."""
+    """A pretrained network of another library, and the library's information about it."""
 
     features: PooledFeatures
-    """In evaluation mode. Its `spec` builds the same network without the weights, and needs no download."""
+    """The network in evaluation mode. Its `spec` builds the same network without weights and without a download."""
     size: int
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
@@ -148,8 +143,8 @@ def pretrained_features(library: Library, name: str) -> Pretrained:
     """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use.
 
     Raises:
-        MissingBackboneError: the library cannot be imported, or the weights cannot be had.
-        InputError: the library has no such network.
+        MissingBackboneError: the library cannot be imported, or the weights cannot be loaded.
+        InputError: the library has no network of this name.
     """
     check_choice("library", library, get_args(Library))
     if library == "timm":
@@ -172,14 +167,14 @@ def pretrained_features(library: Library, name: str) -> Pretrained:
         size=preset.crop_size[0],
         mean=_three(preset.mean),
         deviation=_three(preset.std),
-        # Weights with another licence than the library's say so.
+        # The metadata name a licence only if it differs from the library's.
         licence=weights.meta.get("license", "BSD-3-Clause"),
         trained_on="ImageNet-1k",
     )
 
 
 def preprocessing(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Size, mean and deviation as fields of `Pretrained`, from the configuration of a network of timm."""
+    """The fields size, mean and deviation of `Pretrained`, from the configuration of a network of timm."""
     return {"size": int(about["input_size"][-1]), "mean": _three(about["mean"]), "deviation": _three(about["std"])}
 
 
@@ -192,7 +187,7 @@ _DATA = {
     "lvd142m": "LVD-142M",
     "laion2b": "LAION-2B",
 }
-"""Parts of timm's tags."""
+"""part of a tag of timm -> name of the training data."""
 
 
 def _origin(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +209,7 @@ def _downloaded(library: Library, name: str, create: Callable[[], Any]) -> Any:
     try:
         return create()
     except Exception as error:
-        # Each way to fetch a file fails in its own way: no connection, no such repository, no weights of this name.
+        # The libraries raise many types: for a missing connection, an unknown repository, a network without weights.
         reason = str(error).strip().partition("\n")[0]
         raise MissingBackboneError(
             f"{library} could not load pretrained weights of {name} ({type(error).__name__}: {reason}). They are "
@@ -228,7 +223,7 @@ def _n_features_of_timm(network: Any) -> int:
 
 
 def _without_last_layer(network: nn.Module, spec: PooledSpec) -> int:
-    """Replace the last linear layer, which is the classifier, by nothing. Returns the number of its inputs."""
+    """Replace the last linear layer, the classifier, by the identity, and return its number of inputs."""
     linear = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise InputError(f"{spec.library}'s {spec.name} does not end in a linear layer. Choose another network.")
@@ -239,15 +234,15 @@ def _without_last_layer(network: nn.Module, spec: PooledSpec) -> int:
 
 
 def _classifiers(models: Any) -> list[str]:
-    """Those of the module itself; torchvision's submodules have networks for other tasks."""
+    """The names of classification networks; those for other tasks are in torchvision's submodules."""
     return list(models.list_models(module=models))
 
 
 def _check_name(library: Library, name: str, known: list[str]) -> None:
-    """A name of timm may end in a tag, which says how the weights were trained."""
+    # A name of timm may end in a tag, which identifies the training of the weights.
     if name.partition(".")[0] not in known:
         near = get_close_matches(name, known, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"It has {len(known)} others."
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Choose one of its {len(known)} networks."
         raise InputError(f"{library} has no classification network {name!r}. {hint}")
 
 
@@ -255,7 +250,7 @@ def _imported(module: str, library: str) -> Any:
     try:
         return import_module(module)
     except Exception as error:
-        # A build for another torch fails in many ways: RuntimeError, OSError, AttributeError.
+        # A build for another torch raises a RuntimeError, an OSError, an AttributeError or others.
         reason = str(error).partition("\n")[0]
         raise MissingBackboneError(
             f"{library} cannot be imported ({type(error).__name__}: {reason}). Install it to match this torch with "
@@ -264,7 +259,7 @@ def _imported(module: str, library: str) -> Any:
 
 
 def _install_command(library: str, torch_version: str) -> str:
-    """A command that keeps the installed torch, and replaces a torchvision built for another.
+    """A command that keeps the installed torch and replaces a torchvision that was built for another one.
 
     >>> _install_command("timm", "2.13.0+cpu")
     'pip install -U timm torchvision torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu'
@@ -277,7 +272,7 @@ def _install_command(library: str, torch_version: str) -> str:
 
 
 def _take_channels(network: nn.Module, n_channels: int) -> None:
-    """torchvision's networks take three channels; make the first convolution take another number of them."""
+    """Replace the weights of the first convolution if the images do not have the three channels of torchvision."""
     first = next(layer for layer in network.modules() if isinstance(layer, nn.Conv2d))
     if first.in_channels == n_channels:
         return

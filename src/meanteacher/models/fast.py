@@ -1,4 +1,4 @@
-"""A small network for CPUs: a whitened first layer, three cheap stages."""
+"""A small network for CPUs, with a fixed whitening layer and three cheap stages."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from meanteacher.models.layers import ModelSpec, channels_of, check_width
 from meanteacher.passes import Logits
 
 _KEPT = 12
-"""Principal directions of a patch that are kept, each with both signs."""
+"""Number of principal directions of a patch that are kept, each with both signs."""
 _LOGIT_SCALE = 1 / 3
-"""Maxima of normalised features are large; unscaled, the first steps saturate the softmax."""
+"""Factor of the logits. Maxima of normalised features are large and would saturate the softmax in the first steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class FastNetSpec:
 
     The first layer decorrelates small patches of the training images and is not trained, so only one convolution has
     a backward pass at full resolution. Each of the three stages convolves, halves the sides, normalises, and
-    convolves again. The fixed whitening layer is known from fast training on CIFAR-10 (Page 2019; Jordan 2024).
+    convolves again. The fixed whitening layer comes from fast training on CIFAR-10 (Page 2019; Jordan 2024).
 
     >>> network = FastNetSpec(width=0.25).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
     >>> network(torch.rand(2, 3, 32, 32)).shape
@@ -30,40 +30,43 @@ class FastNetSpec:
     """
 
     width: float = 1.0
-    """Multiplies the 32, 128 and 128 channels of the stages."""
+    """Factor of the 32, 128 and 128 channels of the stages."""
     norm_decay: float = 0.9
-    """Of the running statistics that evaluation uses."""
+    """Decay of the running statistics that evaluation uses."""
 
     def build(self, problem: Problem) -> nn.Module:
         n_channels = channels_of(problem, "FastNet")
         side = min(problem.input_shape[1:])
         if side < 16:
-            raise InputError(f"FastNet takes images of at least 16x16 pixels, got {problem.input_shape}.")
+            raise InputError(
+                f"FastNet takes images of at least 16x16 pixels; got {problem.input_shape} (channels, height, width). "
+                "Use a smaller network, for instance MlpSpec."
+            )
         check_width(self.width, "FastNet")
         return FastNetwork(n_channels, problem.n_classes, self, stride=max(1, side // 32))
 
 
 class FastNetwork(nn.Module):
-    """The stride of the first layer reduces images larger than 32 pixels to about 32."""
+    """The network. The stride of its first layer reduces images larger than 32 pixels to about 32."""
 
     def __init__(self, n_channels: int, n_classes: int, spec: FastNetSpec, *, stride: int) -> None:
         super().__init__()
         kernel = 2 * stride
         n1, n2, n3 = (max(4, round(full * spec.width)) for full in (32, 128, 128))
-        n_seen = 2 * min(_KEPT, n_channels * kernel**2)
-        self.whitening = nn.Conv2d(n_channels, n_seen, kernel, stride=stride, bias=False)
+        n_whitened = 2 * min(_KEPT, n_channels * kernel**2)
+        self.whitening = nn.Conv2d(n_channels, n_whitened, kernel, stride=stride, bias=False)
         self.whitening.weight.requires_grad = False
         nn.init.zeros_(self.whitening.weight)
-        self.stage1 = _Stage(n_seen, n1, spec)
+        self.stage1 = _Stage(n_whitened, n1, spec)
         self.stage2 = _Stage(n1, n2, spec)
         self.stage3 = _Stage(n2, n3, spec)
         self.head = nn.Linear(n3, n_classes, bias=False)
 
     @torch.no_grad()
     def initialise_from(self, images: Tensor) -> None:
-        """Fit the first layer, unless the network was trained before."""
+        """Fit the first layer, unless it is fitted already."""
         if not bool(self.whitening.weight.any()):
-            # On the CPU, so that the eigenvectors are the same on every device.
+            # The CPU computes the eigenvectors, so that they are the same for every device.
             kernel, stride = self.whitening.kernel_size[0], self.whitening.stride[0]
             self.whitening.weight.copy_(_whitening(images.cpu(), kernel, stride))
 
@@ -75,7 +78,7 @@ class FastNetwork(nn.Module):
 
 
 class _Stage(nn.Module):
-    """Convolve, halve the sides, normalise, and once more without halving."""
+    """Two convolutions with normalisation and SiLU; the first also halves the sides."""
 
     def __init__(self, n_in: int, n_out: int, spec: FastNetSpec) -> None:
         super().__init__()
@@ -93,11 +96,11 @@ class _Stage(nn.Module):
 
 
 def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
-    """[2 · kept, channels, kernel, kernel]: the principal directions of patches, each scaled to unit variance."""
+    """Filters [2 · kept, channels, kernel, kernel]: the principal directions of patches, scaled to unit variance."""
     patches = F.unfold(images, kernel, stride=stride).transpose(1, 2).flatten(0, 1).double()
     variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
     n_kept = min(_KEPT, len(variance))
-    # eigh sorts upwards. The constant keeps directions of almost no variance from being scaled up to noise.
+    # eigh sorts in ascending order. The constant limits the scale of directions with almost no variance.
     scaled = (directions / (variance + 5e-4).sqrt())[:, -n_kept:].T
     filters = scaled.reshape(n_kept, images.shape[1], kernel, kernel)
     return torch.cat([filters, -filters]).float()
@@ -105,9 +108,9 @@ def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
 
 @dataclass(frozen=True)
 class MirroredSpec:
-    """In evaluation, the mean of the logits over an image and its mirror image, in twice the time.
+    """A network that averages the logits of an image and its mirror image in evaluation, in twice the time.
 
-    Training is unchanged. For images whose class does not change when mirrored.
+    Training is unchanged. It is meant for images whose mirror image has the same class.
 
     >>> problem = Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
     >>> MirroredSpec(FastNetSpec(width=0.25)).build(problem).eval()(torch.rand(2, 3, 32, 32)).shape
@@ -121,7 +124,7 @@ class MirroredSpec:
 
 
 class MirroredNetwork(nn.Module):
-    """Images [B, C, H, W] to the logits of the network inside."""
+    """The network of `MirroredSpec`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

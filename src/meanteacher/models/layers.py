@@ -1,4 +1,4 @@
-"""What networks share: the protocol of their descriptions, heads with one or two outputs, weight normalisation."""
+"""Common parts of networks: the protocol of their descriptions, heads with one or two outputs, normalisation."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -30,7 +30,7 @@ class ModelSpec(Protocol):
 _WIDEST = 1000
 
 Outputs = Literal[1, 2]
-"""How many last layers a network has.
+"""Number of last layers of a network.
 
 1  the network returns its logits, [B, n_classes]
 2  it returns two such tensors, the first for the classification cost and the second for the consistency
@@ -39,7 +39,7 @@ Outputs = Literal[1, 2]
 
 
 class TwoHeads(nn.Module):
-    """(class_logits, consistency_logits) of the same features."""
+    """Two last layers on the same features, for classification and for consistency."""
 
     def __init__(self, classification: nn.Module, consistency: nn.Module) -> None:
         super().__init__()
@@ -51,71 +51,70 @@ class TwoHeads(nn.Module):
 
 
 def last_layer(outputs: Outputs, make: Callable[[], nn.Module]) -> nn.Module:
-    """One layer from `make`, or two that share nothing.
+    """One layer from `make`, or two separate ones.
 
-    A single output is not wrapped, so that its parameters keep their names.
+    A single layer is not wrapped, so that its parameters keep their names.
 
     Raises:
-        InputError: neither one nor two outputs.
+        InputError: outputs is neither 1 nor 2.
     """
     check_outputs(outputs)
     return make() if outputs == 1 else TwoHeads(make(), make())
 
 
 def check_outputs(outputs: int) -> None:
-    """Refuse any number of outputs but one and two.
+    """Check the number of outputs.
 
     Raises:
-        InputError: says what each of them is for.
+        InputError: outputs is neither 1 nor 2.
     """
     if outputs not in get_args(Outputs):
         raise InputError(
-            f"A network has outputs=1, or outputs=2 for separate classification and consistency costs; got {outputs!r}."
+            f"outputs=1 is the usual network, outputs=2 separates classification and consistency; got {outputs!r}."
         )
 
 
 def channels_of(problem: Problem, network: str) -> int:
-    """How many channels the images have.
+    """The number of channels of the images.
 
     Raises:
         InputError: the data are not images.
     """
     if len(problem.input_shape) != 3:
         raise InputError(
-            f"{network} takes images (channels, height, width), got data of shape {problem.input_shape}. "
+            f"{network} takes images (channels, height, width); got data of shape {problem.input_shape}. "
             "Use MlpSpec for points and tables."
         )
     return problem.input_shape[0]
 
 
 def check_width(width: float, network: str) -> None:
-    """Refuse a width that no network can have.
+    """Check the factor of a network's channels.
 
     Raises:
-        InputError: names the network.
+        InputError: the width is not above 0 and at most 1000.
     """
     if not 0 < width <= _WIDEST:
         raise InputError(
-            f"width multiplies the channels of {network}, is above 0 and at most {_WIDEST}; got {width:g}."
+            f"width multiplies the channels of {network} and is above 0 and at most {_WIDEST}; got {width:g}."
         )
 
 
 def conv(n_in: int, n_out: int, kernel: int, *, stride: int = 1, groups: int = 1, bias: bool = False) -> nn.Conv2d:
-    """A convolution with padding k // 2 and weights from N(0, 2 / (k² · n_out))."""
+    """A convolution with kernel k, padding k // 2 and initial weights from N(0, 2 / (k² · n_out))."""
     layer = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias)
     nn.init.normal_(layer.weight, std=sqrt(2 / (kernel**2 * n_out)))
     return layer
 
 
 class WeightNormLayer(nn.Module):
-    """y = g · (v / ‖v‖) * x, its batch mean replaced by a learned bias.
+    """Weight and mean-only batch normalisation (Salimans & Kingma 2016): y = g · (v / ‖v‖) * x - mean + bias.
 
-    In training the mean is the batch's and carries gradient; in evaluation it is the running one. The
-    running mean starts as a plain mean over the batches seen and becomes an exponential one when
-    `mean_decay` takes over: the authors start it at zero, which makes evaluation useless for
-    thousands of steps and is the same afterwards.
+    The mean is the batch's in training, where it has a gradient, and the running mean in evaluation. The running mean
+    is the plain mean of all batches until its decay reaches `mean_decay`, and an exponential one from then on. The
+    authors start it at zero, which makes evaluation useless for thousands of steps and is the same afterwards.
 
-    Where the product is computed in bfloat16, the means and all parameters are still float32.
+    The means and all parameters are float32 even if the product is computed in bfloat16.
     """
 
     running_mean: Tensor
@@ -133,22 +132,22 @@ class WeightNormLayer(nn.Module):
         self.initialising = False
 
     def transform(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The product, as a new tensor: `forward` adds to it in place."""
+        """The product as a new tensor, to which `forward` adds in place."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         if self.initialising:
             self._initialise(x)
         y = self.transform(x, self._weight())
-        rest = [1] * (y.ndim - 2)
+        pixel = [1] * (y.ndim - 2)
         if not self.training:
-            return y.add_((self.bias - self.running_mean).view(-1, *rest))
+            return y.add_((self.bias - self.running_mean).view(-1, *pixel))
         mean = _mean_of_channels(y)
         if not self.initialising:
             self._track(mean.detach())
-        # One per image, so that the gradient, too, is summed within images first.
+        # There is one shift per image, so that the gradient is summed within images first too.
         shift = (self.bias - mean).expand(len(y), -1)
-        return y.add_(shift.view(len(y), -1, *rest))
+        return y.add_(shift.view(len(y), -1, *pixel))
 
     def _weight(self) -> Tensor:
         axes = tuple(range(1, self.direction.ndim))
@@ -157,7 +156,7 @@ class WeightNormLayer(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, x: Tensor) -> None:
-        """Choose the scale that gives this batch outputs of unit variance."""
+        """Set the scale so that the outputs of this batch have unit variance."""
         self.scale.fill_(1)
         self.bias.zero_()
         y = at_least_float32(self.transform(x, self._weight()))
@@ -170,9 +169,10 @@ class WeightNormLayer(nn.Module):
 
 
 def _mean_of_channels(y: Tensor) -> Tensor:
-    """Summed within images first, which takes half the time; the gradient of a sum is not materialised.
+    """The mean of each channel, over all ranks if they are synchronised.
 
-    In float32 for a bfloat16 y, whose eight bits are too few for a long sum.
+    The sum within images comes first, which takes half the time, because the gradient of a sum is not materialised. It
+    is in float32 for a bfloat16 y, whose eight bits are too few for a long sum.
     """
     dtype = torch.float32 if y.dtype is torch.bfloat16 else y.dtype
     within = y.sum(tuple(range(2, y.ndim)), dtype=dtype) if y.ndim > 2 else y
@@ -181,13 +181,13 @@ def _mean_of_channels(y: Tensor) -> Tensor:
 
 
 def _mean_over_ranks(total: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The mean of what all ranks have added up, and of how many values it is."""
+    """The mean over all ranks, from each rank's sum of n values, and the number of all values."""
     sums = over_ranks(torch.cat([total, total.new_tensor([n])]))
     return sums[:-1] / sums[-1], sums[-1].detach()
 
 
 class SynchronisedBatchNorm(_BatchNorm):
-    """Batch normalisation by the mean and variance of all ranks. torch's own computes on GPUs only."""
+    """Batch normalisation by the mean and variance of all ranks. torch's own class supports GPUs only."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not is_synchronised():
@@ -209,16 +209,16 @@ class SynchronisedBatchNorm(_BatchNorm):
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        pull = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)
-        self.running_mean.lerp_(mean, pull.to(mean))
-        self.running_var.lerp_(variance, pull.to(mean))
+        share = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)
+        self.running_mean.lerp_(mean, share.to(mean))
+        self.running_var.lerp_(variance, share.to(mean))
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Any number of axes: the layer that it was has checked them."""
+        """Accept any number of axes, because the layer had another class when it was built."""
 
 
 def synchronise_batch_norm(network: nn.Module) -> None:
-    """Let every batch normalisation use the statistics of all ranks; parameters and names stay."""
+    """Make every batch normalisation use the statistics of all ranks; parameters and names are unchanged."""
     for layer in network.modules():
         if isinstance(layer, _BatchNorm):
             layer.__class__ = SynchronisedBatchNorm
@@ -247,7 +247,7 @@ class WeightNormLinear(WeightNormLayer):
 
 @torch.no_grad()
 def initialise_layers(network: nn.Module, images: Tensor) -> None:
-    """Data-dependent initialisation: layer by layer, outputs of unit variance on this batch."""
+    """Data-dependent initialisation: every layer gets outputs of unit variance on this batch."""
     layers = [layer for layer in network.modules() if isinstance(layer, WeightNormLayer)]
     was_training = network.training
     network.train()
@@ -264,9 +264,9 @@ def initialise_layers(network: nn.Module, images: Tensor) -> None:
 class ByteDropout(nn.Dropout):
     """Dropout whose mask takes one random byte per unit instead of one draw per unit.
 
-    On a CPU, drawing the mask takes an eighth of a step of the ConvNet; with eight units per draw it takes almost
-    nothing. The probability is rounded to a multiple of 1/256, which the usual ones are. A GPU draws while it
-    multiplies, so there it is left to torch.
+    On a CPU, drawing the mask takes an eighth of a step of the ConvNet; with eight units per draw it takes almost no
+    time. The probability is rounded to a multiple of 1/256, as the usual ones are. A GPU draws while it multiplies, so
+    it uses torch's own dropout.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -280,6 +280,6 @@ class ByteDropout(nn.Dropout):
         x = x if torch.ops.aten.is_non_overlapping_and_dense(x) else x.contiguous()
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
         words.random_(torch.iinfo(torch.int64).min, None)
-        # In memory order, whatever the layout, so that nothing is copied.
+        # The bytes follow the memory order of x, so that nothing is copied.
         bytes_ = words.view(torch.uint8)[: x.numel()].as_strided(x.shape, x.stride())
         return x * (bytes_ < kept).to(x.dtype).mul_(256 / kept)

@@ -19,30 +19,30 @@ _STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-"""Blocks, kernel, stride of the first block, expansion, channels."""
+"""Number of blocks, kernel, stride of the first block, expansion and channels of each stage."""
 _STEM = 32
 N_FEATURES = 1280
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiteSpec:
-    """EfficientNet-Lite without squeeze-and-excitation and with ReLU6. Lite0 is the default; Lite2 is (1.1, 1.2).
+    """EfficientNet-Lite, which has ReLU6 and no squeeze-and-excitation. Lite0 is the default; Lite2 is (1.1, 1.2).
 
     The network is a sequence of layers, so that it can be cut between any two of them: the stem, the blocks, the last
-    convolution, the mean over the positions, and the linear classifier. A cut network keeps its parameters' names.
+    convolution, the mean over the positions, and the linear classifier. A cut network keeps its parameter names.
 
     >>> LiteSpec().n_blocks(), LiteSpec(width=1.1, depth=1.2).n_blocks()
     ((1, 2, 2, 3, 3, 4, 1), (1, 3, 3, 4, 4, 5, 1))
     """
 
     width: float = 1.0
-    """Multiplies the channels of the blocks."""
+    """Factor of the channels of the blocks."""
     depth: float = 1.0
-    """Multiplies the number of blocks in all stages but the first and the last."""
+    """Factor of the number of blocks in all stages but the first and the last."""
 
     def __post_init__(self) -> None:
         if not (self.width > 0 and self.depth > 0):
-            raise InputError(f"width and depth of EfficientNet-Lite are above 0; got {self.width} and {self.depth}.")
+            raise InputError(f"EfficientNet-Lite needs width and depth above 0; got {self.width} and {self.depth}.")
 
     def build(self, problem: Problem) -> nn.Sequential:
         n_channels = channels_of(problem, "EfficientNet-Lite")
@@ -55,7 +55,7 @@ class LiteSpec:
         )
 
     def n_blocks(self) -> tuple[int, ...]:
-        """In each stage."""
+        """The number of blocks in each stage."""
         inner = [math.ceil(n * self.depth) for n, *_ in _STAGES[1:-1]]
         return (_STAGES[0][0], *inner, _STAGES[-1][0])
 
@@ -81,7 +81,7 @@ def _channels(n: int, width: float) -> int:
 
 
 class _Block(nn.Module):
-    """Widen, convolve each channel alone, narrow; with a shortcut where the shape does not change."""
+    """An inverted residual block: expand, convolve each channel separately, project; a shortcut if shapes agree."""
 
     def __init__(self, n_in: int, n_out: int, *, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -106,10 +106,10 @@ def _conv(n_in: int, n_out: int, *, kernel: int, stride: int = 1, groups: int = 
 
 
 class PadToHalf(nn.Module):
-    """Zeros around an image so that a convolution with stride 2 returns half of each side, rounded up.
+    """Pads an image with zeros so that a convolution with stride 2 returns half of each side, rounded up.
 
-    TensorFlow's padding SAME: on an even side there is one more zero at the end than at the beginning. The published
-    weights were trained with it, and a padding that is equal on both sides shifts what every later layer sees.
+    This is TensorFlow's padding SAME, which adds one more zero at the end of an even side than at its beginning. The
+    published weights were trained with it; equal padding on both sides would shift the input of every later layer.
     """
 
     def __init__(self, kernel: int) -> None:
@@ -122,7 +122,7 @@ class PadToHalf(nn.Module):
 
 
 class MeanOfPositions(nn.Module):
-    """[B, C, H, W] -> [B, C]."""
+    """The mean over the positions of an image, [B, C, H, W] -> [B, C]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3))

@@ -12,7 +12,7 @@ from meanteacher.models.layers import Outputs, check_width, last_layer
 
 @dataclass(frozen=True, kw_only=True)
 class MlpSpec:
-    """Fully connected layers with ReLU, and dropout before each but the first.
+    """Fully connected layers with ReLU, and dropout before every layer but the first.
 
     >>> import torch
     >>> network = MlpSpec(hidden=(64, 64)).build(Problem(n_classes=10, n_examples=1, input_shape=(20,)))
@@ -34,7 +34,7 @@ class MlpSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class PointGeneratorSpec:
-    """Fully connected, for points and tables.
+    """A fully connected generator for points and tables.
 
     >>> import torch
     >>> generator = PointGeneratorSpec(n_noise=8).build(Problem(n_classes=2, n_examples=1, input_shape=(20,)))
@@ -59,7 +59,7 @@ class PointGeneratorSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageGeneratorSpec:
-    """Transposed convolutions with batch normalisation, from 4x4 to 32x32 (Salimans et al. 2016, Sec. 6).
+    """A generator of 32x32 images: transposed convolutions with batch normalisation (Salimans et al. 2016, Sec. 6).
 
     >>> import torch
     >>> problem = Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
@@ -73,7 +73,10 @@ class ImageGeneratorSpec:
     def build(self, problem: Problem) -> nn.Module:
         n_channels, *size = problem.input_shape
         if size != [32, 32]:
-            raise InputError(f"ImageGenerator makes images of 32x32 pixels, the data are {problem.input_shape}.")
+            raise InputError(
+                f"ImageGenerator generates images of 32x32 pixels, but the data have shape {problem.input_shape}. Use "
+                "PointGeneratorSpec, or a generator of your own."
+            )
         check_width(self.width, "ImageGenerator")
         n512, n256, n128 = (max(1, round(n * self.width)) for n in (512, 256, 128))
 

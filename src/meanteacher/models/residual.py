@@ -15,9 +15,9 @@ from meanteacher.passes import Logits
 
 @dataclass(frozen=True, kw_only=True)
 class Shake26Spec:
-    """26 layers, two residual branches of 96 channels, mixed at random (Gastaldi 2017).
+    """Shake-Shake: 26 layers, two residual branches of 96 channels, mixed at random (Gastaldi 2017).
 
-    This is the Mean Teacher authors' version. Gastaldi's own normalises after the first convolution,
+    This is the version of the Mean Teacher authors. Gastaldi's version normalises after the first convolution,
     rectifies before the pooling, and takes every other pixel in the first stage's shortcut too.
 
     >>> network = Shake26Spec(width=0.1).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
@@ -26,7 +26,7 @@ class Shake26Spec:
     """
 
     width: float = 1.0
-    """Multiplies every channel count but the stem's: a quarter costs about a fifteenth."""
+    """Factor of every channel count but the stem's. A width of 1/4 takes about a fifteenth of the time."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
@@ -39,7 +39,7 @@ class Shake26Network(nn.Module):
 
     def __init__(self, n_channels: int, n_classes: int, spec: Shake26Spec) -> None:
         super().__init__()
-        # An even number, because the shortcuts are convolutions in two groups.
+        # The numbers are even, because the shortcuts are convolutions in two groups.
         n96, n192, n384 = (2 * max(1, round(full * spec.width / 2)) for full in (96, 192, 384))
         self.stem = conv(n_channels, 16, 3)
         self.stage1 = _shake_stage(16, n96, stride=1)
@@ -89,17 +89,17 @@ _mixture: Callable[..., Tensor] = Mixture.apply
 
 
 def _shaken(left: Tensor, right: Tensor) -> Tensor:
-    # Both gates are drawn in the forward pass: what else draws before the backward pass may differ, and a step must
+    # Both gates are drawn in the forward pass, because other draws may come before the backward pass, and a step must
     # be reproducible from its seed.
     gates = torch.rand(2, len(left), 1, 1, 1, dtype=left.dtype, device=left.device)
     return _mixture(left, right, *gates.unbind())
 
 
 class _EveryOtherPixel(nn.Module):
-    """Two images of half the size as one of twice the channels: the even rows and columns, then the odd ones."""
+    """Two images of half the size, stacked as channels: the even rows and columns, then the odd ones."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # In an image of odd size the last even pixel has no odd partner: pad with zero.
+        # The last even pixel of an image of odd size has no odd partner, so the image is padded with zeros.
         x = F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2))
         return torch.cat((x[:, :, 0::2, 0::2], x[:, :, 1::2, 1::2]), dim=1)
 
@@ -110,7 +110,7 @@ def _shake_stage(n_in: int, n_out: int, *, stride: int) -> nn.Module:
 
 
 def _branch(n_in: int, n_out: int, stride: int) -> nn.Module:
-    """What follows the first ReLU, which both branches share."""
+    """A branch after the first ReLU, which both branches share."""
     return nn.Sequential(
         conv(n_in, n_out, 3, stride=stride),
         nn.BatchNorm2d(n_out),
@@ -122,8 +122,8 @@ def _branch(n_in: int, n_out: int, stride: int) -> nn.Module:
 
 def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Module:
     if stride == 2:
-        # The bias has no effect, since the batch mean is subtracted next. The authors' network has it; the number of
-        # its parameters shows that only these convolutions do.
+        # The bias has no effect, since the batch mean is subtracted next. The authors' network has it in these
+        # convolutions only, as its number of parameters shows.
         pointwise = conv(2 * n_in, n_out, 1, groups=2, bias=True)
         return nn.Sequential(_EveryOtherPixel(), nn.ReLU(), pointwise, nn.BatchNorm2d(n_out))
     if n_in != n_out:
@@ -137,9 +137,9 @@ _BLOCKS = (3, 8, 36, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class ResNeXt152Spec:
-    """50 bottleneck blocks of three layers, 32 groups of 4 channels in the first (Xie et al. 2016).
+    """ResNeXt: 50 bottleneck blocks of three layers, with 32 groups of 4 channels in the first (Xie et al. 2016).
 
-    Made for 224x224 pixels. Smaller images work, but the last stage has 1/32 of their size.
+    It is designed for 224x224 pixels. It takes smaller images too, but its last stage has 1/32 of their size.
 
     >>> with torch.device("meta"):
     ...     network = ResNeXt152Spec().build(Problem(n_classes=1000, n_examples=1, input_shape=(3, 224, 224)))
@@ -148,7 +148,7 @@ class ResNeXt152Spec:
     """
 
     width: float = 1.0
-    """Multiplies the channels of the stem and of each group; a group has at least one."""
+    """Factor of the channels of the stem and of each group; a group has at least one channel."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
@@ -157,12 +157,12 @@ class ResNeXt152Spec:
 
 
 class ResNeXt152Network(nn.Module):
-    """Four stages; each but the first halves the image's sides, as the stem does twice."""
+    """Four stages; each but the first halves the image's sides. The stem halves them twice."""
 
     def __init__(self, n_channels: int, n_classes: int, spec: ResNeXt152Spec) -> None:
         super().__init__()
         n_stem = max(1, round(64 * spec.width))
-        # Whole groups, so that every channel count can be divided by their number.
+        # Every channel count is a multiple of the number of groups.
         n1, n2, n3, n4 = (_GROUPS * max(1, round(full * spec.width)) for full in (4, 8, 16, 32))
         self.stem = nn.Sequential(
             conv(n_channels, n_stem, 7, stride=2),
@@ -183,7 +183,7 @@ class ResNeXt152Network(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Down to `n_inner` channels, across the image group by group, and up to twice as many."""
+    """Convolutions to `n_inner` channels, then in groups with stride, then to twice as many channels."""
 
     def __init__(self, n_in: int, n_inner: int, *, stride: int) -> None:
         super().__init__()
@@ -216,11 +216,11 @@ def _bottleneck_stage(n_blocks: int, n_in: int, n_inner: int, *, stride: int) ->
 class WideResNetSpec:
     """WRN-28-2 (Zagoruyko & Komodakis 2016) with the conventions of FixMatch and its successors.
 
-    Those are: normalise, activate, then convolve; LeakyReLU 0.1; batch normalisation with a decay of 0.999
-    and an epsilon of 0.001; the very first block activates its shortcut too; a shortcut has a bare 1x1
-    convolution where the number of channels changes; no dropout; the last layer starts with Xavier's normal
-    weights and no bias. Convolutions have no bias, as in the PyTorch versions: 1,467,610 parameters with
-    ten classes. FixMatch's own, in TensorFlow, have one.
+    They are: normalise, activate, then convolve; LeakyReLU 0.1; batch normalisation with a decay of 0.999 and an
+    epsilon of 0.001; the very first block activates its shortcut too; a shortcut is a 1x1 convolution if the number of
+    channels changes; no dropout; the last layer starts with Xavier's normal weights and a bias of zero. Convolutions
+    have no bias, as in the PyTorch versions, unlike FixMatch's own in TensorFlow. With ten classes there are 1,467,610
+    parameters.
 
     >>> network = WideResNetSpec(depth=10, widen=1).build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
     >>> network(torch.rand(2, 3, 32, 32)).shape
@@ -228,10 +228,11 @@ class WideResNetSpec:
     """
 
     depth: int = 28
-    """6 n + 4, for n blocks in each of three stages."""
+    """Number of layers: 6 n + 4 for n blocks in each of three stages."""
     widen: int = 2
+    """Factor of the channels of the stages."""
     norm_decay: float = 0.999
-    """Of the running statistics that evaluation uses; short runs need a smaller decay."""
+    """Decay of the running statistics that evaluation uses; short runs need a smaller one."""
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:

@@ -204,7 +204,7 @@ class OnlineTrainer:
         """Train on everything that a source gives from the trainer's position on. Returns the steps done.
 
         Args:
-            source: `Examples` of an iterator, a `SpoolFolder`, or what has the same two functions
+            source: `Examples` of an iterator, or any object with the same two methods
             folder: for the checkpoints; what was read is released to the source after each of them
             save_every: steps; there is one more checkpoint at the end
             on_arrival: given every batch before it is trained on, for instance to predict it first

@@ -1,4 +1,4 @@
-"""Views: what each role sees. They work on whole batches on any device, with independent draws per image."""
+"""Views: the images as each role sees them. They work on whole batches on any device, with draws per image."""
 
 from meanteacher.views.basic import Chain, FeatureDropout, Flip, Noise, Translate
 from meanteacher.views.dense import Warp

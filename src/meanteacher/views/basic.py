@@ -1,4 +1,4 @@
-"""The views of the paper's ConvNet experiments, flip, translation and noise, and the dropout of features."""
+"""The views of the paper's ConvNet experiments (flip, translation and noise), and the dropout of features."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from meanteacher.core import Augment, InputError
 
 @dataclass(frozen=True)
 class Chain:
-    """Apply each in turn. An empty chain shows the images as they are.
+    """Apply several views in turn. An empty chain leaves the images unchanged.
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
     >>> Chain((Flip(), Noise(0.1)))(images, draws).shape
@@ -39,23 +39,23 @@ class Flip:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
         mirrored = images.flip(-1)
-        # A CPU selects one value at a time: several values viewed as one int64 are faster, and so is writing in place.
-        wide = _widest(images)
+        # A CPU selects one value at a time. Selecting several values viewed as one int64, in place, is faster.
+        wide = _widest_dtype(images)
         chosen = mirrored.view(wide)
         torch.where(heads[:, None, None, None], chosen, images.view(wide), out=chosen)
         return mirrored
 
 
-def _widest(images: Tensor) -> torch.dtype:
-    """int64 where every row of the images is a whole number of them, otherwise their own dtype."""
-    starts = (images.storage_offset(), *images.stride()[:-1])  # also of an axis of one value, which may be any
-    whole = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
-    return torch.int64 if whole else images.dtype
+def _widest_dtype(images: Tensor) -> torch.dtype:
+    """int64 if every row of the images begins and ends at a multiple of 8 bytes, otherwise their own dtype."""
+    starts = (images.storage_offset(), *images.stride()[:-1])  # an axis of length 1 may have any stride
+    aligned = images.is_contiguous() and all(start * images.element_size() % 8 == 0 for start in starts)
+    return torch.int64 if aligned else images.dtype
 
 
 @dataclass(frozen=True)
 class Translate:
-    """Shift each image by up to `pixels` along each axis, whole pixels, the border reflected (Table 5).
+    """Shift each image by up to `pixels` whole pixels along each axis; the border is reflected (Table 5).
 
     The reflection does not repeat the edge pixel.
 
@@ -74,7 +74,7 @@ class Translate:
         n, channels, height, width = images.shape
         if self.pixels >= min(height, width):
             raise InputError(
-                f"A shift of up to {self.pixels} pixels reflects beyond images of {height}x{width}. "
+                f"A shift of up to {self.pixels} pixels is too large to reflect images of {height}x{width}. "
                 f"Shift by at most {min(height, width) - 1}."
             )
         shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
@@ -82,7 +82,7 @@ class Translate:
         padded = F.pad(images.contiguous(), (self.pixels,) * 4, mode="reflect")
         if images.device.type != "cpu":
             return _gathered(padded, top, left, height, width)
-        # Every window is a strided view of the padded memory; only the chosen ones are copied.
+        # Every window is a strided view of the padded images; only the chosen ones are copied.
         image, channel, row, _ = padded.stride()
         n_windows = (n - 1) * image + 2 * self.pixels * (row + 1) + 1 if n else 0
         windows = padded.as_strided((n_windows, channels, height, width), (1, channel, row, 1))
@@ -90,7 +90,7 @@ class Translate:
 
 
 def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
-    """The same windows by indexing: selecting from overlapping views may copy all of them on a GPU."""
+    """The same windows by indexing, because a selection from overlapping views may copy all of them on a GPU."""
     n, channels = padded.shape[:2]
     image, channel, row, column = (torch.arange(size, device=padded.device) for size in (n, channels, height, width))
     return padded[
@@ -103,7 +103,7 @@ def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int
 
 @dataclass(frozen=True)
 class Noise:
-    """Add independent N(0, deviation²) to every value, after the images have been normalised (Table 5).
+    """Add independent noise from N(0, deviation²) to every value of the normalised images (Table 5).
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
     >>> Noise(0.15)(images, draws).shape
@@ -123,9 +123,9 @@ class Noise:
 
 @dataclass(frozen=True)
 class FeatureDropout:
-    """Set each value to zero with probability `rate`: a feature of a standardised table to its mean.
+    """Set each value to zero, which is the mean of a standardised feature, with probability `rate`.
 
-    The other values keep their scale, unlike behind a dropout layer: a view is a row that could have been measured.
+    Unlike in a dropout layer, the other values keep their scale, because a view is a row that could have been measured.
 
     >>> FeatureDropout(0.5)(torch.ones(2, 100), torch.Generator().manual_seed(0)).unique()
     tensor([0., 1.])

@@ -9,15 +9,15 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.views.geometry import rotation, warped
 
-_WHOLE = 0.999
-"""From this share on, all pixels that a value is made of lie inside the image."""
+_INSIDE = 0.999
+"""Lowest share of a value that comes from pixels of the image, for the value to count as inside it."""
 
 
 class Move:
-    """The movement of each image of a batch, as `Warp.draw` drew it. Nothing is drawn here.
+    """The movements that `Warp.draw` drew for the images of a batch. Its functions are deterministic.
 
     Args:
-        source: [B, 2, 3], as `warped` takes it
+        source: affine map of each image [B, 2, 3], as in `warped`
         size: height and width of the images
     """
 
@@ -25,24 +25,24 @@ class Move:
         self.source, self.size = source, size
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Images, or logits for them, [B, C, H, W], each moved by its own movement; bilinear, zero from outside.
+        """The moved images, or logits of them, [B, C, H, W], with bilinear interpolation and zeros outside.
 
-        Logits at another resolution than the images move by as much of their width and height.
+        Logits with another resolution than the images move by the same share of their width and height.
         """
         return warped(x, self._scaled(x.shape[-2:]).to(x.dtype))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Labels [B, H, W] as int64, each pixel the nearest; `UNLABELLED` from outside."""
+        """The moved labels [B, H, W] as int64, with the nearest label at each pixel and `UNLABELLED` outside."""
         source = self._scaled(labels.shape[-2:])
-        # What comes from outside is zero.
+        # `warped` fills with zero, so the labels are shifted until zero means `UNLABELLED`.
         moved = warped((labels.long() - UNLABELLED)[:, None].to(source.dtype), source, between="nearest")
         return moved[:, 0].long() + UNLABELLED
 
     def seen(self, size: tuple[int, int] | None = None) -> Tensor:
-        """[B, H, W] of bool: the pixels that show the image, rather than what lies outside of it."""
+        """Mask [B, H, W] of the pixels that show the image and not the space around it."""
         height, width = size or self.size
         ones = self.source.new_ones(len(self.source), 1, height, width)
-        return self(ones)[:, 0] > _WHOLE
+        return self(ones)[:, 0] > _INSIDE
 
     def _scaled(self, size: torch.Size) -> Tensor:
         height, width = size
@@ -53,9 +53,9 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class Warp:
-    """Flip, translate, rotate and crop each image at random, and with it all that belongs to its pixels.
+    """Flip, translate, rotate and crop each image at random, together with its labels and predictions.
 
-    The teacher sees the images as they are, and its prediction is moved as the student's image was::
+    The teacher sees the original images, and its predictions are moved like the student's images::
 
         move = Warp(translate=4, degrees=15).draw(images, generator)
         logits = student(move(images))
@@ -63,26 +63,26 @@ class Warp:
         cost = classification_cost(logits, move.labels(labels))
         cost = cost + weight * softmax_mse(logits, target, rows=move.seen())
 
-    As a view like any other, `Warp()(images, generator)` shows the moved images.
+    `Warp()(images, generator)` is an ordinary view: it returns the moved images.
 
     >>> Warp(degrees=15)(torch.zeros(4, 3, 8, 8), torch.Generator().manual_seed(0)).shape
     torch.Size([4, 3, 8, 8])
     """
 
     flip: bool = True
-    """Mirror left to right with probability one half."""
+    """Whether images are mirrored left to right with probability one half."""
     translate: float = 0.0
-    """Shift by up to so many pixels along each axis."""
+    """Largest shift along each axis, in pixels."""
     degrees: float = 0.0
-    """Rotate about the centre by an angle within ±`degrees`."""
+    """Largest angle of the rotation about the centre, in either direction."""
     scale: tuple[float, float] = (1.0, 1.0)
-    """Show a box with this share of the image's area, from least to most, at the size of the image."""
+    """Smallest and largest share of the image's area in the crop, which is shown at the size of the image."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.translate < math.inf:
             raise InputError(f"Warp's translate is a number of pixels, at least 0; got {self.translate}.")
         if not 0 <= self.degrees <= 180:
-            raise InputError(f"Warp's degrees lie within 0 to 180; got {self.degrees}.")
+            raise InputError(f"Warp's degrees range from 0 to 180; got {self.degrees}.")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise InputError(f"Warp's scale is two rising shares of the area within (0, 1]; got {self.scale}.")
 
@@ -103,7 +103,7 @@ class Warp:
         if self.flip:
             mirror = torch.stack([(draws[2] < 0.5) * -2.0 + 1, torch.ones_like(zoom)], 1)
             linear = linear * mirror[:, None]
-        # The middle of a box inside the image lies within ±(1 - its share) of half the image.
+        # The centre of a box inside the image is at most (1 - its share) of half the image away from its centre.
         room = (1 - zoom) / 2
         right = either_way[3] * self.translate + either_way[4] * room * width
         down = either_way[5] * self.translate + either_way[6] * room * height

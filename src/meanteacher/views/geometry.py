@@ -15,7 +15,7 @@ from meanteacher.core import InputError
 class Rotate:
     """Rotate each image about its centre by an angle uniform within ±`degrees` (10 on ImageNet, App. B.2.2).
 
-    What comes from outside the image is zero, the mean of normalised data.
+    Pixels outside the image are zero, the mean of normalised data.
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
     >>> Rotate(10.0)(images, draws).shape
@@ -26,7 +26,7 @@ class Rotate:
 
     def __post_init__(self) -> None:
         if not 0 <= self.degrees <= 180:
-            raise InputError(f"Rotate turns by up to 0 to 180 degrees either way; got {self.degrees}.")
+            raise InputError(f"Rotate's degrees range from 0 to 180; got {self.degrees}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         draw = torch.rand(len(images), generator=generator, device=images.device, dtype=images.dtype)
@@ -34,7 +34,7 @@ class Rotate:
 
 
 def rotation(angle: Tensor) -> Tensor:
-    """[B, 2, 3]: what `warped` needs to turn each image counter-clockwise by its angle in radians."""
+    """Affine maps [B, 2, 3] for `warped` that rotate each image counter-clockwise by its angle in radians."""
     cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     return torch.stack([cosine, -sine, zero, sine, cosine, zero], 1).view(-1, 2, 3)
 
@@ -47,15 +47,15 @@ def warped(
     beyond: Literal["zeros", "border"] = "zeros",
     between: Literal["bilinear", "nearest"] = "bilinear",
 ) -> Tensor:
-    """Each image as its own affine map shows it.
+    """Each image after its own affine map.
 
     Args:
         images: [B, C, H, W]
-        source: [B, 2, 3], takes a place (x, y, 1) of the result to the place of the image that is seen there,
+        source: [B, 2, 3]; maps a position (x, y, 1) of the result to the position in the image that is shown there,
             both in pixels right of and below the centre
-        size: height and width of the result; those of the images by default
-        beyond: what is seen where the map leads outside the image
-        between: what is seen between pixels
+        size: height and width of the result; None for those of the images
+        beyond: values outside the image
+        between: interpolation between pixels
 
     >>> right = torch.tensor([[[1.0, 0.0, -1.0], [0.0, 1.0, 0.0]]])
     >>> warped(torch.tensor([[[[1.0, 2.0, 3.0]]]]), right)
@@ -69,21 +69,21 @@ def warped(
     source = source / (source.new_tensor([images.shape[3], images.shape[2]])[:, None] / 2)
     across = source[:, :, :1, None] * x
     down = (source[:, :, 1:2] * y + source[:, :, 2:])[..., None]
-    # All x, then all y: several times as fast to add as the pairs of affine_grid, and as fast to sample.
+    # All x come before all y, which is several times as fast to add as affine_grid's pairs, and as fast to sample.
     grid = (across + down).permute(0, 2, 3, 1)
     return F.grid_sample(images, grid, mode=between, padding_mode=beyond, align_corners=False)
 
 
 @dataclass(frozen=True)
 class Crop:
-    """Show a box of each image at the size of the batch (ImageNet, App. B.2.2).
+    """Show a random box of each image at one size (ImageNet, App. B.2.2).
 
-    The box's share of the image's area is uniform in `scale`; its width over its height is log-uniform among
-    those in `aspect` that fit into the image; its place is uniform among those inside. Where the image is so
-    long that no allowed shape covers the larger shares, they are not drawn.
+    The box's share of the image's area is uniform in `scale`. Its ratio of width to height is log-uniform among the
+    ratios in `aspect` that fit into the image. Its position is uniform among those inside the image. If the image is
+    so long that no allowed ratio reaches the larger shares, these shares are not drawn.
 
-    Values between pixels are bilinear, without smoothing: bring images far larger than `size` near it first,
-    or the crop shows every few pixels only.
+    Values between pixels are bilinear, without smoothing. Reduce images that are far larger than `size` first, because
+    the crop would skip most of their pixels.
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
     >>> Crop(size=4)(images, draws).shape
@@ -91,7 +91,7 @@ class Crop:
     """
 
     size: int | None = None
-    """Height and width of the result; None keeps the input's."""
+    """Height and width of the result; None for those of the input."""
     scale: tuple[float, float] = (0.08, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
 
@@ -107,18 +107,18 @@ class Crop:
         n, _, height, width = images.shape
         draw = torch.rand(4, n, generator=generator, device=images.device, dtype=images.dtype)
         share_width, share_height = self._box(draw[0], draw[1], height / width)
-        # The middle of a box inside the image lies within ±(1 - its share) of half the image.
+        # The centre of a box inside the image is at most (1 - its share) of half the image away from its centre.
         right = (draw[2] - 0.5) * (1 - share_width) * width
         down = (draw[3] - 0.5) * (1 - share_height) * height
         rows, columns = self.size or height, self.size or width
         zero = torch.zeros_like(right)
         source = [share_width * (width / columns), zero, right, zero, share_height * (height / rows), down]
-        # A box at the edge of the image, shown larger, asks for values up to half a pixel beyond the last centre.
+        # An enlarged box at the edge of the image needs values up to half a pixel beyond the centre of the last pixel.
         return warped(images, torch.stack(source, 1).view(n, 2, 3), size=(rows, columns), beyond="border")
 
     def _box(self, area: Tensor, shape: Tensor, tall: float) -> tuple[Tensor, Tensor]:
         """Each box's share of the image's width and of its height, from draws uniform in [0, 1)."""
-        # A box of ratio r fits when its area is at most r · tall and 1 / (r · tall).
+        # A box of ratio r fits if its area is at most r · tall and 1 / (r · tall).
         narrowest, widest = (ratio * tall for ratio in self.aspect)
         largest = min(1.0, widest, 1 / narrowest)
         low, high = (min(share, largest) for share in self.scale)
@@ -130,15 +130,15 @@ class Crop:
         return (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
 
 
-_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""bytes per value -> the integer type of that size."""
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""bytes per value -> integer type of that size."""
 
 
 @dataclass(frozen=True)
 class Cutout:
     """Set a square of `size` pixels to zero, the mean of normalised data (DeVries & Taylor, 2017).
 
-    Its middle is uniform over the pixels of the image, so it may extend past the border.
+    Its centre is uniform over the pixels of the image, so it may extend past the border.
 
     >>> images, draws = torch.ones(2, 3, 8, 8), torch.Generator().manual_seed(0)
     >>> bool((Cutout(4)(images, draws) == 0).any())
@@ -154,13 +154,13 @@ class Cutout:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         # Clearing all bits gives zero. It is faster than filling by a mask, and unlike a product it also clears values
         # that are not finite.
-        bits = images.view(_WHOLE[images.element_size()])
+        bits = images.view(_INTEGER[images.element_size()])
         rows = self._kept(bits, images.shape[2], generator)
         columns = self._kept(bits, images.shape[3], generator)
         return (bits & (rows[:, :, None] | columns[:, None, :])[:, None]).view(images.dtype)
 
     def _kept(self, bits: Tensor, length: int, generator: torch.Generator) -> Tensor:
-        """[B, length]: all bits set for the rows, or the columns, that the square leaves alone, none for the others."""
-        middle = torch.randint(length, (len(bits), 1), generator=generator, device=bits.device)
-        beyond = torch.arange(length, device=bits.device) - (middle - self.size // 2)
-        return -((beyond < 0) | (beyond >= self.size)).to(bits.dtype)
+        """Bit masks [B, length] of the rows, or of the columns: all bits are set outside the square, none inside."""
+        centre = torch.randint(length, (len(bits), 1), generator=generator, device=bits.device)
+        offset = torch.arange(length, device=bits.device) - (centre - self.size // 2)
+        return -((offset < 0) | (offset >= self.size)).to(bits.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from meanteacher.core import Images, InputError, parts
 
 _VALUES = 1 << 24
-"""Values converted to float at a time while fitting, so that a large set is never float as a whole."""
+"""Values that `PerChannel` converts to float at a time, so that a large set is never float as a whole."""
 
 
 class Normaliser(Protocol):
@@ -25,12 +25,12 @@ class Normaliser(Protocol):
     """
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
-        """The module fitted to these images, or to those at `index` [N]."""
+        """The normalisation, fitted to these images, or to those at the positions `index` [N]."""
         ...
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Bytes as [0, 1]; floating point unchanged.
+    """Bytes scaled to [0, 1]; floating point is unchanged.
 
     >>> to_float(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
@@ -40,7 +40,7 @@ def to_float(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PerImage:
-    """Each image to zero mean and unit variance over all its pixels and channels (SVHN, App. B.1.2).
+    """Scale each image to zero mean and unit variance over all its pixels and channels (SVHN, App. B.1.2).
 
     >>> images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     >>> bool(PerImage().fit(images)(images).mean().abs() < 1e-5)
@@ -61,10 +61,9 @@ class _PerImageModule(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """Bytes spread evenly from -`limit` to `limit`; no statistics of the images.
+    """Scale bytes to the range from -`limit` to `limit`, without statistics of the images.
 
-    The limit is 0.5 with Miyato et al. (2017) and 1 with Salimans et al. (2016). Floating point is taken to lie in
-    [0, 1].
+    Miyato et al. (2017) use a limit of 0.5, Salimans et al. (2016) of 1. Floating-point images must be in [0, 1].
 
     >>> Scaled(limit=1.0).fit(torch.zeros(1))(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([-1.,  1.])
@@ -74,7 +73,7 @@ class Scaled:
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
-            raise InputError(f"Scaled spreads the values up to a limit above 0; got {self.limit}.")
+            raise InputError(f"Scaled needs a limit above 0; got {self.limit}.")
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         return _ScaledModule(self.limit)
@@ -91,7 +90,7 @@ class _ScaledModule(nn.Module):
 
 @dataclass(frozen=True)
 class PerChannel:
-    """Each channel, or each feature of a table, to zero mean and unit variance over the training data.
+    """Scale each channel, or each feature of a table, to zero mean and unit variance over the training data.
 
     >>> images = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
     >>> bool(PerChannel().fit(images)(images).mean((0, 2, 3)).abs().max() < 1e-5)
@@ -99,8 +98,8 @@ class PerChannel:
     """
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
-        # Sums of differences from one value of each channel are precise where the mean is large, and exactly zero
-        # where nothing varies.
+        # Sums of differences from one value of each channel are precise also for a large mean, and exactly zero for a
+        # constant channel.
         origin = _by_channel(next(parts(images, index, 1)))[0, :, :1]
         total = torch.zeros(images.shape[1], dtype=torch.float64)
         squares = torch.zeros_like(total)
@@ -111,7 +110,7 @@ class PerChannel:
         count = (len(images) if index is None else len(index)) * math.prod(images.shape[2:])
         offset = total / count
         deviation = (squares / count - offset.square()).clamp_min(0).sqrt()
-        # A constant channel stays zero instead of being divided by zero.
+        # A constant channel becomes zero; it must not be divided by zero.
         deviation[deviation == 0] = 1
         mean = origin[:, 0] + offset
         shape = (1, -1, *[1] * (len(images.shape) - 2))
@@ -124,7 +123,7 @@ def per_channel(mean: Sequence[float], deviation: Sequence[float]) -> nn.Module:
 
 
 def _by_channel(images: Tensor) -> Tensor:
-    """[N, C, values of a channel], in double precision."""
+    """The images as [N, C, values of a channel], in double precision."""
     return to_float(images).double().reshape(len(images), images.shape[1], -1)
 
 
@@ -143,15 +142,15 @@ class _PerChannelModule(nn.Module):
 
 _CHUNK = 4096
 _CONTRAST_NORM = 55.0
-"""The length each image is scaled to: sqrt(3072) = 55.4, so pixels have about unit variance."""
+"""Length that each image is scaled to. With sqrt(3072) = 55.4 the pixels have about unit variance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zca:
     """Whiten with the statistics of the training images.
 
-    `Zca(contrast=True, epsilon=0.1)` is the authors' code: each image centred and scaled to one length
-    first. `Zca(contrast=False, epsilon=1e-5)` is that of Laine & Aila. The paper states neither.
+    `Zca(contrast=True, epsilon=0.1)` is the authors' code, which first centres each image and scales it to one length.
+    `Zca(contrast=False, epsilon=1e-5)` is the code of Laine & Aila. The paper states neither.
 
     >>> images = torch.randint(256, (20, 1, 2, 2), dtype=torch.uint8)
     >>> Zca(contrast=False, epsilon=1e-5).fit(images)(images).shape
@@ -160,11 +159,11 @@ class Zca:
 
     contrast: bool
     epsilon: float
-    """Added to the diagonal of the covariance: limits how much directions of little variance are scaled up."""
+    """Addend to the diagonal of the covariance, which limits the scale of directions with little variance."""
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
-            raise InputError(f"Zca adds an epsilon of at least 0 to the covariance; got {self.epsilon}.")
+            raise InputError(f"Zca needs an epsilon of at least 0; got {self.epsilon}.")
 
     def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
         n_values = math.prod(images.shape[1:])
@@ -202,6 +201,6 @@ def _flat(images: Tensor, *, contrast: bool) -> Tensor:
     x = to_float(images).flatten(1)
     if contrast:
         x = x - x.mean(1, keepdim=True)
-        # One byte of difference has length 0.004; less is the rounding of an image without any contrast.
+        # A difference of one byte has length 0.004. A smaller length is rounding in an image without contrast.
         x = x * (_CONTRAST_NORM / x.norm(dim=1, keepdim=True).clamp_min(1e-3))
     return x

@@ -12,27 +12,27 @@ from meanteacher.core import InputError, check_choice
 from meanteacher.views.geometry import rotation, warped
 
 _MEAN_ABOVE_BLACK = 2.0
-"""In deviations, of photographs: CIFAR-10's channels have 1.7 to 2.0, ImageNet's 1.8 to 2.1."""
+"""Mean of photographs above black, in standard deviations: 1.7 to 2.0 in CIFAR-10, 1.8 to 2.1 in ImageNet."""
 
 _YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]], dtype=torch.float64)
 _LUMA = _YIQ[0]
 _GREY = torch.ones(3, 1, dtype=torch.float64) * _LUMA
-"""Every channel becomes the luma."""
+"""Replaces every channel by the luma."""
 _COLOUR = torch.eye(3, dtype=torch.float64) - _GREY
-"""The luma taken away."""
+"""Subtracts the luma."""
 _QUARTER = torch.linalg.inv(_YIQ) @ torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64) @ _YIQ
-"""The colour turned by a quarter of the hue circle, the luma taken away."""
+"""Subtracts the luma and rotates the colour by a quarter of the hue circle."""
 _PARTS = torch.stack([_GREY, _COLOUR, _QUARTER]).flatten(1)
-"""Every change of colour is a linear combination of these."""
+"""Basis of all changes of colour, which are linear combinations of these maps."""
 
 
 @dataclass(frozen=True)
 class Jitter:
     """Change brightness, contrast, saturation and hue of each image (ImageNet, App. B.2.2).
 
-    The defaults are those of the authors' code, and mean about the same on normalised photographs:
-    `brightness` moves the image's mean as multiplying its bytes by 1 ± brightness does, `contrast` and
-    `saturation` are factors 1 ± the value, `hue` is a share of the hue circle either way. Every draw is
+    The defaults are those of the authors' code, and have about the same effect on normalised photographs:
+    `brightness` changes the image's mean as much as a factor of 1 ± brightness on its bytes, `contrast` and
+    `saturation` are factors of 1 ± the value, `hue` is a share of the hue circle in either direction. Every draw is
     uniform. The order does not matter, see `recoloured`.
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
@@ -48,7 +48,7 @@ class Jitter:
     def __post_init__(self) -> None:
         for name, limit in [("brightness", 1), ("contrast", 1), ("saturation", 1), ("hue", 0.5)]:
             if not 0 <= getattr(self, name) <= limit:
-                raise InputError(f"Jitter's {name} lies between 0 and {limit}; got {getattr(self, name)}.")
+                raise InputError(f"Jitter's {name} ranges from 0 to {limit}; got {getattr(self, name)}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         draw = 2 * torch.rand(4, len(images), generator=generator, device=images.device, dtype=images.dtype) - 1
@@ -69,17 +69,17 @@ def recoloured(
     saturation: Tensor | float = 0.0,
     hue: Tensor | float = 0.0,
 ) -> Tensor:
-    """Each image with its own change of colour: every argument is [B] or one for all, and zero changes nothing.
+    """Each image after its own change of colour. Every argument is [B] or one for all; zero changes nothing.
 
-    - brightness b adds 2b to every value, which is how far the mean of photographs moves when their bytes are
-      multiplied by 1 + b.
+    - brightness b adds 2b to every value, like the change of the mean of photographs whose bytes are multiplied by
+      1 + b.
     - contrast c scales all differences from the image's mean luma by 1 + c.
     - saturation s scales every pixel's difference from its own luma by 1 + s.
-    - hue h turns that difference by h of a full circle, from I towards Q of television's YIQ colours, which
-      leaves the luma alone.
+    - hue h rotates that difference by h of a full circle, from I towards Q in the YIQ colour space, which keeps the
+      luma.
 
-    Each keeps what the others refer to, so the four commute. Grey is where the normalised channels are equal.
-    Saturation and hue do nothing to images without three channels, whose luma is the mean of their channels.
+    Each keeps the reference values of the others, so the four commute. Grey means that the normalised channels are
+    equal. Saturation and hue have no effect on images without three channels, whose luma is the mean of their channels.
     """
     channels, flat, zero = images.shape[1], images.flatten(2), images.new_zeros(len(images))
     gain = zero + (1 + contrast)
@@ -93,9 +93,9 @@ def recoloured(
 
 
 Operation = Callable[[Tensor, Tensor], Tensor]
-"""Images [B, C, H, W] and strengths [B] within ±1 -> the images changed. Zero changes nothing."""
+"""Images [B, C, H, W] and strengths [B] within ±1 -> changed images. A strength of zero changes nothing."""
 Move = Callable[[Tensor, int, int], Tensor]
-"""Strengths [B] within ±1, height, width -> [B, 2, 3] for `warped`."""
+"""Strengths [B] within ±1, height, width -> affine maps [B, 2, 3] for `warped`."""
 
 
 # --- values of pixels ---------------------------------------------------------------------------
@@ -118,24 +118,24 @@ def _hue(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    """Away from the mean of the 3x3 neighbourhood, or towards it where the strength is negative."""
+    """Move away from the mean of the 3x3 neighbourhood, or towards it if the strength is negative."""
     blurred = F.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
     return torch.lerp(images, blurred, _each(-0.9 * strength))
 
 
 def _solarise(images: Tensor, strength: Tensor) -> Tensor:
-    """Mirror the brightest part of the image's range: its negative, as the strength nears one."""
+    """Mirror the brightest part of the image's range. A strength of one gives the negative."""
     low, high = _range(images)
     threshold = high - _each(strength.abs()) * (high - low)
     return torch.where(images > threshold, low + high - images, images)
 
 
 def _posterise(images: Tensor, strength: Tensor) -> Tensor:
-    """Round to steps of up to an eighth of the image's range, each shown by its middle."""
+    """Round to the middles of steps of up to an eighth of the image's range."""
     low, high = _range(images)
     step = _each(strength.abs()) * (high - low) / 8
     count = ((images - low) / step).floor()
-    # A step of zero (no strength, or a blank image) counts nothing.
+    # The step is zero if the strength is zero or the image is blank.
     return torch.where(step > 0, (low + (count + 0.5) * step).minimum(high), images)
 
 
@@ -168,7 +168,7 @@ def _each(strength: Tensor) -> Tensor:
 
 
 def _range(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest value of each image: normalised images have no black and white to refer to."""
+    """Smallest and largest value of each image, because normalised images have no fixed black and white."""
     return images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
 
 
@@ -196,7 +196,7 @@ def _translate_y(strength: Tensor, height: int, width: int) -> Tensor:
 
 
 def _moved(strength: Tensor, row: int, column: int, most: float) -> Tensor:
-    """The identity except for one entry."""
+    """The identity map except for one entry."""
     source = torch.eye(2, 3).to(strength).repeat(len(strength), 1, 1)
     source[:, row, column] = most * strength
     return source
@@ -227,11 +227,11 @@ OPERATIONS = ("identity", *VALUES, *MOVES)
 class RandAugment:
     """Apply `n` operations to each image, drawn with repetition (after Cubuk et al., 2020).
 
-    Each has its own strength, uniform within ±`magnitude`, as in FixMatch, rather than one strength for all.
-    Operations without a direction use its absolute value. What comes from outside the image is zero, the mean of
-    normalised data.
+    Each operation has its own strength, uniform within ±`magnitude`, as in FixMatch, rather than one strength for all.
+    Operations without a direction use its absolute value. Pixels outside the image are zero, the mean of normalised
+    data.
 
-    The moves of an image are composed and sampled once, after its changes of value: it is interpolated only once, and
+    The moves of an image are composed and applied after its changes of value, so that it is interpolated only once and
     the blank border does not enter the range that solarise and similar operations use.
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
@@ -241,24 +241,24 @@ class RandAugment:
 
     n: int = 2
     magnitude: float = 1.0
-    """0 to 1. At 1: rotation by 30 degrees, shear by 0.3, shift by 0.3 of the image, hue by a
-    quarter of its circle, factors of 1 ± 0.9."""
+    """Largest strength, from 0 to 1. A strength of 1 rotates by 30 degrees, shears by 0.3, shifts by 0.3 of the image,
+    turns the hue by a quarter of its circle, and uses factors of 1 ± 0.9."""
     operations: tuple[str, ...] = OPERATIONS
-    """Leave out what would change the class: `solarise` for black and white, `rotate` for arrows."""
+    """Operations to draw from. Leave out those that change the class, such as `rotate` for arrows."""
 
     def __post_init__(self) -> None:
         if self.n < 0:
             raise InputError(f"RandAugment applies n >= 0 operations to each image; got {self.n}.")
         if not 0 <= self.magnitude <= 1:
-            raise InputError(f"RandAugment's magnitude lies between 0 and 1; got {self.magnitude}.")
+            raise InputError(f"RandAugment's magnitude ranges from 0 to 1; got {self.magnitude}.")
         if not self.operations:
-            raise InputError(f"RandAugment needs operations to draw from, of {', '.join(OPERATIONS)}; got none.")
+            raise InputError(f"RandAugment needs operations to draw from: any of {', '.join(OPERATIONS)}; got none.")
         for name in self.operations:
             check_choice("An operation of RandAugment", name, OPERATIONS)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         size, device = (self.n, len(images)), images.device
-        # The draws decide shapes, so they are read here, all at once to wait for the device only once.
+        # The draws determine shapes, so they are read here, all at once to wait for the device only once.
         choices = torch.randint(len(self.operations), size, generator=generator, device=device).tolist()
         draws = torch.rand(size, generator=generator, device=device, dtype=images.dtype)
         strengths = self.magnitude * (2 * draws - 1)
@@ -286,5 +286,5 @@ class RandAugment:
 
 
 def _square(source: Tensor) -> Tensor:
-    """[B, 3, 3], so that maps can be composed."""
+    """Affine maps as matrices [B, 3, 3], so that they can be composed."""
     return torch.cat([source, source.new_tensor([[[0, 0, 1]]]).expand(len(source), 1, 3)], 1)

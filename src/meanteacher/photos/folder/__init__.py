@@ -1,1 +1,1 @@
-"""A folder of photos: find them, decode them, and say what is wrong with them."""
+"""A folder of photos: find them, decode them, and check them."""

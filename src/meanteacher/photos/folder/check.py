@@ -1,4 +1,4 @@
-"""The check of images and labels before a fit: what `meanteacher check` reports."""
+"""The check of images and labels before a fit, which `meanteacher check` reports."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,24 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.formats import count, escape_name
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.cache import Decoded
 from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.findings import (
+    N_SHOWN,
     SEVERITIES,
     Finding,
     Severity,
     copy_findings,
     image_names,
-    join_names,
     shape_findings,
 )
 from meanteacher.photos.folder.flip import flip_evidence
 
 _CHUNK = 1024
 _LEVELS = 8
-"""Levels of 0 to 255 by which a plain area or a grey pixel may vary, as JPEG makes them."""
+"""Largest variation of a plain area or a grey pixel, in levels of 0 to 255; JPEG adds this much."""
 _FEW_LABELS = 5
 _UNEQUAL = 10
 
@@ -41,9 +41,9 @@ def check(
 
     Args:
         photos: names and labels
-        decoded: pixels, or why there are none
-        shapes: [N, 2] of `shapes_of`; None where all images have one shape
-        duplicates: of `decoded.images`, where they are known already
+        decoded: pixels, and the reasons why images cannot be read
+        shapes: [N, 2] from `shapes_of`; None if all images have one shape
+        duplicates: duplicates of `decoded.images`, if they are known already
         flip: whether images are mirrored during training; None to decide by the class names
     """
     readable = np.setdiff1d(np.arange(len(photos)), np.fromiter(decoded.unreadable, np.int64))
@@ -74,13 +74,14 @@ def _unreadable(photos: Photos, decoded: Decoded) -> list[Finding]:
             if reason == "too large"
             else ("unreadable", "Replace or delete broken files.")
         )
-        sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {join_names(names)}. {advice}"
+        shown = listed(names, N_SHOWN)
+        sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {shown}. {advice}"
         findings.append(Finding(kind, "problem", sentence, tuple(names)))
     return findings
 
 
 def _classes(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
-    """Classes with too few labels; images that cannot be read do not count."""
+    """Findings about classes with too few labels; unreadable images do not count."""
     labels = photos.labels[readable]
     counts = np.bincount(labels[labels != UNLABELLED], minlength=len(photos.class_names))
     most = counts.max(initial=0)
@@ -124,7 +125,7 @@ def _classes(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
 
 
 def _plain_and_grey(images: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which images have one plain colour, and which have no colour ([N] each)."""
+    """Masks [N] of the images with one plain colour and of the images without colour."""
     is_plain, is_grey = np.empty(len(images), bool), np.empty(len(images), bool)
     for at in range(0, len(images), _CHUNK):
         pixels = np.asarray(images[at : at + _CHUNK])
@@ -138,7 +139,7 @@ def _plain(photos: Photos, rows: NDArray[np.int64]) -> list[Finding]:
         return []
     names = image_names(photos, rows)
     shows = count(len(rows), "image shows", "images show")
-    sentence = f"{shows} only one plain colour: {join_names(names)}. Delete what does not belong here."
+    sentence = f"{shows} only one plain colour: {listed(names, N_SHOWN)}. Delete those that do not belong here."
     return [Finding("plain", "warning", sentence, names)]
 
 
@@ -149,9 +150,9 @@ def _colours(photos: Photos, rows: NDArray[np.int64], is_grey: NDArray[np.bool_]
     few, others, look = (grey, coloured, "grey") if len(grey) <= len(coloured) else (coloured, grey, "in colour")
     names = image_names(photos, few)
     sentence = (
-        f"{count(len(few), 'image is', 'images are')} {look}, unlike {len(others):,} others: {join_names(names)}. "
-        "This does no harm unless one class has more of them than another: then the colour is learned instead of "
-        "what the images show."
+        f"{count(len(few), 'image is', 'images are')} {look}, unlike {len(others):,} others: "
+        f"{listed(names, N_SHOWN)}. This does no harm unless one class has more of them than another: then the model "
+        "learns the colour instead of the subject."
     )
     return [Finding("grey", "note", sentence, names)]
 
@@ -176,7 +177,7 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
 
 
 def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
-    """The decision about mirroring, its reason, and how to change it."""
+    """The decision about mirroring, its reason, and the option that changes it."""
     evidence = flip_evidence(class_names)
     names = tuple(map(escape_name, evidence.oriented))
     suggest = "suggests" if len(names) == 1 else "suggest"
@@ -205,4 +206,4 @@ def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return join_names([f'"{name}"' for name in names])
+    return listed([f'"{name}"' for name in names], N_SHOWN)

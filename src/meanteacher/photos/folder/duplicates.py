@@ -1,4 +1,4 @@
-"""Images that show the same picture: exact copies, and copies that were saved again, resized or slightly retouched.
+"""Duplicates: exact copies, and images that were saved again, resized or slightly retouched.
 
 Everything is computed from the decoded squares in whole numbers, so the same images give the same groups on every
 machine. No step compares all pairs: time grows like N log N, memory by about 300 bytes per image.
@@ -14,49 +14,49 @@ from numpy.typing import NDArray
 DIGEST_BYTES = 16
 
 _PIXELS = 1 << 20
-"""Pixels compared at a time, which limits the memory whatever the size of an image."""
+"""Pixels compared at a time, which limits the memory for images of any size."""
 _THUMBNAIL = 8
 """Cells per side of the thumbnails that are compared."""
 _MARGIN = 2
-"""Grey levels by which a cell must be brighter than its neighbour to set a bit: noise in a plain area must set none."""
+"""Grey levels by which a cell must be brighter than its neighbour to set a bit, so that noise sets none."""
 _MAX_BITS = 10
-"""Of the 64 bits of two hashes, at most this many differ between near duplicates."""
+"""Largest number of differing bits in the 64-bit hashes of near duplicates."""
 _ROTATION, _WINDOW = 4, 48
-"""The hashes are rotated by so many bits at a time; after each rotation and sort, each is compared with the next 48."""
+"""Bits per rotation of the hashes, and number of next hashes that each is compared with after a rotation and sort."""
 _MIN_CONTRAST = 2.0
-"""Images with less contrast than this are too plain to compare: only exact copies count."""
+"""Smallest contrast of images that can be near duplicates; plainer images have only exact copies."""
 _COARSE, _CELL, _FINE = 0.2, 0.5, 0.35
 """Largest differences of near duplicates, as fractions of their contrast: the mean over the thumbnails, the largest of
-the cells (a small bird before the same sky makes another picture), and the mean over all pixels. Chosen by eye on
-50,000 training images of CIFAR-10 and as many of SVHN, where what passes is the same photograph."""
+the cells (a small bird before the same sky makes another picture), and the mean over all pixels. They were chosen by
+eye on 50,000 training images of CIFAR-10 and 50,000 of SVHN: pairs within these limits show the same photograph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Duplicates:
-    """Which of N images show the same picture. Computed once, used by the check, the folds and the model's file."""
+    """Groups of N images that show the same picture, for the check, the folds and the model's file."""
 
     digests: tuple[bytes, ...]
     """The `digest` of each image."""
     exact: NDArray[np.int64]
-    """[N], the index of the first image with the very same pixels."""
+    """Index of the first image with the same pixels, [N]."""
     near: NDArray[np.int64]
-    """[N], the index of the first image that shows the same picture: exact and near duplicates joined.
+    """Index of the first exact or near duplicate, [N].
 
-    Similarity is transitive: two frames of a film share a group if the frames between them lead from one to the other.
+    Groups are transitive: two frames of a film share a group if the frames between them link one to the other.
     """
 
 
 def digest(image: NDArray[np.uint8]) -> bytes:
-    """Of the pixels of one image, [3, S, S]: equal for equal pixels, whatever file they came from."""
+    """The digest of an image's pixels [3, S, S], which does not depend on its file."""
     return hashlib.blake2b(image.tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
 def find_duplicates(images: NDArray[np.uint8]) -> Duplicates:
-    """Group images, [N, 3, S, S] uint8, by the picture they show.
+    """Group images, uint8 [N, 3, S, S], by the picture they show.
 
     Near duplicates are found by a hash of 64 bits, one for each pair of neighbouring cells of a grid of 9 by 8. Two
-    hashes that differ in few bits agree in a long run of bits somewhere: when all hashes are rotated to begin with that
-    run, and sorted, the two are close to each other.
+    hashes that differ in few bits agree in a long run of bits. If all hashes are rotated to begin with that run and
+    sorted, the two are close to each other.
     """
     digests = tuple(map(digest, np.asarray(images)))
     first: dict[bytes, int] = {}
@@ -67,7 +67,7 @@ def find_duplicates(images: NDArray[np.uint8]) -> Duplicates:
 def _near_groups(images: NDArray[np.uint8], exact: NDArray[np.int64]) -> NDArray[np.int64]:
     rows = np.flatnonzero(exact == np.arange(len(exact)))
     features = _features(images, rows)
-    # The smallest member of each group found so far, or one that leads to it.
+    # Each parent is the smallest member of its group so far, or leads to it.
     parent = np.arange(len(rows))
     for a, b in _candidates(features.hashes):
         is_new = parent[a] != parent[b]
@@ -79,29 +79,29 @@ def _near_groups(images: NDArray[np.uint8], exact: NDArray[np.int64]) -> NDArray
 
 
 def same_picture(images: NDArray[np.uint8], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For pairs of images (two [P] of indices), whether the two themselves are near duplicates ([P] bool)."""
+    """Mask [P] of the pairs of images, given as two [P] of indices, that are near duplicates of each other."""
     rows, position = np.unique(np.stack([first, second]), return_inverse=True)
     return _features(images, rows).same_picture(*position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Features:
-    """What is compared of R images."""
+    """Features for the comparison of R images."""
 
     images: NDArray[np.uint8]
     rows: NDArray[np.int64]
-    """[R], which of the images."""
+    """Positions in `images`, [R]."""
     hashes: NDArray[np.uint64]
-    """[R] uint64"""
+    """[R]"""
     thumbnails: NDArray[np.uint8]
-    """[R, 3, 8, 8] uint8"""
+    """[R, 3, 8, 8]"""
     quarters: NDArray[np.uint8]
-    """[R, 3, 2, 2] uint8, means of the thumbnails' quarters: most pairs differ in these already."""
+    """Means of the thumbnails' quarters, [R, 3, 2, 2], in which most pairs differ already."""
     contrast: NDArray[np.float64]
-    """[R], mean absolute deviation of a thumbnail's cells from their mean."""
+    """Mean absolute deviation of a thumbnail's cells from their mean, [R]."""
 
     def same_picture(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """For pairs of positions in `rows`, whether the two show the same picture. Cheap comparisons come first."""
+        """Mask of the pairs of positions in `rows` that show the same picture. Cheap comparisons come first."""
         limit = np.minimum(self.contrast[first], self.contrast[second])
         same = limit > _MIN_CONTRAST
         for part in _slices(len(same), self.images.shape[-1]):
@@ -125,7 +125,7 @@ def _features(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> _Features:
     thumbnails = np.empty((len(rows), 3, _THUMBNAIL, _THUMBNAIL), dtype=np.uint8)
     contrast = np.empty(len(rows))
     for part in _slices(len(rows), size):
-        # Whole numbers below 2**53: the products are exact, in whatever order a machine adds.
+        # All values are whole numbers below 2**53, so the products are exact in any order of addition.
         pixels = images[rows[part]].astype(np.float64)
         cells = high @ (77 * pixels[:, 0] + 150 * pixels[:, 1] + 29 * pixels[:, 2]) @ wide.T
         bits = cells[:, :, 1:] - cells[:, :, :-1] > _MARGIN * 256 * size**2
@@ -143,13 +143,13 @@ def _slices(n: int, size: int) -> list[slice]:
 
 
 def _overlaps(n_cells: int, size: int) -> NDArray[np.float64]:
-    """[n_cells, size]: how much of each pixel is in each cell, in units of 1 / `n_cells` of a pixel."""
+    """Overlap of each cell with each pixel [n_cells, size], in units of 1 / `n_cells` of a pixel."""
     cells, pixels = np.arange(n_cells)[:, None] * size, np.arange(size) * n_cells
     return (np.minimum(cells + size, pixels + n_cells) - np.maximum(cells, pixels)).clip(min=0).astype(np.float64)
 
 
 def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs of positions whose hashes differ in few bits. The same pair may come more than once."""
+    """Pairs of positions whose hashes differ in few bits. A pair may be yielded more than once."""
     last = np.uint64((1 << _ROTATION) - 1)
     for shift in range(0, 64, _ROTATION):
         rotated = hashes << np.uint64(shift) | hashes >> np.uint64((64 - shift) % 64)
@@ -157,14 +157,14 @@ def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64],
         rotated = rotated[order]
         for ahead in range(1, min(_WINDOW, len(order) - 1) + 1):
             differing = rotated[ahead:] ^ rotated[:-ahead]
-            # Taken at the shift where a run of equal bits begins: at an earlier one the two would be further apart.
+            # A pair is yielded at the shift at which its run of equal bits begins, where the two are closest.
             begins = (differing & last > 0) | (differing == 0 if shift == 0 else False)
             close = np.flatnonzero(begins & (np.bitwise_count(differing) <= _MAX_BITS))
             yield order[close], order[close + ahead]
 
 
 def _differences(images: NDArray[np.uint8], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int16]:
-    """[P, 3, H, W]: absolute differences of two images' pixels, after both have the same mean."""
+    """Absolute differences of the pixels of P pairs [P, 3, H, W], after their means are made equal."""
     difference = images[first].astype(np.int16) - images[second]
     difference -= np.rint(difference.mean(axis=(1, 2, 3), keepdims=True)).astype(np.int16)
     np.abs(difference, out=difference)
@@ -172,7 +172,7 @@ def _differences(images: NDArray[np.uint8], first: NDArray[np.int64], second: ND
 
 
 def _merge(parent: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
-    """Join the groups of each pair, in place: every parent becomes its group's smallest position."""
+    """Join the groups of each pair in place; every parent becomes the smallest position in its group."""
     for pair in pairs.T.tolist():
         a, b = (_root(parent, i) for i in pair)
         parent[max(a, b)] = min(a, b)

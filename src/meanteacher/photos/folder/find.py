@@ -18,10 +18,10 @@ _UNLABELLED_FOLDERS = ("unlabeled", "unlabelled")
 
 
 def images_below(root: Path) -> tuple[list[str], int]:
-    """The sorted names of the image files at any depth, and the number of other files; hidden ones are ignored.
+    """The sorted names of the image files at any depth, and the number of other files. Hidden files are ignored.
 
     Raises:
-        InputError: this is not a folder, or a folder in it cannot be read.
+        InputError: the root is not a folder, or a folder below it cannot be read.
     """
     names: list[str] = []
     n_ignored = 0
@@ -29,8 +29,8 @@ def images_below(root: Path) -> tuple[list[str], int]:
     folders: list[str] = [""]
     links: list[str] = []
     while folders or links:
-        # Links come last, so that a file keeps the name it has without them. Each folder is read once, because links
-        # may form a loop.
+        # Links come last, so that they do not change the name of a file. Each folder is read once, because links may
+        # form a loop.
         links.sort(reverse=True)
         prefix = folders.pop() if folders else links.pop()
         try:
@@ -81,26 +81,26 @@ def _is_image(entry: "os.DirEntry[str]") -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Photos:
-    """Images by name, in a stable order, with the labels that are known."""
+    """Images by name, in a stable order, with their labels as far as they are known."""
 
     root: Path
     """The folder, or the .npz file."""
     names: tuple[str, ...]
-    """Of files: the path below the root with "/" between its parts, sorted. Unique."""
+    """Unique names. Those of files are sorted paths below the root, with "/" between their parts."""
     labels: NDArray[np.int64]
-    """[N], `UNLABELLED` where unknown."""
+    """[N], with `UNLABELLED` for unknown labels."""
     class_names: tuple[str, ...]
-    """Sorted; label k means class_names[k]."""
+    """Sorted names; label k means class_names[k]."""
     arrays: NDArray[np.uint8] | None
-    """[N, H, W, 3] of an .npz file, None for image files."""
+    """Pixels [N, H, W, 3] of an .npz file; None for image files."""
     n_ignored: int = 0
-    """Files below the root whose extension is not that of an image; hidden ones are not counted."""
+    """Number of files below the root that do not have the extension of an image; hidden files do not count."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     def path(self, index: int) -> Path:
-        """The file of an image; there is none in an .npz."""
+        """The file of an image, which an image of an .npz file does not have."""
         assert self.arrays is None
         return self.root / self.names[index]
 
@@ -113,11 +113,11 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     """Find the images of a folder, or of an .npz file, and their labels.
 
     Without `labels`, the top-level folders are the classes: an image at any depth has the class of its folder. It is
-    unlabelled in a folder `unlabeled` or `unlabelled`, or in no folder.
+    unlabelled in a folder `unlabeled` or `unlabelled`, or outside all folders.
 
-    With `labels`, a CSV of path and label, the folders mean nothing, and an image that the CSV does not name is
-    unlabelled. The exception is a folder `unlabeled` with images in it: then the other folders are still classes, and
-    the CSV adds labels to theirs but may not contradict them.
+    With `labels`, a CSV of path and label, the folders have no meaning, and images that are not in the CSV are
+    unlabelled. There is one exception: if a folder `unlabeled` contains images, the other folders are still classes,
+    and the CSV adds labels but may not contradict the folders.
 
     Raises:
         InputError: there are fewer than `min_classes` classes to learn from, or a row of the CSV is wrong.
@@ -141,7 +141,7 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
 
 
 def _class_of(name: str) -> str:
-    """The class that the top-level folder names, empty for none."""
+    """The class of the top-level folder; empty if unlabelled."""
     folder, slash, _ = name.partition("/")
     return escape_name(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
 
@@ -152,7 +152,7 @@ def _in_unlabelled_folder(name: str) -> bool:
 
 
 def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
-    """name -> label of the rows that have one; `known` has every image with the label of its folder."""
+    """name -> label, for the rows with a label. `known` maps every image to the label of its folder."""
     labelled: dict[str, LabelRow] = {}
     for row in read_labels(file):
         name = _name_of(row, file, root, known)
@@ -173,11 +173,11 @@ def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
 
 
 def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> str:
-    """The image that a row means: its path may be absolute, or relative to the photos or to the CSV."""
+    """The image of a row, whose path may be absolute, or relative to the photos or to the CSV."""
     if row.path in names:
         return row.path
     top = os.path.normpath(root.absolute())
-    readings = [
+    candidates = [
         os.path.normpath(base / text)
         for text in (row.path, row.path.strip(), row.path.strip().replace("\\", "/"))
         for base in (root.absolute(), file.parent.absolute())
@@ -185,14 +185,14 @@ def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> s
     inside = [
         whole.removeprefix(f"{start}/")
         for start in (top, os.path.realpath(root))
-        for whole in readings
+        for whole in candidates
         if whole.startswith(f"{start}/")
     ]
     if found := next((name for name in inside if name in names), None):
         return found
     where = f"{file}, row {row.number}"
     if not is_text(row.path):
-        raise InputError(f'{where} has a path that is not UTF-8 and names no image: save the file as "CSV UTF-8".')
+        raise InputError(f'{where} has a path that is not UTF-8 and matches no image: save the file as "CSV UTF-8".')
     if not inside:
         raise InputError(f"{where}: '{escape_name(row.path)}' is outside {root}. List only images of that folder.")
     raise InputError(

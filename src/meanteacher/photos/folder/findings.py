@@ -1,6 +1,5 @@
-"""One finding about the images; the findings about shapes and about copies."""
+"""The type of a finding, and the findings about shapes and about copies."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,21 +8,23 @@ from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
 from meanteacher.files.images import UnreadableError, header
-from meanteacher.formats import count, escape_name
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.duplicates import Duplicates, same_picture
 from meanteacher.photos.folder.find import Photos
 
 Severity = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
-"""What is wrong and should be corrected; what may make the result worse; what is good to know."""
+"""A problem should be corrected; a warning may make the result worse; a note is information."""
+N_SHOWN = 3
+"""Number of names in a sentence."""
 
 _MAX_HEADERS = 20_000
 _HUGE = 50_000_000
 _MANY_SHAPES = 0.2
 _MAX_CONFLICTS = 5
-"""Conflicts with a sentence of their own. The others share one."""
+"""Number of conflicts with a sentence of their own. The others share one."""
 _MAX_COMPARED = 100
-"""Labelled images of its group that each is compared with: a long film must not need all pairs of its frames."""
+"""Number of labelled images of its group that each image is compared with, because a long film has too many pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,14 @@ class Finding:
     """One result of `meanteacher check`. No finding stops a fit."""
 
     kind: str
-    """A word for programs, for instance "duplicate"."""
+    """Identifier for programs, for instance "duplicate"."""
     severity: Severity
     sentence: str
-    """Understandable alone; says what to do, if there is anything to do."""
+    """The finding and the advice, understandable alone."""
     names: tuple[str, ...] = ()
-    """All that the sentence is about, printable."""
+    """Printable names of all images or classes that the sentence is about."""
     about: Literal["image", "class"] = "image"
-    """What they are names of."""
+    """Kind of the names."""
 
 
 def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
@@ -46,24 +47,10 @@ def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(escape_name(photos.names[k]) for k in rows)
 
 
-def join_names(names: Sequence[str]) -> str:
-    """The first three, and the number of the others.
-
-    >>> join_names(["a.jpg", "b.jpg"])
-    'a.jpg and b.jpg'
-    >>> join_names(["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"])
-    'a.jpg, b.jpg, c.jpg and 2 more'
-    """
-    shown = list(names[:3])
-    if len(names) > 3:
-        shown.append(f"{len(names) - 3:,} more")
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
 def shapes_of(photos: Photos) -> NDArray[np.int64]:
-    """[N, 2], width and height as displayed, from the files' headers; zeros where unknown.
+    """Width and height of each image as displayed [N, 2], from the files' headers; zeros if unknown.
 
-    Of more than 20,000 files only so many are read, evenly spread over the names: the other rows are zeros.
+    At most 20,000 files are read, evenly spread over the names; the rows of other files are zeros.
     """
     shapes = np.zeros((len(photos), 2), np.int64)
     if photos.arrays is not None:
@@ -78,13 +65,13 @@ def shapes_of(photos: Photos) -> NDArray[np.int64]:
 
 
 def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.int64], size: int) -> list[Finding]:
-    """Images that are huge, too small for the square of `size` pixels per side, or of another shape than most."""
+    """Findings about images that are huge, too small for a square of `size` pixels, or of an unusual shape."""
     rows = readable[shapes[readable].min(axis=1) > 0]
     if not len(rows):
         return []
     width, height = shapes[rows].T
     short, log_ratio = np.minimum(width, height), np.log(width / height)
-    # The shape of an existing image: the mean of wide and narrow halves is a shape that no image has.
+    # The median must be the shape of an image: between wide and narrow halves there is a shape that no image has.
     middle = float(np.quantile(log_ratio, 0.5, method="nearest"))
     typical = float(np.median(short))
     findings = []
@@ -92,8 +79,8 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
     def add(kind: str, severity: Severity, is_found: NDArray[np.bool_], fact: str, advice: str) -> None:
         if names := image_names(photos, rows[is_found]):
             among = "" if len(rows) == len(readable) else f"Of {len(rows):,} images examined, "
-            subject = count(len(names), "image has", "images have")
-            findings.append(Finding(kind, severity, f"{among}{subject} {fact}: {join_names(names)}. {advice}", names))
+            subject, shown = count(len(names), "image has", "images have"), listed(names, N_SHOWN)
+            findings.append(Finding(kind, severity, f"{among}{subject} {fact}: {shown}. {advice}", names))
 
     add(
         "huge",
@@ -106,7 +93,7 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
         "small",
         "warning",
         (short < size) & (short < typical / 4),
-        f"fewer than {size} pixels on the shorter side, where most have about {typical:.0f}, and must be enlarged",
+        f"fewer than {size} pixels on the shorter side, while most have about {typical:.0f}, and must be enlarged",
         "Use larger versions, and delete icons and previews.",
     )
     is_odd = np.abs(log_ratio - middle) > np.log(2)
@@ -123,7 +110,7 @@ def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[
             is_odd,
             f"another shape than most, which are {_ratio(middle)}",
             "Each image is resized to a square, which distorts other shapes differently. Crop them like the others, "
-            "or delete what does not belong here.",
+            "or delete those that do not belong here.",
         )
     return findings
 
@@ -138,12 +125,12 @@ def _ratio(log_ratio: float) -> str:
 def copy_findings(
     photos: Photos, images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
 ) -> list[Finding]:
-    """Conflicting labels, exact copies and near copies among the images in `rows`."""
+    """Findings about conflicting labels, exact copies and near copies among the images in `rows`."""
     exact, near = duplicates.exact, duplicates.near
     conflicts = _conflicts(photos.labels, images, duplicates, rows)
     in_conflict = np.concatenate([*conflicts, np.empty(0, np.int64)])
     rest = rows[~np.isin(near[rows], near[in_conflict])]
-    # Of exact copies only the first is compared further, so that nothing is reported twice.
+    # Only the first of several exact copies is compared further, so that no copy is reported twice.
     _, first = np.unique(exact[rest], return_index=True)
     return [
         *_conflict_findings(photos, exact, conflicts),
@@ -174,9 +161,9 @@ def _together(rows: NDArray[np.int64], group: NDArray[np.int64]) -> list[NDArray
 def _conflicts(
     labels: NDArray[np.int64], images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """Images that show the same picture and have different labels, group by group.
+    """Groups of images that show the same picture and have different labels.
 
-    Groups are chains, whose ends may look different, so each pair is compared itself.
+    Groups of near duplicates are chains, whose ends may look different, so the two images of each pair are compared.
     """
     exact, near = duplicates.exact, duplicates.near
     labelled = rows[labels[rows] != UNLABELLED]
@@ -202,10 +189,10 @@ def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list
             if (exact[part] == exact[part[0]]).all()
             else "look almost the same but have different labels. Check them, and correct the wrong labels."
         )
-        names = join_names(_with_labels(photos, part))
+        names = listed(_with_labels(photos, part), N_SHOWN)
         findings.append(Finding("conflict", "problem", f"{names} {sentence}", image_names(photos, part)))
     if rest := conflicts[_MAX_CONFLICTS:]:
-        names = join_names([name for part in rest for name in _with_labels(photos, part)])
+        names = listed([name for part in rest for name in _with_labels(photos, part)], N_SHOWN)
         sentence = (
             f"{count(len(rest), 'more picture appears', 'more pictures appear')} several times with different "
             f"labels: {names}. Check them, and correct the wrong labels."
@@ -215,7 +202,7 @@ def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list
 
 
 def _with_labels(photos: Photos, part: NDArray[np.int64]) -> list[str]:
-    """Names with their labels. One image of each label comes first, to be among those that are shown."""
+    """Names with their labels. One image of each label comes first, because only the first names are shown."""
     _, first = np.unique(photos.labels[part], return_index=True)
     order = [*np.sort(first), *np.setdiff1d(np.arange(len(part)), first)]
     return [
@@ -229,6 +216,6 @@ def _copies(
     if not parts:
         return []
     n = sum(len(part) - 1 for part in parts)
-    example = "" if len(parts) == 1 else "for example "
-    sentence = f"{count(n)} {is_are[n > 1]}: {example}{join_names(image_names(photos, parts[0]))}. {advice}"
+    example = ("" if len(parts) == 1 else "for example ") + listed(image_names(photos, parts[0]), N_SHOWN)
+    sentence = f"{count(n)} {is_are[n > 1]}: {example}. {advice}"
     return [Finding(kind, "note", sentence, image_names(photos, np.concatenate(parts)))]

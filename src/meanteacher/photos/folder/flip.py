@@ -1,11 +1,12 @@
-"""Whether a mirrored image keeps its class, as far as the class names tell.
+"""The decision by class names whether images may be mirrored during training.
 
 A mirrored cat is a cat; a mirrored 3 is nothing, a mirrored b is a d, and a left shoe becomes a right one. Names are
-read in whole words: "bright" does not contain "right".
+split into whole words: "bright" does not contain "right".
 
-There is one decision for all images, because most of a batch has no label to decide by (docs/decisions/0016). Two
-classes that are mirror images of each other forbid it: half of their labels would be wrong. A class about writing or
-sides without such a counterpart gains nothing but is not harmed; a quarter of the classes must be of this kind.
+There is one decision for all images, because most images of a batch have no label (docs/decisions/0016). Two classes
+that are mirror images of each other forbid mirroring, because half of their labels would be wrong. A class about
+writing or sides without such a counterpart has no benefit and no harm; mirroring is forbidden if a quarter of the
+classes are of this kind.
 """
 
 import re
@@ -19,10 +20,10 @@ _OPPOSITE_SIDES = (
     *("links rechts", "gauche droite", "izquierda derecha", "sinistra destra", "esquerda direita"),
 )
 _OPPOSITE_SIGNS = ("b d", "p q", "< >", "( )", "[ ]", "{ }", "/ \\", "← →", "« »", "‹ ›")
-"""Only where nothing else is in the name: vitamin b and vitamin d are no pair."""
+"""Signs that count only as the whole name: vitamin b and vitamin d are not a pair."""
 _MAX_ORIENTED = 0.25
-"""From this fraction on, class names about writing and sides forbid mirroring. Few names reveal such a class: where a
-quarter does, the images are probably all about writing or sides."""
+"""Fraction of class names about writing and sides from which on mirroring is forbidden. Few names reveal such a class:
+if a quarter of them do, the images are probably all about writing or sides."""
 _SIDES = """
     left leftward leftwards lefthand lefthanded right rightward rightwards righthand righthanded
     clockwise counterclockwise anticlockwise cw ccw starboard sinistral dextral
@@ -52,12 +53,12 @@ _SIGN_SWAPS = tuple({one: other, other: one} for one, other in map(str.split, _O
 
 @dataclass(frozen=True, slots=True)
 class FlipEvidence:
-    """What the class names say about mirroring."""
+    """The evidence of the class names for or against mirroring."""
 
     oriented: tuple[str, ...]
-    """The names about writing or sides, in the order of the classes."""
+    """Names about writing or sides, in the order of the classes."""
     pairs: tuple[tuple[str, str], ...]
-    """Classes that are mirror images of each other."""
+    """Pairs of classes that are mirror images of each other."""
     n_classes: int
 
     @property
@@ -79,8 +80,8 @@ def flip_is_safe(class_names: Sequence[str]) -> bool:
 def flip_evidence(class_names: Sequence[str]) -> FlipEvidence:
     """Find the names with a word about sides or writing, and pairs that differ only in such words (`hand_L`, `hand_R`).
 
-    A name that is only a number or a character (`7`, `six`, `B`) may mean anything, so it counts only where half of
-    the names or at least two are like this.
+    A name that is only a number or a character (`7`, `six`, `B`) may mean anything, so it counts only if half of the
+    names or at least two are of this kind.
     """
     words = {name: _words(name) for name in class_names}
     pairs = _pairs(words)
@@ -93,7 +94,7 @@ def flip_evidence(class_names: Sequence[str]) -> FlipEvidence:
 
 
 def _pairs(words: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """Names of which one is the other with all its sides exchanged, each pair once."""
+    """Pairs of names that differ only by an exchange of sides; each pair is listed once."""
     by_words = {tuple(its): name for name, its in words.items()}
     pairs: list[tuple[str, str]] = []
     for name, its in words.items():
@@ -105,9 +106,9 @@ def _pairs(words: dict[str, list[str]]) -> list[tuple[str, str]]:
 
 
 def _words(name: str) -> list[str]:
-    """Its words and numbers, also where only a capital letter or a digit separates them: `turnLeft`, `digit3`.
+    """The words and numbers of a name, also if only a capital letter or a digit separates them: `turnLeft`, `digit3`.
 
-    A name of signs alone is one word.
+    A name that consists of signs is one word.
     """
     name = unicodedata.normalize("NFKC", name)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)", " ", name)

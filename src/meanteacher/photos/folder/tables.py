@@ -28,17 +28,17 @@ class LabelRow(NamedTuple):
     """One row of a labels file."""
 
     number: int
-    """The line it begins on, where the header is line 1."""
+    """Number of its first line; the header is line 1."""
     path: str
     label: str
-    """Without surrounding space; empty for an image that has none."""
+    """Label without surrounding space; empty for an unlabelled image."""
 
 
 def read_labels(path: Path) -> list[LabelRow]:
     """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not.
 
     Raises:
-        InputError: the file is missing, is not a labels file, or has a wrong row.
+        InputError: the file is missing, is not a labels file, or a row has no path or a label that is not UTF-8.
     """
     rows = [LabelRow(number, name, label.strip()) for number, (name, label) in read_table(path, COLUMNS)]
     for row in rows:
@@ -52,7 +52,11 @@ def read_labels(path: Path) -> list[LabelRow]:
 
 
 def write_labels(path: Path, rows: Mapping[str, str]) -> None:
-    """Write path -> label in the mapping's order, the whole file or nothing. `read_labels` returns the same rows."""
+    """Write path -> label in the mapping's order, atomically. `read_labels` returns the same rows.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     text = StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -66,18 +70,18 @@ def write_labels(path: Path, rows: Mapping[str, str]) -> None:
 
 
 def is_text(cell: str) -> bool:
-    """Whether it has no byte that is not UTF-8."""
+    """Whether the cell is valid UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """The rows of a CSV file with these columns, each with the line it begins on; empty rows are skipped.
+    """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
 
-    Separators are commas, semicolons (spreadsheets in much of Europe write them) or tabs, whichever the header has.
-    A byte that is not UTF-8 becomes a surrogate.
+    The separator of the header is used: commas, semicolons (as spreadsheets in much of Europe write) or tabs. A byte
+    that is not UTF-8 becomes a surrogate.
 
     Raises:
-        InputError: the file is missing, or is not such a table.
+        InputError: the file is missing, or is not a table with these columns.
     """
     header = ",".join(columns)
     try:
@@ -85,7 +89,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}: expected a CSV file with the columns {header}.") from error
     except OSError as error:
-        raise InputError(f"Cannot read {path} ({error.strerror}).") from error
+        raise InputError(f"Cannot read {path} ({error.strerror}): make it readable, or give another file.") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is UTF-16 instead of UTF-8: {_AS_UTF8}.")
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
@@ -100,7 +104,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
             if any(cell.strip() for cell in cells):
                 rows.append((line, cells))
                 if len(rows) > _MAX_ROWS:
-                    raise InputError(f"{path} has more than {_MAX_ROWS:,} rows, which is not supported.")
+                    raise InputError(f"{path} has more than {_MAX_ROWS:,} rows, which is not supported: shorten it.")
             # A quoted cell may contain line breaks.
             line = reader.line_num + 1
     except csv.Error as error:
@@ -111,13 +115,13 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
                 f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(columns)}: "
                 f'put a name that contains a "{separator}" in double quotes.'
             )
-    # Without the header.
-    return rows[1:]
+    _header, *content = rows
+    return content
 
 
 def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
-    """Of the table whose first row this is."""
-    # A longer one is no list of a few columns, and more than the csv module takes.
+    """The separator of a table with this first row."""
+    # A longer row is not a list of a few columns, and exceeds the limit of the csv module.
     for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
         try:
             cells = next(csv.reader([first], delimiter=separator), [])
@@ -131,22 +135,22 @@ def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Npz:
-    """The content of an .npz file, in one form."""
+    """The content of an .npz file."""
 
     images: NDArray[np.uint8]
     """[N, H, W, 3]"""
     labels: tuple[str, ...]
-    """Empty where unknown."""
+    """Names of classes; empty for unlabelled images."""
     names: tuple[str, ...]
     class_names: tuple[str, ...]
-    """The classes that the file declares, whether they have labels or not; empty where it declares none."""
+    """Classes that the file declares, with or without labels; empty if it declares none."""
 
 
 def read_npz(path: Path) -> Npz:
-    """Read `images`, and `labels`, `names` and `class_names` where they exist. Never unpickles.
+    """Read `images`, and `labels`, `names` and `class_names` if they exist. Pickled objects are refused.
 
     Raises:
-        InputError: says which array is wrong, and what it should be.
+        InputError: an array is missing, or has a wrong type, shape or value.
     """
     arrays = read_arrays(path, ["images"], ["labels", "names", "class_names"])
     images = _images(path, arrays["images"])
@@ -177,7 +181,7 @@ def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
     if images.dtype != np.uint8 and images.dtype.kind != "f":
         raise InputError(f"{path}: images is {images.dtype}, expected uint8, or float from 0 to 1: convert it.")
     out = np.empty((*images.shape[:3], 3), np.uint8)
-    # In parts, because floats take eight times the memory.
+    # They are converted in parts, because floats take eight times the memory.
     for start in range(0, len(images), _ROWS_AT_ONCE):
         part = images[start : start + _ROWS_AT_ONCE]
         out[start : start + len(part)] = part if part.dtype == np.uint8 else _from_fractions(path, part)
@@ -186,7 +190,7 @@ def _images(path: Path, images: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 def _from_fractions(path: Path, part: NDArray[np.generic]) -> NDArray[np.uint8]:
     low, high = float(np.min(part)), float(np.max(part))
-    # Not the other way round: a comparison with NaN is false.
+    # The condition is negated, because every comparison with NaN is false.
     if not (low >= 0 and high <= 1):
         raise InputError(f"{path}: images is float from {low:g} to {high:g}, expected 0 to 1, or uint8: rescale it.")
     return np.rint(np.asarray(part, np.float64) * 255).astype(np.uint8)

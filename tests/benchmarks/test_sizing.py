@@ -1,21 +1,22 @@
-"""A plan on paper: what is counted by shapes is what a real step holds and computes."""
+"""A plan on paper: what is counted by shapes is what a real step holds and computes, and docs/scale.md shows it."""
 
 import dataclasses
+import json
+import re
+import shlex
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
-from meanteacher.api import plan
+from benchmarks.sizing import GPUS, Counted, app, count_step, outline, plan
 from meanteacher.core import InputError, Problem
-from meanteacher.data import Outline, Outlined
 from meanteacher.data.toy import Digits, Moons
-from meanteacher.devices import GPUS
 from meanteacher.experiment import Recipe
 from meanteacher.experiment.prepared import Prepared
-from meanteacher.experiment.sizing import Counted, count_step
 from meanteacher.models import Conv13Spec
 from meanteacher.recipes import RECIPES, find
 from meanteacher.schedules import Constant
@@ -140,15 +141,14 @@ def test_an_outline_is_that_of_the_loaded_data(source: Digits | Moons, tmp_path:
     train = source.load(tmp_path).train
     images = train.images
     assert isinstance(images, Tensor)
-    outline = source.outline()
-    assert outline.problem == Problem(train.n_classes, len(train), tuple(images.shape[1:]))
-    assert outline.stored_bytes == images[0].numel() * images.element_size()
+    found = outline(source)
+    assert found.problem == Problem(train.n_classes, len(train), tuple(images.shape[1:]))
+    assert found.stored_bytes == images[0].numel() * images.element_size()
 
 
 def test_every_recipe_has_an_outline():
     for made in RECIPES.values():
-        assert isinstance(made.data.source, Outlined), made.name
-        assert isinstance(made.data.source.outline(), Outline)
+        assert outline(made.data.source).problem.n_examples > 0, made.name
 
 
 def small() -> Recipe:
@@ -193,9 +193,56 @@ def test_a_plan_that_does_not_fit_says_what_to_do():
 def test_what_cannot_be_planned_is_refused():
     with pytest.raises(InputError, match="1 to as many GPUs"):
         plan(small(), gpus=101)
-    with pytest.raises(InputError, match="gpu is one of"):
-        plan(small(), gpu="abacus")
     with pytest.raises(InputError, match="data_factor"):
         plan(small(), data_factor=0)
-    with pytest.raises(InputError, match="outline"):
+    with pytest.raises(InputError, match="is unknown"):
         plan(recipe())
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
+SMALL = "digits/mean-teacher"
+
+
+def printed(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, [*words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_the_page_shows_what_the_command_prints_for_the_run_of_the_paper():
+    section = PAGE.read_text(encoding="utf-8").partition("## What a run needs\n")[2].partition("\n## ")[0]
+    ((words, text),) = re.findall(r"^    python -m benchmarks.sizing (.*)\n\n((?:    .*\n|\n)+)", section, flags=re.M)
+    assert words == "table4/imagenet-10/mean-teacher-resnet --gpus 10"
+    lines = [line.rstrip() for line in printed(*shlex.split(words)).splitlines()]
+    assert "\n".join(lines) == re.sub(r"^    ", "", text, flags=re.M).strip("\n")
+    longer = printed(*shlex.split(words), "--data-factor", "1000")
+    ((float32, bfloat16),) = re.findall(r"^time of the run +(\S+ \w+) +(\S+ \w+)$", longer, flags=re.M)
+    assert f"{float32} in float32, {bfloat16} in bfloat16" in " ".join(section.split())
+
+
+def test_json_has_every_number_of_the_plan():
+    found = json.loads(printed(SMALL, "--gpus", "4", "--json"))
+    expected = plan(find(SMALL), gpus=4)
+    assert found["needs"]["bfloat16"]["total"] == expected.needs["bfloat16"].total
+    assert found["communicated"] == expected.communicated
+    assert found["counted"]["n_parameters"] == expected.counted.n_parameters
+
+
+def test_a_device_without_bfloat16_has_one_column():
+    assert "bfloat16" not in printed(SMALL, "--gpu", "v100-16gb")
+    assert "bfloat16" in printed(SMALL)
+
+
+def test_too_little_memory_is_said_with_a_way_out():
+    text = printed("table4/imagenet-10/mean-teacher-resnet", "--gpu", "v100-16gb")
+    assert "does not fit" in text
+    assert "more memory" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["no/recipe"], [SMALL, "--gpu", "abacus"], [SMALL, "--data-factor", "0"], [SMALL, "--gpus", "1000"]],
+    ids=["recipe", "device", "factor", "more GPUs than rows"],
+)
+def test_mistake_on_the_command_line_gets_one_sentence(words: list[str]):
+    assert "Error: " in printed(*words, code=2)
