@@ -18,7 +18,7 @@ from torch import Tensor
 
 from meanteacher.core import Images, InputError
 from meanteacher.data.dataset import BrokenImages, check_labels
-from meanteacher.files.images import REDUCING_GAP, Box, DecodedImage, UnreadableError, decode_whole
+from meanteacher.files.images import REDUCING_GAP, DecodedImage, UnreadableError, decode_whole
 from meanteacher.seeding import generator
 
 AREA = (0.08, 1.0)
@@ -213,7 +213,10 @@ class EncodedDataset:
 
         def decode(row: int, position: int) -> None:
             whole = self._decoded(position, self._evaluation_reduction)
-            out[row] = _channels_first(whole.resized((self.size, self.size), self._centre(*whole.size)))
+            width, height = (side * self.resize // min(whole.size) for side in whole.size)
+            left, top = round((width - self.size) / 2), round((height - self.size) / 2)
+            resized = whole.resized((width, height), (0, 0, *whole.size))
+            out[row] = _channels_first(resized.crop((left, top, left + self.size, top + self.size)))
 
         jobs = [(self._pool.submit(decode, *image), *image) for image in enumerate(index.tolist())]
         for job, row, position in jobs:
@@ -235,13 +238,6 @@ class EncodedDataset:
 
     def _evaluation_reduction(self, width: int, height: int) -> float:
         return min(width, height) / (REDUCING_GAP * self.resize)
-
-    def _centre(self, width: int, height: int) -> Box:
-        """The box that is the centre once the shorter side is resized to `resize` whole pixels."""
-        across, down = (side * self.resize // min(width, height) for side in (width, height))
-        left, top = round((across - self.size) / 2), round((down - self.size) / 2)
-        right, bottom = left + self.size, top + self.size
-        return left * width / across, top * height / down, right * width / across, bottom * height / down
 
     def _decoded(self, position: int, reduction: Callable[[int, int], float]) -> DecodedImage:
         """The image at this position.
