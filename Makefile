@@ -22,7 +22,7 @@ NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models 
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 
-.PHONY: demo test test-numerics portable bench lint format check docs mutants outputs golden fuzz audit faults clean
+.PHONY: demo test test-numerics portable bench lint format check docs gallery mutants outputs golden fuzz audit faults clean
 
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
@@ -59,11 +59,15 @@ check: lint test
 docs: $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# docs/methods.md and its pictures: trains the missing runs, in a few minutes; ARGS=--page-only trains nothing.
+gallery: $(VENV)/core
+	$(BIN)/python docs/tools/gallery.py $(ARGS)
+
 mutants: $(VENV)/dev
-	PYTHONPATH=tests:tests/contracts $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
+	PYTHONPATH=tests:tests/contracts:docs/tools $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
 
 outputs: $(VENV)/dev
-	PYTHONPATH=tests:tests/contracts $(BIN)/python tests/contracts/outputs.py > docs/outputs.md
+	PYTHONPATH=tests:tests/contracts:docs/tools $(BIN)/python tests/contracts/outputs.py > docs/outputs.md
 
 # Mutated files for every reader: 10,000 cases, SEED=0; ARGS="--target images --first 17 --cases 1" for one of them.
 fuzz: $(VENV)/dev

@@ -38,7 +38,7 @@ def main(
     The machine should be idle all the same.
     """
     tune_malloc()
-    with exit_codes(sys.argv[1:], resume=False):
+    with exit_codes(sys.argv, resume=False):
         bench(out, quick=quick, only=only)
 
 

@@ -513,7 +513,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
 ) -> None:
     """Compute what a run needs, without running it: memory per GPU, communication, time."""
-    with exit_codes(sys.argv[1:], resume=False):
+    with exit_codes(sys.argv, resume=False):
         check_choice("--gpu", gpu, tuple(GPUS))
         found = plan(load_recipe(recipe), gpus=gpus, gpu=GPUS[gpu], data_factor=data_factor, decode_rate=decode_rate)
         if as_json:

@@ -226,7 +226,7 @@ def test_wrong_device_leaves_nothing_behind(tmp_path: Path, machine):
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "gallery", "fit", "predict", "evaluate"])
+@pytest.mark.parametrize("command", ["run", "demo", "fit", "predict", "evaluate"])
 def test_every_command_that_computes_takes_a_device(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path, photos: Path
 ):

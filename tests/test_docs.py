@@ -20,10 +20,10 @@ from torch import nn
 import meanteacher
 import meanteacher.online
 from meanteacher.methods import METHODS, MeanTeacher
-from meanteacher.report.methods_page import EQUATIONS
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, vitals
 from meanteacher.views import Noise
+from methods_page import EQUATIONS
 from photo_support import save
 from support import PATIENCE, child_environment
 
@@ -133,6 +133,19 @@ def test_every_folder_of_the_package_has_one_line_in_the_architecture():
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `([\w/]+)/` \|", page, flags=re.MULTILINE)
     assert sorted(listed) == sorted(folder.relative_to(source).as_posix() for folder in folders)
+
+
+def test_prose_wraps_at_120_characters():
+    """Tables, code and pages that a program writes are exempt."""
+    written = {"methods.md", "mutants.md", "outputs.md", "reliability.md", "results.md"}
+    pages = [path for path in (ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))) if path.name not in written]
+    long = [
+        f"{path.name}:{number}"
+        for path in pages
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > 120 and not line.startswith(("|", "    "))
+    ]
+    assert long == []
 
 
 # --- figure 1 ---------------------------------------------------------------------------------------------------------

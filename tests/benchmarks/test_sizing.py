@@ -209,24 +209,15 @@ def printed(*words: str, code: int = 0) -> str:
     return done.output
 
 
-def _shown() -> list[tuple[str, str]]:
-    """The commands of the page and what stands below them."""
+def test_the_page_shows_what_the_command_prints_for_the_run_of_the_paper():
     section = PAGE.read_text(encoding="utf-8").partition("## What a run needs\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^    python -m benchmarks.sizing (.*)\n\n((?:    .*\n|\n)+)", section, flags=re.M)
-    return [(words, re.sub(r"^    ", "", text, flags=re.M).strip("\n")) for words, text in blocks]
-
-
-def test_the_page_shows_the_paper_s_run_and_a_thousand_times_its_data():
-    commands = [shlex.split(words) for words, _ in _shown()]
-    assert [words[:3] for words in commands] == [["table4/imagenet-10/mean-teacher-resnet", "--gpus", "10"]] * 2
-    assert commands[1][3:] == ["--data-factor", "1000"]
-
-
-@pytest.mark.parametrize("k", [0, 1])
-def test_the_page_shows_what_the_command_prints(k: int):
-    words, text = _shown()[k]
+    ((words, text),) = re.findall(r"^    python -m benchmarks.sizing (.*)\n\n((?:    .*\n|\n)+)", section, flags=re.M)
+    assert words == "table4/imagenet-10/mean-teacher-resnet --gpus 10"
     lines = [line.rstrip() for line in printed(*shlex.split(words)).splitlines()]
-    assert "\n".join(lines) == text
+    assert "\n".join(lines) == re.sub(r"^    ", "", text, flags=re.M).strip("\n")
+    longer = printed(*shlex.split(words), "--data-factor", "1000")
+    ((float32, bfloat16),) = re.findall(r"^time of the run +(\S+ \w+) +(\S+ \w+)$", longer, flags=re.M)
+    assert f"{float32} in float32, {bfloat16} in bfloat16" in " ".join(section.split())
 
 
 def test_json_has_every_number_of_the_plan():

@@ -17,8 +17,8 @@ GROUP: Any = typer.main.get_command(app)
 
 
 def _in_blocks(text: str) -> list[list[str]]:
-    """Words of the lines of code blocks, without `meanteacher` and comments."""
-    lines = re.findall(r"^(?:    )?meanteacher (.+)$", text, re.MULTILINE)
+    """Words of the lines of code blocks, without `meanteacher`, comments and the file that the output goes to."""
+    lines = re.findall(r"^(?:    )?meanteacher (.+?)(?: > \S+(?: .*)?)?$", text, re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]
 
 

@@ -16,8 +16,8 @@ from meanteacher.photos.pages import fit_page as page_module
 from meanteacher.photos.pages.fit_page import difference_sentence, lead, shipped_sentence
 from meanteacher.photos.pages.model_card import model_card
 from meanteacher.report import answer, load_records, paired_difference, summarise, to_text
-from meanteacher.report.methods_page import gathered, load_gathered
 from meanteacher.report.records import Record
+from methods_page import gathered, load_gathered
 
 # --- records of runs --------------------------------------------------------------------------------------------------
 

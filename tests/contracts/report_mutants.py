@@ -7,9 +7,10 @@ from typing import Any
 
 from catalogue import Catalogue, Patch, during, replace, wrap
 
+import methods_page
 from meanteacher.formats import BASELINE, percentage
 from meanteacher.photos.pages import fit_page, fit_tables
-from meanteacher.report import compare, methods_page, page, records
+from meanteacher.report import compare, page, records
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from meanteacher.cli.console import exit_codes, tune_malloc
-from meanteacher.cli.demo import demo, gallery
+from meanteacher.cli.demo import demo
 from meanteacher.cli.fit import check, fit
 from meanteacher.cli.label import label
 from meanteacher.cli.pack import pack
@@ -43,7 +43,7 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         resume = any(option.name == "resume" for option in self.params)
-        with exit_codes([ctx.info_name, *ctx.meta["args"]], resume=resume):
+        with exit_codes(["meanteacher", ctx.info_name, *ctx.meta["args"]], resume=resume):
             return super().invoke(ctx)
 
 
@@ -79,7 +79,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "label": label,
     "pack": pack,
     "demo": demo,
-    "gallery": gallery,
     "list": list_recipes,
     "run": run,
     "table": reproduce,

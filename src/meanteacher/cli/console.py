@@ -89,7 +89,7 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """Turn the errors that a user can fix into a message and an exit code. Others keep their traceback.
 
     Args:
-        command: the words after `meanteacher`, for the command that resumes
+        command: the words of the command, to print the one that resumes
         resume: whether the command takes --resume
     """
     try:
@@ -119,7 +119,7 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
         console = Console(quiet=not is_first_rank())
         say(console, "Interrupted; nothing is lost. Resume with:")
         again = ["--resume"] if resume and "--start-or-resume" not in words else []
-        say(console, "  " + shlex.join(["meanteacher", *words, *again]))
+        say(console, "  " + shlex.join([*words, *again]))
         raise typer.Exit(EXIT_INTERRUPTED) from error
 
 

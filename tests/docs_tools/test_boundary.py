@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from meanteacher.report.boundary import POINTS, Points, Window, draw_boundary
+from boundary import POINTS, Points, Window, draw_boundary
 
 SVG = "{http://www.w3.org/2000/svg}"
 WINDOW = Window(left=0.0, right=4.0, bottom=0.0, top=2.0)

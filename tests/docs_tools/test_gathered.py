@@ -3,7 +3,7 @@ import json
 import pytest
 
 from meanteacher.report import RecordError, paired_difference, summarise
-from meanteacher.report.methods_page import gathered, load_gathered
+from methods_page import gathered, load_gathered
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
     data, n_draws = runs[BASELINE][0].data, len(runs[BASELINE])
     lines = [_cells(texts[method], rows[method], differences.get(method)) for method in texts]
     parts = [
-        f"<!-- Written by `meanteacher gallery` from {NUMBERS}: do not edit. -->",
+        f"<!-- Written by `python docs/tools/gallery.py` from {NUMBERS}: do not edit. -->",
         "# The methods on two moons",
         f"Every method learns from {data.n_labelled} labelled and {data.n_train - data.n_labelled} unlabelled points, "
         f"and is tested on {data.n_test:,} others, for the same {count(n_draws, 'draw')} of the labelled ones. "

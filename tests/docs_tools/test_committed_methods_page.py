@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from meanteacher.cli.demo import write_methods_page
+from gallery import write_methods_page
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES
-from meanteacher.report.methods_page import load_gathered
+from methods_page import load_gathered
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_committed_page_follows_from_its_records_and_todays_recipes(tmp_path: Path):
-    """If it fails: meanteacher gallery --out docs, or with --page-only if only words have changed."""
+    """If it fails: python docs/tools/gallery.py, or with --page-only if only words have changed."""
     records = load_gathered(DOCS / "methods" / "records.json")
     assert {run.recipe: run.recipe_fingerprint for run in records} == {
         name: fingerprint(recipe) for name, recipe in RECIPES.items() if name.startswith("moons/")

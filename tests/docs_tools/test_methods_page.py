@@ -3,7 +3,7 @@ import re
 import pytest
 
 from meanteacher.report import RecordError
-from meanteacher.report.methods_page import MethodText, description, gathered, load_gathered, median_run, methods_page
+from methods_page import MethodText, description, gathered, load_gathered, median_run, methods_page
 
 TEXTS = {
     "supervised": MethodText("Supervised-only", None, "the labels, nothing else.", "Learn from the labels."),
