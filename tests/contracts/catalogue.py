@@ -1,10 +1,9 @@
-"""What a mutant is, how one is made from a line of the real code, and who looks for it."""
+"""What a mutant is, and how one is made: something at a seam of the real code is replaced."""
 
 import dataclasses
 import functools
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -38,33 +37,6 @@ class Catalogue(list[Mutant]):
             return apply
 
         return add
-
-
-def rewrite(patch: Patch, function: Callable[..., Any], *changes: str) -> None:
-    """Replace pieces of a function's source, wherever the function is known.
-
-    Args:
-        patch: takes it back
-        function: of a module, or of a class; a property's is its `fget`
-        changes: a piece that stands in its source once, what stands there instead, and so on in turn
-
-    Raises:
-        LookupError: the source is not what the mutant was written for. Adapt the mutant.
-    """
-    plain = inspect.unwrap(function)
-    source = textwrap.dedent(inspect.getsource(plain))
-    for old, new in zip(changes[::2], changes[1::2], strict=True):
-        if source.count(old) != 1:
-            raise LookupError(f"{plain.__qualname__} holds {old!r} {source.count(old)} times instead of once.")
-        source = source.replace(old, new)
-    module = sys.modules[plain.__module__]
-    made: dict[str, Any] = {}
-    exec(compile(source, str(module.__file__), "exec"), vars(module), made)
-    owner, _, name = plain.__qualname__.rpartition(".")
-    if owner:
-        patch.setattr(getattr(module, owner), name, made[name])
-    else:
-        replace(patch, function, made[name])
 
 
 def replace(patch: Patch, function: Callable[..., Any], other: Callable[..., Any]) -> None:

@@ -180,7 +180,7 @@ def test_all_layouts_of_images_give_the_same_model(side: int, channels: int):
     layouts = [images, images.transpose(0, 3, 1, 2), *([images[..., 0]] if channels == 1 else [])]
     found = [quick(steps=3, batch_size=30).fit(layout, shown).predict_proba(layout) for layout in layouts]
     for other in found[1:]:
-        assert np.array_equal(found[0], other)
+        assert np.allclose(found[0], other, atol=1e-6)  # one channel has two layouts, which round differently
 
 
 def test_images_are_learned():
