@@ -332,6 +332,6 @@ def test_weights_that_are_finite_and_overflow_give_no_prediction(tmp_path: Path)
     again = Path(classifier.save(tmp_path / "large"))
     assert all(bool(t.isfinite().all()) for t in safetensors.load_file(again / "weights.safetensors").values())
     save(tmp_path / "photos" / "a.png", width=16, height=16)
-    with pytest.raises(InputError, match="no finite probabilities"):
+    with pytest.raises(InputError, match="probabilities are not finite"):
         load(again).predict(tmp_path / "photos", out=tmp_path / "predictions.csv")
     assert not (tmp_path / "predictions.csv").exists()
