@@ -22,10 +22,6 @@ from meanteacher.formats import escape_name
 
 LAUNCHER_VARIABLE = "MEANTEACHER_LAUNCHER"
 """Environment variable with the number of the process that started this one with --nproc."""
-EXIT_LOST = 1
-EXIT_INPUT = 2
-EXIT_DIVERGED = 3
-EXIT_INTERRUPTED = 75
 _LONGEST = 2000
 """Characters of a message."""
 
@@ -95,10 +91,10 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     try:
         yield
     except FirstRankError as error:
-        raise typer.Exit(EXIT_INPUT) from error
+        raise typer.Exit(error.exit_code) from error
     except InputError as error:
         _report("Error", error)
-        raise typer.Exit(EXIT_INPUT) from error
+        raise typer.Exit(error.exit_code) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # nobody reads the output any more
             raise
@@ -106,21 +102,21 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
         _report(
             "Error", f"cannot use{where} ({error.strerror or error}). Check the path, its permissions and the disk."
         )
-        raise typer.Exit(EXIT_INPUT) from error
+        raise typer.Exit(InputError.exit_code) from error
     except LostRankError as error:
         _report("Lost", error)
-        raise typer.Exit(EXIT_LOST) from error
+        raise typer.Exit(error.exit_code) from error
     except DivergedError as error:
         if is_first_rank():
             _report("Diverged", error)
-        raise typer.Exit(EXIT_DIVERGED) from error
+        raise typer.Exit(error.exit_code) from error
     except Interrupted as error:
         words = [word for word in command if word not in {"--resume", "--overwrite"}]
         console = Console(quiet=not is_first_rank())
         say(console, "Interrupted; nothing is lost. Resume with:")
         again = ["--resume"] if resume and "--start-or-resume" not in words else []
         say(console, "  " + shlex.join([*words, *again]))
-        raise typer.Exit(EXIT_INTERRUPTED) from error
+        raise typer.Exit(error.exit_code) from error
 
 
 def _is_orphaned() -> bool:

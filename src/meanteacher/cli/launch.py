@@ -12,16 +12,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import (
-    EXIT_DIVERGED,
-    EXIT_INPUT,
-    EXIT_INTERRUPTED,
-    EXIT_LOST,
-    LAUNCHER_VARIABLE,
-    graceful_stop,
-)
+from meanteacher.cli.console import LAUNCHER_VARIABLE, graceful_stop
+from meanteacher.core import DivergedError, InputError, Interrupted, LostRankError
 
-_NOT_AGAIN = (EXIT_INPUT, EXIT_DIVERGED, EXIT_INTERRUPTED)
+_NOT_AGAIN = (InputError.exit_code, DivergedError.exit_code, Interrupted.exit_code)
 """Exit codes that another try would not change."""
 _RESTARTS = 3
 _POLL_SECONDS = 0.2
@@ -53,7 +47,7 @@ def start_processes(n: int) -> bool:
             if attempt:
                 typer.secho(f"A process has failed: starting all {n} again.", fg="yellow", err=True)
             code = _run(n, attempt, should_stop)
-            if code != EXIT_LOST or should_stop():
+            if code != LostRankError.exit_code or should_stop():
                 break
     if code:
         raise typer.Exit(code)
@@ -81,7 +75,7 @@ def _run(n: int, attempt: int, should_stop: Callable[[], bool]) -> int:
             process.wait()
     codes = [process.returncode for process in processes]
     final = [code for code in codes if code in _NOT_AGAIN]
-    return final[0] if final else EXIT_LOST if any(codes) else 0
+    return final[0] if final else LostRankError.exit_code if any(codes) else 0
 
 
 def _start(rank: int, n: int, port: int, attempt: int) -> "subprocess.Popen[bytes]":

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from meanteacher.cli.console import (
-    EXIT_INTERRUPTED,
     DeviceOption,
     LabelsOption,
     OverwriteOption,
@@ -20,7 +19,7 @@ from meanteacher.cli.console import (
     progress_bar,
     say,
 )
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Interrupted
 from meanteacher.files import write_json
 from meanteacher.formats import count, percent, percent_range, points
 
@@ -55,7 +54,7 @@ def predict(
         )
     if not predictions.complete:
         say(console, f"Interrupted after {count(len(predictions))}; nothing was written. Run it again to start over.")
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(Interrupted.exit_code)
     seconds = time.monotonic() - began
     table = Table("Class", "Images", box=None)
     table.columns[1].justify = "right"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, InputError
-from meanteacher.data.download import Progress
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import free_bytes
 from meanteacher.seeding import generator
 

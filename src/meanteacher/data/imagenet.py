@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.data.dataset import TrainTest
-from meanteacher.data.download import Progress
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import read_label_list
 from meanteacher.files import read_regular

@@ -16,7 +16,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
-from meanteacher.files import PARTS, HeldError, clear_parts, locked, reporting_full_disk, write_json
+from meanteacher.files import is_left_over, locked_folder, reporting_full_disk, write_json
 from meanteacher.files.fields import Field, RecordError, Shape, read_json, whole
 from meanteacher.train.compile import Speed
 
@@ -57,17 +57,7 @@ class RunFolder:
     def _open(self) -> None:
         self._check_kind()
         kind = None if self.resume else choose_device(self._wanted).type
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.enter_context(locked(self.path / ".lock", wait=_LOOK_SECONDS))
-            clear_parts(self.path)
-        except HeldError as error:
-            raise InputError(
-                f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
-            ) from error
-        except OSError as error:
-            self._lock.close()
-            raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
+        self._lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
         try:
             if self.resume:
                 self._check_same_run()
@@ -148,7 +138,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds a run already. Continue it with --resume, or give another folder with --out."
             )
-        if not self.resume and self.path.exists() and not all(map(_is_left_over, self.path.iterdir())):
+        if not self.resume and self.path.exists() and not all(map(is_left_over, self.path.iterdir())):
             raise InputError(
                 f"{self.path} is not empty and holds no run of meanteacher. Give another folder with --out."
             )
@@ -191,11 +181,6 @@ _RECORD: Shape = {
     "alarms": [{"step": Field.count, "kind": Field.text, "sentence": Field.text}],
 }
 """What this package uses of its own records; `report.records` reads all of one."""
-
-
-def _is_left_over(path: Path) -> bool:
-    """Of a run that was killed before it had a run.json."""
-    return path.name == ".lock" or path.match(PARTS)
 
 
 def _read(path: Path, shape: Shape) -> dict[str, Any]:

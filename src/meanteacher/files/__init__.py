@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +20,8 @@ from filelock import FileLock, Timeout
 
 from meanteacher.core import InputError
 
+LOCK = ".lock"
+"""Name of the lock file of an output folder."""
 PARTS = ".*.????????.part"
 """Matches the names of files that `atomic_file` has not finished."""
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -127,6 +129,40 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def locked_folder(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Make an output folder and hold its lock for a `with` block, so that one process at a time writes there.
+
+    Also deletes the unfinished files of processes that were killed.
+
+    Args:
+        path: the folder
+        doing: the work in words, for instance "training in"
+        wait: seconds for which another process may still hold the lock
+
+    Raises:
+        InputError: another process holds the lock, or the folder cannot be written.
+    """
+    with ExitStack() as held:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(path / LOCK, wait=wait))
+            clear_parts(path)
+        except HeldError as error:
+            raise InputError(
+                f"Another process is {doing} {path}. Wait for it, or give another folder with --out."
+            ) from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"Cannot write to {path} ({reason}). Give another folder with --out.") from error
+        yield
+
+
+def is_left_over(path: Path) -> bool:
+    """Whether a file of an output folder is a lock, or an unfinished file of a killed process."""
+    return path.name == LOCK or path.match(PARTS)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from meanteacher.core import InputError, check_choice
 from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.files import HeldError, locked, open_regular
+from meanteacher.files import LOCK, HeldError, locked, open_regular
 from meanteacher.files.fields import RecordError, read_json
 from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
 from meanteacher.paper.recipes.shared import AS_CODED
@@ -111,7 +111,7 @@ class Run:
             )
 
     def _held(self) -> bool:
-        lock = self.folder / ".lock"
+        lock = self.folder / LOCK
         if not lock.exists():
             return False
         try:

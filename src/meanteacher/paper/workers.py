@@ -18,7 +18,6 @@ from meanteacher.paper.runs import Run
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
 """For a run to save and end, before it is killed."""
-_EXIT_INPUT, _EXIT_INTERRUPTED = 2, 75
 _TAIL_BYTES = 8192
 
 
@@ -119,11 +118,11 @@ class Workers:
         state = run.state()
         if state == "complete":
             self.follower.on_end(run, "")
-        elif state == "running" or code == _EXIT_INTERRUPTED:
+        elif state == "running" or code == Interrupted.exit_code:
             waiting.append(run)  # another process was faster, or somebody stopped this one alone
         else:
             said = _last_line(run.log)
-            if code == _EXIT_INPUT:
+            if code == InputError.exit_code:
                 raise InputError(f"{run.title}: {said.removeprefix('Error: ')}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             self.problems[run] = f"{run.title} {how}: {said or 'it said nothing'} (more in {run.log})"

@@ -318,7 +318,7 @@ def test_two_processes_do_not_write_one_folder(root: Path, folder: Path) -> None
     photos = find_photos(root)
     with (
         held_by_another_process(folder / ".lock"),
-        pytest.raises(InputError, match=r"Another process is decoding images into .*cache: wait"),
+        pytest.raises(InputError, match=r"Another process is decoding images into .*cache\. Wait"),
     ):
         decode_all(photos, 6, folder)
     check(photos, decode_all(photos, 6, folder))

@@ -12,17 +12,16 @@ from typing import IO
 import torch
 from PIL import Image
 
-from meanteacher.core import UNLABELLED, InputError, Interrupted
+from meanteacher.core import UNLABELLED, InputError, Interrupted, Progress
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.data.shards.index import ShardIndex, index_path, load_index, make_index
 from meanteacher.data.shards.tar import MAX_IMAGE_BYTES
-from meanteacher.files import HeldError, atomic_file, locked
+from meanteacher.files import LOCK, atomic_file, locked_folder
 from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.seeding import generator
 
 _BLOCK = tarfile.BLOCKSIZE
-_LOCK = ".lock"
 _EXTENSIONS = {"jpg": ("jpg", "jpeg"), "png": ("png",)}
 
 
@@ -50,7 +49,7 @@ def pack(
     max_broken: int = 100,
     overwrite: bool = False,
     resume: bool = False,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Packed:
     """Write the images of a folder to tar shards, as `meanteacher pack` does.
@@ -96,15 +95,12 @@ def pack(
     found = find_photos(Path(photos), None if labels is None else Path(labels), min_classes=0)
     packer = _Packer(found, out, BrokenImages(max_broken), progress, should_stop)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with locked(out / _LOCK):
+        with locked_folder(out, "packing into"):
             _check_folder(out, overwrite=overwrite, resume=resume)
             groups = list(_groups(found, images_per_shard, int(megabytes * 1e6)))
             indexes = [packer.shard(number, group) for number, group in enumerate(groups)]
             for path in _written(out)[len(groups) :]:  # of an earlier call with more of them
                 _remove(path)
-    except HeldError as error:
-        raise InputError(f"Another process is packing into {out}. Wait for it, or give another folder.") from error
     except OSError as error:
         raise InputError(f"Cannot write to {out} ({error}). Make room, or give another folder.") from error
     return Packed(
@@ -121,7 +117,7 @@ def _check_folder(out: Path, *, overwrite: bool, resume: bool) -> None:
     if overwrite:
         for path in _written(out):
             _remove(path)
-    elif not resume and any(path.name != _LOCK for path in out.iterdir()):
+    elif not resume and any(path.name != LOCK for path in out.iterdir()):
         raise InputError(
             f"{out} is not empty. Give another folder; or --resume to go on with an interrupted call, or --overwrite "
             "to replace the shards in it."
@@ -174,7 +170,7 @@ class _Packer:
         photos: Photos,
         out: Path,
         broken: BrokenImages,
-        progress: Callable[[int, int], None],
+        progress: Progress,
         should_stop: Callable[[], bool],
     ) -> None:
         self.photos, self.out, self.broken = photos, out, broken

@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import torch
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.data.dataset import BrokenImages, TrainTest
-from meanteacher.data.download import Progress, fetch
+from meanteacher.data.download import fetch
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.shards.index import (
     MAX_BROKEN,

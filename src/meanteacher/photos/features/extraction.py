@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.core import Augment, InputError, Interrupted
+from meanteacher.core import Augment, InputError, Interrupted, Progress
 from meanteacher.devices import CPU
 from meanteacher.files import make_own, open_regular, remove, write_json
 from meanteacher.files.fields import Field, RecordError, Shape, read_json
@@ -94,7 +94,7 @@ class Extraction:
     key: str
     """Of everything that determines the features."""
     device: torch.device = CPU
-    progress: Callable[[int, int], None] = lambda done, total: None
+    progress: Progress = lambda done, total: None
     should_stop: Callable[[], bool] = lambda: False
     ends: float = float("inf")
     """After this, by `time.perf_counter`, no further view is begun."""

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError, Problem
+from meanteacher.core import UNLABELLED, InputError, Problem, Progress
 from meanteacher.costs import Confident
 from meanteacher.data import Dataset, Fixed, Split, TrainTest
-from meanteacher.data.download import Progress
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import DataSpec, Recipe, step_seconds
 from meanteacher.models import ModelSpec

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import choose_device
 from meanteacher.formats import count, escape_name
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.model.images import Images
-from meanteacher.photos.model.predict import Progress, classify
+from meanteacher.photos.model.predict import classify
 from meanteacher.stats import CONFIDENCE, calibration_error, error_interval, reliability
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
 from meanteacher.formats import escape_name
@@ -28,9 +28,6 @@ from meanteacher.photos.model.images import Images, ImagesLike, as_images
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
-
-Progress = Callable[[int, int], None]
-"""Called after every chunk with the number of images so far and in all."""
 
 
 class ClassifierModule(nn.Module):
