@@ -8,8 +8,8 @@ from fit_world import decoded
 from PIL import Image
 
 from meanteacher.core import UNLABELLED
+from meanteacher.files.images import decode
 from meanteacher.photos.folder.cache import decode_all
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.folder.tables import read_npz
 from photo_support import folder_of, picture, save

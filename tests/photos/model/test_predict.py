@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from meanteacher.core import InputError
-from meanteacher.photos.folder.decode import decode
+from meanteacher.files.images import decode
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model import predict as prediction
 from meanteacher.photos.model.bundle import Classifier, Seen
@@ -357,7 +357,7 @@ def test_class_that_nobody_has_is_not_judged(labelled: Path):
 
 
 def test_classes_that_the_model_does_not_know_are_named(labelled: Path):
-    with pytest.raises(InputError, match=r"does not know 2 classes of .*: blue, green\. It knows red, violet\."):
+    with pytest.raises(InputError, match=r"does not know 2 classes of .*: blue and green\. It knows red and violet\."):
         colour_model(("red", "violet")).evaluate(labelled)
 
 

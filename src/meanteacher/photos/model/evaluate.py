@@ -1,4 +1,4 @@
-"""The error of a trained model on images whose labels are known and which it has not learnt from."""
+"""The error of a trained model on labelled images that it was not trained on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import choose_device
-from meanteacher.formats import count, escape_name
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.model.images import Images
 from meanteacher.photos.model.predict import classify
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 KINDS = ("new", "unlabelled", "training")
-"""What an image can be to a model: never seen, learnt from without its label, learnt from with it."""
+"""Kinds of images for a model: never seen, trained on without its label, trained on with its label."""
 
 
 def evaluate(
     model: "Classifier", photos: Path, labels: Path | None, *, device: str, progress: Progress
 ) -> dict[str, Any]:
-    """Errors, confusions and calibration on labelled images: see `Classifier.evaluate`."""
+    """Errors, confusions and calibration on labelled images, see `Classifier.evaluate`."""
     chosen = choose_device(device)
     found = find_photos(photos, labels)
     truth = _labels_of_model(model, found)
     labelled = np.flatnonzero(truth != UNLABELLED).tolist()
-    images = Images(found.names, found.path if found.arrays is None else found.arrays.__getitem__)
+    images = Images(found.names, found.picture)
     unreadable: dict[int, str] = {}
     parts = []
     digests: list[bytes] = []
@@ -41,7 +41,8 @@ def evaluate(
     readable = np.array([k not in unreadable for k in labelled])
     if not readable.any():
         raise InputError(
-            f"None of the {len(labelled)} labelled images of {photos} can be read, so there is nothing to evaluate."
+            f"None of the {len(labelled)} labelled images of {photos} can be read, so there is nothing to evaluate. "
+            "Give readable images."
         )
     probabilities, known = np.concatenate(parts)[readable], truth[labelled][readable]
     result = {
@@ -68,10 +69,11 @@ def _labels_of_model(model: "Classifier", found: Photos) -> np.ndarray:
     used = [found.class_names[k] for k in np.unique(found.labels[found.labels != UNLABELLED])]
     if unknown := [name for name in used if name not in index]:
         raise InputError(
-            f"The model does not know {count(len(unknown), 'class', 'classes')} of {found.root}: {_few(unknown)}. It "
-            f"knows {_few(model.class_names)}. Rename or leave out these classes, or fit again with these labels."
+            f"The model does not know {count(len(unknown), 'class', 'classes')} of {found.root}: "
+            f"{listed(unknown, most=10)}. It knows {listed(model.class_names, most=10)}. Rename or leave out these "
+            "classes, or fit again with these labels."
         )
-    # The last entry is for UNLABELLED, which is -1.
+    # UNLABELLED is -1, so it selects the last entry.
     table = np.array([*(index.get(name, UNLABELLED) for name in found.class_names), UNLABELLED])
     return table[found.labels]
 
@@ -102,7 +104,7 @@ def _confusion(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _error(confusion: np.ndarray, label: int | None = None) -> dict[str, Any]:
-    """Of one class, or of all."""
+    """The error on the images of one class, or of all."""
     rows = confusion if label is None else confusion[[label]]
     n = int(rows.sum())
     wrong = n - int(confusion.trace() if label is None else confusion[label, label])
@@ -110,7 +112,3 @@ def _error(confusion: np.ndarray, label: int | None = None) -> dict[str, Any]:
         return {"n_judged": 0, "wrong": 0, "error": None, "low": None, "high": None}
     interval = error_interval(wrong, n)
     return {"n_judged": n, "wrong": wrong, "error": interval.value, "low": interval.low, "high": interval.high}
-
-
-def _few(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
