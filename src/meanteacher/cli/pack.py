@@ -30,7 +30,7 @@ def pack(
     JPEG and PNG files are copied unchanged, other images become PNG. A recipe reads the shards with the source
     `Shards`, in constant memory: see docs/scale.md. Exit codes: 0 complete, 2 invalid input, 75 interrupted.
     """
-    from meanteacher.data.shards import packing
+    from meanteacher.photos.folder import packing
 
     console = Console()
     with progress_bar(console) as show, graceful_stop(console) as should_stop:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from meanteacher.core import InputError
+from meanteacher.files.images import decode
 from meanteacher.photos.folder import cache
 from meanteacher.photos.folder.cache import Decoded, decode_all
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.folder.find import Photos, find_photos
 from photo_support import folder_of, picture, save
 from support import held_by_another_process

@@ -15,9 +15,9 @@ from typing import IO, Any, NamedTuple
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files import open_regular
+from meanteacher.files.limits import MAX_BYTES
 
 MAX_CLASSES = 100_000
-MAX_IMAGE_BYTES = 1 << 28
 
 _BLOCK = 512
 _MAX_EXTENDED_BYTES = 1 << 16
@@ -59,7 +59,7 @@ class _Member(NamedTuple):
 def examples(shard: Path) -> Iterator[Example]:
     """The examples of a shard, in their order, from its headers and labels. No image is read.
 
-    An example has a problem if it has no image or more than one, if its image is empty, larger than 256 MB or neither
+    An example has a problem if it has no image or more than one, if its image is empty, too large or neither
     JPEG nor PNG by its first bytes, if its label cannot be read, or if one of its members is not a plain file.
 
     Raises:
@@ -104,7 +104,7 @@ def _example(parts: list[tuple[str, _Member]], file: IO[bytes]) -> Example:
 def _check_image(image: _Member) -> None:
     if not image.size:
         raise ValueError("empty")
-    if image.size > MAX_IMAGE_BYTES:
+    if image.size > MAX_BYTES:
         raise ValueError(f"too large: {image.size:,} bytes")
     if not image.start.startswith(_SIGNATURES):
         raise ValueError("neither JPEG nor PNG")

@@ -14,6 +14,7 @@ from PIL import Image
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.folder import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
+from meanteacher.files.images import UnreadableError, decode
 from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import answer, error_of, estimate
 from meanteacher.photos.fitting.config import FitConfig
@@ -21,7 +22,6 @@ from meanteacher.photos.fitting.crossval import Comparison, CrossValidation, Eva
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.plan import METHODS
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData
-from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.findings import Finding
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
@@ -229,10 +229,7 @@ def _gallery(
 def _thumbnail(photos: Photos, index: int) -> str:
     """As a data: address; empty where the image can no longer be read."""
     try:
-        if photos.arrays is None:
-            image = Image.fromarray(decode(photos.path(index), _THUMBNAIL_SIDE))
-        else:
-            image = resize_to_square(Image.fromarray(photos.arrays[index]), _THUMBNAIL_SIDE)
+        image = Image.fromarray(decode(photos.picture(index), _THUMBNAIL_SIDE))
     except UnreadableError:
         return ""
     file = io.BytesIO()

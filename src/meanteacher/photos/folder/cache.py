@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from meanteacher.core import InputError, Progress
 from meanteacher.files import locked_folder, make_own, open_regular, remove, write_atomic
 from meanteacher.files.fields import Field, read_json
-from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
+from meanteacher.files.images import UnreadableError, decode
 from meanteacher.photos.folder.find import Photos
 
 Stamp = tuple[int, int] | None
@@ -154,10 +153,8 @@ def _fill(
         row = rows.get(photos.names[k])
         if old is not None and row is not None and old.stamps[row] == stamps[k]:
             image[:] = old.images[row]
-        elif photos.arrays is None:
-            image[:] = decode(photos.path(k), size).transpose(2, 0, 1)
         else:
-            image[:] = np.asarray(resize_to_square(Image.fromarray(photos.arrays[k]), size)).transpose(2, 0, 1)
+            image[:] = decode(photos.picture(k), size).transpose(2, 0, 1)
 
     def work(chunk: range) -> dict[int, tuple[str, bool]]:
         failed = {}

@@ -9,7 +9,7 @@ from io import BytesIO
 
 from PIL import Image
 
-from meanteacher.photos.folder.decode import decode, header
+from meanteacher.files.images import decode, header
 from meanteacher.photos.folder.find import Photos
 
 _FREE = "1234567890abcdefghijklmnopqrstuvwxyz"

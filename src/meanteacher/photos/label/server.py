@@ -16,8 +16,8 @@ from threading import Thread, Timer
 from typing import Any
 
 from meanteacher.core import InputError
+from meanteacher.files.images import UnreadableError
 from meanteacher.formats import escape_name
-from meanteacher.photos.folder.decode import UnreadableError
 from meanteacher.photos.label.page import Pictures
 from meanteacher.photos.label.session import Session
 

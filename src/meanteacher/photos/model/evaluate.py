@@ -29,7 +29,7 @@ def evaluate(
     found = find_photos(photos, labels)
     truth = _labels_of_model(model, found)
     labelled = np.flatnonzero(truth != UNLABELLED).tolist()
-    images = Images(found.names, found.path if found.arrays is None else found.arrays.__getitem__)
+    images = Images(found.names, found.picture)
     unreadable: dict[int, str] = {}
     parts = []
     digests: list[bytes] = []

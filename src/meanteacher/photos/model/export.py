@@ -11,9 +11,9 @@ from torch import Tensor
 
 from meanteacher.core import InputError
 from meanteacher.files import write_atomic
+from meanteacher.files.images import BACKGROUND, FILTER, REDUCING_GAP
 from meanteacher.photos.features.compute import Compute, session
 from meanteacher.photos.features.onnx_graph import UnsupportedError, imported, to_onnx
-from meanteacher.photos.folder.decode import BACKGROUND, FILTER, REDUCING_GAP
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
+from meanteacher.files.images import UnreadableError
 from meanteacher.formats import escape_name
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.features.compute import computing, one_network_per_thread
-from meanteacher.photos.folder.decode import UnreadableError
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.images import Images, ImagesLike, as_images
 

@@ -15,9 +15,9 @@ from PIL import Image
 from meanteacher.core import UNLABELLED, InputError, Interrupted, Progress
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.data.shards.index import ShardIndex, index_path, load_index, make_index
-from meanteacher.data.shards.tar import MAX_IMAGE_BYTES
 from meanteacher.files import LOCK, atomic_file, locked_folder
-from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png
+from meanteacher.files.images import UnreadableError, as_jpeg_or_png
+from meanteacher.files.limits import MAX_BYTES
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.seeding import generator
 
@@ -34,7 +34,7 @@ class Packed:
     n_labelled: int
     class_names: tuple[str, ...]
     n_bytes: int
-    """Of all shards."""
+    """Size of all shards together."""
     not_packed: tuple[tuple[str, str], ...]
     """Photos that cannot be read, and why."""
 
@@ -234,7 +234,7 @@ class _Packer:
             Image.fromarray(self.photos.arrays[position]).save(file, "PNG")
             return file.getvalue(), "png"
         content, kind = as_jpeg_or_png(self.photos.path(position))
-        if len(content) > MAX_IMAGE_BYTES:
+        if len(content) > MAX_BYTES:
             raise UnreadableError(f"too large: {len(content):,} bytes")
         own = self.photos.names[position].rpartition(".")[2]
         return content, own if own.lower() in _EXTENSIONS[kind] else kind
