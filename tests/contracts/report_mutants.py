@@ -95,8 +95,7 @@ def students_error_stands_for_that_of_the_run(patch: Patch) -> None:
 
 @of_records
 def validation_error_stands_for_the_test_error(patch: Patch) -> None:
-    real = records.Record.errors
-    patch.setattr(records.Record, "errors", lambda self, part: real(self, "validation"))
+    wrap(patch, records.Record.errors, lambda real, self, part: real(self, "validation"))
 
 
 @of_records

@@ -140,18 +140,11 @@ def probabilities_have_no_temperature(patch: Patch) -> None:
 
 
 @of_models
-def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch) -> None:
-    replace(patch, onnx_graph._has_negative, lambda scale: False)
+def normalisation_in_onnx_loses_its_shift(patch: Patch) -> None:
+    def wrong(writer, x, scale, shift, *rest):
+        return onnx_graph._batch_norm(writer, x, scale, None, *rest)
 
-
-@of_models
-def folded_normalisation_loses_its_shift(patch: Patch) -> None:
-    def wrong(real, nodes, constants):
-        shifts = [node.inputs[2] for node in nodes if node.op == "BatchNormalization"]
-        constants |= {name: np.zeros_like(constants[name]) for name in shifts}
-        return real(nodes, constants)
-
-    wrap(patch, onnx_graph._fold, wrong)
+    patch.setitem(onnx_graph._WRITERS, "native_batch_norm.default", wrong)
 
 
 @of_models

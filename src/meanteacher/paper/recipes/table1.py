@@ -67,7 +67,7 @@ def deviations_of_setting(name: str, n_labelled: int | None, extra: int = 0) -> 
 
 def _deviations(name: str, n_labelled: int | None, extra: int, *, as_coded: bool) -> tuple[str, ...]:
     coded, ramp_down = _as_coded(name, n_labelled, extra)
-    said = coded if extra else _STEPS[name][n_labelled]
+    stated = coded if extra else _STEPS[name][n_labelled]
     notes = deviations_of_setting(name, n_labelled, extra)
     if as_coded:
         notes += (
@@ -81,8 +81,8 @@ def _deviations(name: str, n_labelled: int | None, extra: int, *, as_coded: bool
             "No ramp-down, as the paper says; the authors' script ramps learning rate and beta1 down over the last "
             f"{ramp_down} of its {coded} steps{before}. The preset {shared.AS_CODED} does as the script.",
         )
-    if said != coded:
-        notes += (shared.reading(said, of=coded, as_coded=as_coded),)
+    if stated != coded:
+        notes += (shared.reading(stated, of=coded, as_coded=as_coded),)
     return notes
 
 

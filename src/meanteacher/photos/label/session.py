@@ -40,7 +40,7 @@ class Question:
 
 
 def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
-    """From fit.json: the class names, the source of the labels ("class folders", "csv" or "npz"), the labels file.
+    """The class names, the source of the labels ("class folders", "csv" or "npz") and the labels file in fit.json.
 
     Raises:
         InputError: `run` is not the folder of a finished fit.
