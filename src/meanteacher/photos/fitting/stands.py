@@ -36,8 +36,8 @@ from meanteacher.views import PerChannel
 from meanteacher.views.normalise import per_channel
 
 _LABELLED_ROWS = 96
-"""Of a batch of `ROWS`. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it
-ends no better than without any unlabelled ones."""
+"""Labelled rows in a batch of `ROWS`. They limit the first half of a short run: with a quarter of the rows labelled it
+ends no better than without unlabelled rows."""
 _COST = Confident(threshold=0.8, temperature=0.1)
 _TRIAL_STEPS = 4
 _DEFAULT = "lite0"
@@ -51,7 +51,7 @@ class Stand(Protocol):
 
     @property
     def title(self) -> str:
-        """Of the network."""
+        """Title of the network."""
         ...
 
     @property

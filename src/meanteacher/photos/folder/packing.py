@@ -34,7 +34,7 @@ class Packed:
     n_labelled: int
     class_names: tuple[str, ...]
     n_bytes: int
-    """Of all shards."""
+    """Size of all shards together."""
     not_packed: tuple[tuple[str, str], ...]
     """Photos that cannot be read, and why."""
 
