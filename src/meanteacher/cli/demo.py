@@ -66,16 +66,16 @@ def train_all(
     """Train the runs that are missing in `out`, draw by draw, so that the complete draws can always be compared.
 
     Args:
-        console: where the errors of each draw are printed
+        console: prints the errors of each draw
         recipes: title -> recipe; all with the same data
         draws: of the labelled set, with the seeds 0, 1, …
         out: a folder for all of the runs
         data: what the recipes' source loads
-        device: where to compute
+        device: name of the device
         should_stop: asked after every step; True saves
 
     Raises:
-        Interrupted: by `should_stop`. The same call continues exactly where this one ended.
+        Interrupted: by `should_stop`. The same call continues from the last step.
     """
     import torch
 
