@@ -21,8 +21,8 @@ from benchmarks.timing import Compare, ratio
 from benchmarks.training import BATCH, random_images, stream
 from meanteacher.core import Augment
 from meanteacher.data import Dataset
+from meanteacher.files.images import decode
 from meanteacher.photos.folder.cache import decode_all
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.seeding import generator
 from meanteacher.views import Chain, Crop, Cutout, Flip, Jitter, Noise, Rotate, Translate

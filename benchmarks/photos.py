@@ -23,12 +23,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading
 
+from meanteacher.files.images import decode
 from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.photos.fitting.config import FitConfig, PrintedProgress
 from meanteacher.photos.fitting.fit import run_fit
 from meanteacher.photos.fitting.spreading import linear_classifier
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.model.bundle import load
 from meanteacher.records import read_fit
 from meanteacher.views.normalise import per_channel

@@ -24,7 +24,7 @@ from benchmarks.images import write_photos
 from benchmarks.timing import Compare, ratio
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.shards import Shards
-from meanteacher.data.shards.packing import pack
+from meanteacher.photos.folder.packing import pack
 from meanteacher.seeding import generator
 from meanteacher.views import Chain
 

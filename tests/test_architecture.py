@@ -17,7 +17,7 @@ SRC = Path(meanteacher.__file__).parent
 ALONE = {"PYTHONPATH": str(SRC.parent)}
 """An environment in which the package is found, and nothing that is installed beside it."""
 
-_FOUNDATION = {"core", "seeding", "passes", "devices", "distributed", "files", "formats", "stats"}
+_FOUNDATION = {"core", "seeding", "passes", "devices", "distributed", "files", "formats", "records", "stats"}
 _PARTS = {"data", "views", "models", "schedules", "costs", "teacher"}
 _TRAINING = _FOUNDATION | _PARTS | {"methods", "evaluate", "train"}
 _PHOTOS = {f"photos.{part}" for part in ("folder", "features", "fitting", "model", "label", "pages")}
@@ -28,8 +28,9 @@ MAY_IMPORT = {
     "devices": {"core"},
     "distributed": {"core"},
     "files": {"core", "formats"},
+    "records": {"core", "files", "formats"},
     **dict.fromkeys(_PARTS, _FOUNDATION),
-    "data.shards": _FOUNDATION | {"data", "photos.folder"},
+    "data.shards": _FOUNDATION | {"data"},
     "methods": _FOUNDATION | {"schedules", "costs", "teacher"},
     "evaluate": _FOUNDATION | {"data"},
     "train": _FOUNDATION | {"schedules", "evaluate"},
@@ -37,14 +38,14 @@ MAY_IMPORT = {
     "paper.recipes": _TRAINING | {"experiment"},
     "recipes": _TRAINING | {"experiment", "paper.recipes"},
     "api": _TRAINING | {"experiment", "recipes"},
-    "report": {"core", "files", "formats"},
+    "report": {"core", "files", "formats", "records"},
     "paper": _TRAINING | {"experiment", "recipes", "paper.recipes", "api", "report"},
     "online": _TRAINING | {"experiment", "photos.folder"},
     "photos": set(),
-    "photos.folder": _FOUNDATION,
+    "photos.folder": _FOUNDATION | {"data", "data.shards"},
     "photos.features": _TRAINING | {"experiment"},
     "photos.model": _TRAINING | {"photos.features", "photos.folder"},
-    "photos.pages": {"core", "files", "formats", "report"},
+    "photos.pages": {"core", "files", "formats", "records", "report"},
     "photos.fitting": _TRAINING
     | {"experiment", "recipes", "photos.folder", "photos.features", "photos.model", "photos.pages"},
     "photos.label": _FOUNDATION | _PHOTOS | {"report"},

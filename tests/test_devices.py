@@ -59,7 +59,7 @@ def test_device_of_a_name(cuda: int, mps: bool, name: str, expected: str, machin
 @pytest.mark.parametrize("name", ["cuda", "cuda:2", "mps", "gpu", "cuda:", "cuda:-1", "CPU", "meta", ""])
 def test_wrong_name_or_absent_gpu_is_answered_with_what_there_is(name: str, machine):
     machine(cuda=2 if name == "cuda:2" else 0)
-    with pytest.raises(InputError, match=r"There is: .*cpu \(Some Processor\)") as raised:
+    with pytest.raises(InputError, match=r"Available: .*cpu \(Some Processor\)") as raised:
         choose_device(name)
     assert name in str(raised.value)
     assert ("cuda:1 (GPU number 1)" in str(raised.value)) == (name == "cuda:2")

@@ -28,8 +28,8 @@ from meanteacher import api
 from meanteacher.cli.app import app
 from meanteacher.core import Batch, Problem
 from meanteacher.experiment import run
+from meanteacher.files.images import decode
 from meanteacher.models import FastNetSpec, MlpSpec
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher

@@ -28,8 +28,8 @@ from meanteacher.core import InputError, Problem
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.download import fetch
 from meanteacher.experiment import run
+from meanteacher.files.images import UnreadableError, decode
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.folder.decode import UnreadableError, decode
 from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.views import PerImage
 from photo_support import folder_of

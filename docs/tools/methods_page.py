@@ -105,8 +105,8 @@ NOTATION = """
 In the equations *f*(*x*, θ, η) is the softmax output for *x* with weights θ and noise η: the view and the dropout.
 Without η there is no noise. *C* is the classification cost, −log *f* of the label, averaged over the labelled rows; *U*
 are the unlabelled rows. *w* is the weight at this step, *K* the number of classes, θ′ the average of the weights, *D*
-with two arguments the KL divergence. What has a bar or θ′ is constant for the gradient. In the Gamma model, *g* is the
-denoiser, which works on the logits. In the improved GAN, *z* are the logits, *h* the features before the last layer,
+with two arguments the KL divergence. Terms with a bar or θ′ are constant for the gradient. In the Gamma model, *g* is
+the denoiser of the logits. In the improved GAN, *z* are the logits, *h* the features before the last layer,
 *G* is the generator and *n* its noise; the last cost trains the generator alone, the others the student. *x*′ is the
 strong view of *x*. In FreeMatch, τ and *q* are running averages of the confidence, overall and per class.
 """
@@ -180,13 +180,13 @@ def methods_page(records: Sequence[Record], texts: Mapping[str, MethodText], not
         "# The methods on two moons",
         f"Every method learns from {data.n_labelled} labelled and {data.n_train - data.n_labelled} unlabelled points, "
         f"and is tested on {data.n_test:,} others, for the same {count(n_draws, 'draw')} of the labelled ones. "
-        "In the pictures, a stronger background is a more certain prediction, the line is where both classes are "
-        "equally probable, a dot is a test point in the colour of its true class, and the large marks are the "
+        "In the pictures, a stronger background is a more certain prediction, both classes are equally probable on "
+        "the line, a dot is a test point in the colour of its true class, and the large marks are the "
         f"{data.n_labelled} labelled points.",
         markdown_table(HEADER, lines),
         "Errors are the mean ± standard deviation over the draws, after the last step. The teacher is the average of "
         "the student's weights, which every method keeps; the comparison with supervised-only is the teacher's, "
-        "paired by draw, ± its standard error. The paper, where a method names it or its sections, is Mean Teacher's. "
+        "paired by draw, ± its standard error. Mentions of the paper and its sections mean the paper on Mean Teacher. "
         f"{note}".strip(),
         " ".join(_findings(texts, differences, data.n_test)),
         NOTATION.strip(),

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from meanteacher.core import Method as Method
     from meanteacher.core import Problem as Problem
     from meanteacher.core import StepOutput as StepOutput
-    from meanteacher.data.shards.packing import pack as pack
     from meanteacher.estimator import MeanTeacherClassifier as MeanTeacherClassifier
     from meanteacher.estimator import SemiSupervisedClassifier as SemiSupervisedClassifier
     from meanteacher.experiment import Recipe as Recipe
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from meanteacher.passes import LogitsOf as LogitsOf
     from meanteacher.photos.fitting.config import FitCallback as FitCallback
     from meanteacher.photos.fitting.fit import fit as fit
+    from meanteacher.photos.folder.packing import pack as pack
     from meanteacher.photos.model.bundle import Classifier as Classifier
     from meanteacher.photos.model.bundle import load as load
     from meanteacher.teacher import Teacher as Teacher
@@ -86,7 +86,7 @@ _HOME = {
     "figure": "paper.reproduce",
     "fit": "photos.fitting.fit",
     "load": "photos.model.bundle",
-    "pack": "data.shards.packing",
+    "pack": "photos.folder.packing",
     "run": "api",
     "table": "paper.reproduce",
 }

@@ -30,6 +30,9 @@ moved, and another field holds the digest of the content."""
 Augment = Callable[["Tensor", "torch.Generator"], "Tensor"]
 """A whole batch of images and a source of randomness -> the batch as one role sees it."""
 
+Progress = Callable[[int, int], None]
+"""Called as work goes on, with the images or bytes so far and in total."""
+
 
 class InputError(ValueError):
     """An argument, option or file is wrong. The message says what was expected and what to do.
@@ -41,6 +44,9 @@ class InputError(ValueError):
     ...     print(error)
     There is no recipe 'digits/mean-techer'. Did you mean digits/mean-teacher...
     """
+
+    exit_code: ClassVar[int] = 2
+    """Exit code of a command that ends with this error."""
 
 
 class MissingBackboneError(InputError):
@@ -57,9 +63,13 @@ class DivergedError(RuntimeError):
     The cost 'consistency' is nan.
     """
 
+    exit_code: ClassVar[int] = 3
+
 
 class LostRankError(RuntimeError):
     """Another process of the run did not answer in time. The last checkpoint is intact."""
+
+    exit_code: ClassVar[int] = 1
 
 
 class FirstRankError(InputError):
@@ -77,6 +87,8 @@ class Interrupted(Exception):  # noqa: N818 - not an error
     ...     print(stopped)
     Interrupted after step 1; nothing is lost.
     """
+
+    exit_code: ClassVar[int] = 75
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

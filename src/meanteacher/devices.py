@@ -46,9 +46,9 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("cuda", int(number[1]))
     if number or name in ("cuda", "mps"):
         hint = "" if n_cuda or has_mps else " A GPU needs a build of torch for it: see the README."
-        raise InputError(f"There is no device {asked} here. There is: {_what_there_is(n_cuda, has_mps)}.{hint}")
+        raise InputError(f"There is no device {asked} here. Available: {_available(n_cuda, has_mps)}.{hint}")
     raise InputError(
-        f"A device is auto, cpu, cuda, cuda:N or mps; got {asked!r}. There is: {_what_there_is(n_cuda, has_mps)}."
+        f"A device is auto, cpu, cuda, cuda:N or mps; got {asked!r}. Available: {_available(n_cuda, has_mps)}."
     )
 
 
@@ -86,7 +86,7 @@ def device_name(device: torch.device) -> str:
     return _processor()
 
 
-def _what_there_is(n_cuda: int, has_mps: bool) -> str:
+def _available(n_cuda: int, has_mps: bool) -> str:
     devices = [torch.device("cuda", number) for number in range(n_cuda)]
     devices += [torch.device("mps")] if has_mps else []
     return ", ".join(f"{device} ({device_name(device)})" for device in [*devices, CPU])

@@ -20,7 +20,7 @@ from meanteacher.core import UNLABELLED, InputError, Interrupted
 from meanteacher.data import EncodedDataset
 from meanteacher.data.shards import Shards
 from meanteacher.data.shards.index import index_path, load_index
-from meanteacher.data.shards.packing import Packed, pack
+from meanteacher.photos.folder.packing import Packed, pack
 from shard_support import picture
 
 
@@ -231,7 +231,7 @@ def test_a_killed_call_leaves_nothing_half_written_under_its_name(photos: Path, 
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from meanteacher.data.shards.packing import pack\n"
+        "from meanteacher.photos.folder.packing import pack\n"
         "kill = lambda done, total: done == 8 and os.kill(os.getpid(), signal.SIGKILL)\n"
         "pack(Path(sys.argv[1]), Path(sys.argv[2]), images_per_shard=3, progress=kill)\n"
     )

@@ -13,8 +13,8 @@ from PIL import Image
 
 from meanteacher.cli import predict as commands
 from meanteacher.core import InputError, Problem
+from meanteacher.files.images import decode
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.bundle import Classifier, Seen, load
 from meanteacher.views import PerImage

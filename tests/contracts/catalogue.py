@@ -4,7 +4,10 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,10 +85,16 @@ def named(checks: Iterable[Callable[[], None]]) -> Checks:
     return {check.__name__.replace("_", " "): check for check in checks}
 
 
-def refused(call: Callable[[], object], what: str) -> None:
-    """Whoever calls it is told by an `InputError` that the input is wrong."""
+def refused(call: Callable[[], object], what: str, error: type[Exception] = InputError) -> None:
+    """The caller is told by an error that the input is wrong."""
     try:
         call()
-    except InputError:
+    except error:
         return
     raise AssertionError(f"{what} is not refused")
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)

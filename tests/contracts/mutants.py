@@ -16,7 +16,7 @@ import stream_mutants
 import torch
 import torch.nn.functional as F
 import use_mutants
-from catalogue import Catalogue, Patch, wrap
+from catalogue import Catalogue, Patch, replace, wrap
 from torch import Tensor
 
 from meanteacher import costs, evaluate, passes, schedules, seeding, teacher
@@ -39,29 +39,20 @@ mutant = MUTANTS.of("training")
 
 @mutant
 def consistency_compares_the_teacher_with_itself(patch: Patch) -> None:
-    real = consistency.ConsistencyMethod.step_output
+    def wrong(real, self, logits, consistency_logits, target, *rest, **options):
+        return real(self, logits, target, target, *rest, **options)
 
-    def wrong(self, logits, consistency_logits, target, batch, step, rows=None):
-        return real(self, logits, target, target, batch, step, rows)
-
-    patch.setattr(consistency.ConsistencyMethod, "step_output", wrong)
+    wrap(patch, consistency.ConsistencyMethod.step_output, wrong)
 
 
 @mutant
 def student_is_detached_in_the_consistency_cost(patch: Patch) -> None:
-    real = costs.softmax_mse
-    patch.setattr(costs, "softmax_mse", lambda s, t, rows=None: real(s.detach(), t, rows))
+    wrap(patch, costs.softmax_mse, lambda real, s, t, rows=None: real(s.detach(), t, rows))
 
 
 @mutant
 def whole_consistency_is_computed_without_gradient(patch: Patch) -> None:
-    real = costs.Mse.__call__
-
-    def wrong(self, s, t, rows=None):
-        with torch.no_grad():
-            return real(self, s, t, rows)
-
-    patch.setattr(costs.Mse, "__call__", wrong)
+    wrap(patch, costs.Mse.__call__, lambda real, *given: torch.no_grad()(real)(*given))
 
 
 @mutant
@@ -74,8 +65,7 @@ def consistency_weight_is_off_by_the_class_count(patch: Patch) -> None:
 
 @mutant
 def divergence_is_taken_the_other_way_round(patch: Patch) -> None:
-    real = costs.kl_divergence
-    patch.setattr(costs, "kl_divergence", lambda s, t, rows=None: real(t, s, rows))
+    wrap(patch, costs.kl_divergence, lambda real, s, t, rows=None: real(t, s, rows))
 
 
 @mutant
@@ -95,21 +85,22 @@ def second_side_of_the_pi_model_is_stopped(patch: Patch) -> None:
 
 @mutant
 def ramp_never_rises(patch: Patch) -> None:
-    real = schedules.SigmoidRampUp.__call__
-    patch.setattr(schedules.SigmoidRampUp, "__call__", lambda self, step: real(self, 0))
+    wrap(patch, schedules.SigmoidRampUp.__call__, lambda real, self, step: real(self, 0))
 
 
 @mutant
 def ramp_counts_epochs_of_a_thousand_steps(patch: Patch) -> None:
-    real = schedules.SigmoidRampUp.__call__
-    patch.setattr(schedules.SigmoidRampUp, "__call__", lambda self, step: real(self, step // 1000))
+    wrap(patch, schedules.SigmoidRampUp.__call__, lambda real, self, step: real(self, step // 1000))
 
 
 @mutant
 def ramp_down_is_one_minus_itself(patch: Patch) -> None:
     """As the paper prints it."""
-    real = schedules.SigmoidRampDown.__call__
-    patch.setattr(schedules.SigmoidRampDown, "__call__", lambda self, step: self.value + self.final - real(self, step))
+    wrap(
+        patch,
+        schedules.SigmoidRampDown.__call__,
+        lambda real, self, step: self.value + self.final - real(self, step),
+    )
 
 
 # --- the teacher ------------------------------------------------------------------------------------------------------
@@ -117,13 +108,11 @@ def ramp_down_is_one_minus_itself(patch: Patch) -> None:
 
 @mutant
 def teacher_is_trained_by_gradient(patch: Patch) -> None:
-    real = Teacher.__init__
-
-    def wrong(self, student, **options):
+    def wrong(real, self, student, **options):
         real(self, student, **options)
         self.network.requires_grad_()
 
-    patch.setattr(Teacher, "__init__", wrong)
+    wrap(patch, Teacher.__init__, wrong)
     patch.setattr(Teacher, "forward", lambda self, x: self.network(x))
 
 
@@ -135,20 +124,18 @@ def average_is_not_updated(patch: Patch) -> None:
 @mutant
 def average_is_taken_before_the_step(patch: Patch) -> None:
     """The weights of the step before, one step late, as in a graph whose operations are not ordered."""
-    real = mean_teacher.MeanTeacher.forward
 
-    def wrong(self, student, memory, batch, step):
+    def wrong(real, self, student, memory, batch, step):
         memory.update(student, decay=teacher.warmed_up(self.decay(step), step))
         return real(self, student, memory, batch, step)
 
-    patch.setattr(mean_teacher.MeanTeacher, "forward", wrong)
+    wrap(patch, mean_teacher.MeanTeacher.forward, wrong)
     patch.setattr(mean_teacher.MeanTeacher, "after_step", lambda self, *a: None)
 
 
 @mutant
 def decay_and_its_complement_are_swapped(patch: Patch) -> None:
-    real = Teacher.update
-    patch.setattr(Teacher, "update", lambda self, student, *, decay: real(self, student, decay=1 - decay))
+    wrap(patch, Teacher.update, lambda real, self, student, *, decay: real(self, student, decay=1 - decay))
 
 
 @mutant
@@ -175,14 +162,12 @@ def teacher_runs_in_evaluation_mode(patch: Patch) -> None:
 
 @mutant
 def teacher_takes_the_students_statistics_whatever_was_said(patch: Patch) -> None:
-    real = Teacher.update
-
-    def wrong(self, student, *, decay):
+    def wrong(real, self, student, *, decay):
         real(self, student, decay=decay)
         for ours, theirs in zip(self.network.buffers(), student.buffers(), strict=True):
             ours.copy_(theirs)
 
-    patch.setattr(Teacher, "update", wrong)
+    wrap(patch, Teacher.update, wrong)
 
 
 @mutant
@@ -211,50 +196,42 @@ def student_is_evaluated_instead_of_the_teacher(patch: Patch) -> None:
 
 @mutant
 def hidden_labels_enter_the_batch(patch: Patch) -> None:
-    real = ImageStream.__getitem__
-
-    def wrong(self, step):
+    def wrong(real, self, step):
         batch = real(self, step)
         return Batch(batch.views, self.dataset.labels[batch.index], batch.index)
 
-    patch.setattr(ImageStream, "__getitem__", wrong)
+    wrap(patch, ImageStream.__getitem__, wrong)
 
 
 @mutant
 def labelled_images_show_their_label_in_unlabelled_rows(patch: Patch) -> None:
-    real = sampling._FixedSampler.draw
-
-    def wrong(self, step):
+    def wrong(real, self, step):
         index, shows = real(self, step)
         return index, shows | torch.isin(index, self.labelled.pool)
 
-    patch.setattr(sampling._FixedSampler, "draw", wrong)
+    wrap(patch, sampling._FixedSampler.draw, wrong)
 
 
 @mutant
 def labels_are_those_of_other_images(patch: Patch) -> None:
     """Shuffled once more on their way, as when images and labels are shuffled apart."""
-    real = ImageStream.__getitem__
 
-    def wrong(self, step):
+    def wrong(real, self, step):
         batch = real(self, step)
         shown = (batch.labels != UNLABELLED).nonzero().flatten()
         labels = batch.labels.clone()
         labels[shown] = labels[shown.roll(1)]
         return Batch(batch.views, labels, batch.index)
 
-    patch.setattr(ImageStream, "__getitem__", wrong)
+    wrap(patch, ImageStream.__getitem__, wrong)
 
 
 @mutant
 def unlabelled_rows_count_as_class_zero(patch: Patch) -> None:
-    real = costs.classification_cost
+    def wrong(real, logits, labels, *rest, **options):
+        return real(logits, labels.clamp_min(0), *rest, **options)
 
-    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None, **options: object) -> Tensor:
-        return real(logits, labels.clamp_min(0), labelled_share, **options)
-
-    for module in (costs, supervised, pseudo_label):
-        patch.setattr(module, "classification_cost", wrong)
+    wrap(patch, costs.classification_cost, wrong)
 
 
 @mutant
@@ -270,19 +247,16 @@ def batch_without_labels_gives_nan(patch: Patch) -> None:
     def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None, **options: object) -> Tensor:
         return F.cross_entropy(logits, labels, ignore_index=UNLABELLED)
 
-    for module in (costs, supervised, pseudo_label):
-        patch.setattr(module, "classification_cost", wrong)
+    replace(patch, costs.classification_cost, wrong)
 
 
 @mutant
 def validation_images_are_trained_on(patch: Patch) -> None:
-    real = sampling._MixedSampler.__init__
-
-    def wrong(self, size, split, seed):
+    def wrong(real, self, size, split, seed):
         everyone = torch.cat([split.unlabelled, split.validation])
         real(self, size, Split(split.labelled, everyone, split.validation[:0]), seed)
 
-    patch.setattr(sampling._MixedSampler, "__init__", wrong)
+    wrap(patch, sampling._MixedSampler.__init__, wrong)
 
 
 @mutant
@@ -327,22 +301,17 @@ def evaluation_happens_in_training_mode(patch: Patch) -> None:
 
 @mutant
 def predictions_come_in_another_order(patch: Patch) -> None:
-    real = evaluate.predict_logits
-    patch.setattr(
-        evaluate, "predict_logits", lambda network, images, **options: real(network, images, **options).flip(0)
-    )
+    wrap(patch, evaluate.predict_logits, lambda real, *given, **options: real(*given, **options).flip(0))
 
 
 @mutant
 def optimiser_is_not_restored(patch: Patch) -> None:
-    real = checkpoint.Checkpoints.restore
-
-    def wrong(self, state, name="last"):
+    def wrong(real, self, state, *name):
         fresh = state.optimizer.state_dict()
-        real(self, state, name)
+        real(self, state, *name)
         state.optimizer.load_state_dict(fresh)
 
-    patch.setattr(checkpoint.Checkpoints, "restore", wrong)
+    wrap(patch, checkpoint.Checkpoints.restore, wrong)
 
 
 @mutant
@@ -383,14 +352,12 @@ def extra_passes_of_vat_count_in_the_batch_statistics(patch: Patch) -> None:
 
 @mutant
 def smoothness_of_vat_is_detached(patch: Patch) -> None:
-    real = vat.Vat.forward
-
-    def wrong(self, student, memory, batch, step):
-        output = real(self, student, memory, batch, step)
+    def wrong(real, *given):
+        output = real(*given)
         cost = output.costs["smoothness"]
         return StepOutput({**output.costs, "smoothness": Cost(cost.value.detach(), cost.weight)}, output.logits)
 
-    patch.setattr(vat.Vat, "forward", wrong)
+    wrap(patch, vat.Vat.forward, wrong)
 
 
 @mutant
@@ -490,8 +457,7 @@ def validation_error_is_that_of_all_training_images(patch: Patch) -> None:
 
 @of_runs
 def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
-    real = PerChannel.fit
-    patch.setattr(PerChannel, "fit", lambda self, images, index=None: real(self, images))
+    wrap(patch, PerChannel.fit, lambda real, self, images, index=None: real(self, images))
 
 
 for others in (

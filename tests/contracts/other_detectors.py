@@ -1,15 +1,12 @@
 """What must hold of scikit-learn's estimators, of outputs per pixel, of files, and of scaled twins."""
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from catalogue import refused, temporary_folder
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -110,22 +107,8 @@ DENSE = (
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def _refused(call: Callable[[], object], what: str) -> None:
-    try:
-        call()
-    except OSError:
-        return
-    raise AssertionError(what)
-
-
 def nothing_is_written_through_a_link() -> None:
-    with _folder() as folder:
+    with temporary_folder() as folder:
         (folder / "outside").write_text("precious")
         (folder / "link").symlink_to(folder / "outside")
 
@@ -133,21 +116,21 @@ def nothing_is_written_through_a_link() -> None:
             with append_to(folder / "link") as file:
                 file.write(b"more")
 
-        _refused(append, "a link is followed")
+        refused(append, "a link", OSError)
         assert (folder / "outside").read_text() == "precious", "a file outside is changed"
 
 
 def a_file_is_read_up_to_its_limit_and_if_it_is_one() -> None:
-    with _folder() as folder:
+    with temporary_folder() as folder:
         (folder / "file").write_bytes(bytes(10))
         assert read_regular(folder / "file", 10) == bytes(10)
-        _refused(lambda: read_regular(folder / "file", 9), "a file beyond the limit is read")
+        refused(lambda: read_regular(folder / "file", 9), "a file beyond the limit", OSError)
         os.mkfifo(folder / "pipe")
-        _refused(lambda: read_regular(folder / "pipe", 9), "a pipe is read")
+        refused(lambda: read_regular(folder / "pipe", 9), "a pipe", OSError)
 
 
 def half_a_file_takes_no_name() -> None:
-    with _folder() as folder:
+    with temporary_folder() as folder:
         (folder / "file").write_text("whole")
         try:
             with atomic_file(folder / "file") as file:

@@ -124,11 +124,11 @@ def page() -> str:
         "",
         "# Methods and outputs",
         "",
-        "What every method does with a student that returns something else than logits `[B, C]`. *trains*: after three "
-        "steps, every cost has a gradient that is not zero. *refused*: `method.init(student, problem)` raises an "
-        "`InputError` that says what the student returned, what was expected and what to do. `output` and "
-        "`class_axis` are arguments of `mt.LogitsOf`, `label_shape` is one of `mt.Problem` "
-        "([own-module.md](own-module.md)).",
+        "The table lists the behaviour of every method with a student that returns something other than logits",
+        "`[B, C]`. *trains*: after three steps, every cost has a gradient that is not zero. *refused*:",
+        "`method.init(student, problem)` raises an `InputError` that names the student's output, the expected one and",
+        "a remedy. `output` and `class_axis` are arguments of `mt.LogitsOf`, `label_shape` is one of `mt.Problem`",
+        "([Your own module](own-module.md)).",
         "",
         f"| method | {' | '.join(case.title for case in CASES)} |",
         f"| --- |{' --- |' * len(CASES)}",

@@ -1,30 +1,20 @@
 """What must hold between a person's files and what is learned from: whose pixels, whose label, which class."""
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
-from catalogue import refused
+from catalogue import refused, temporary_folder
 from fit_world import decoded
 from PIL import Image
 
 from meanteacher.core import UNLABELLED
+from meanteacher.files.images import decode
 from meanteacher.photos.folder.cache import decode_all
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.folder.tables import read_npz
 from photo_support import folder_of, picture, save
 
 _SIZE = 8
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def _labelled(photos: Photos) -> dict[str, str | None]:
@@ -40,7 +30,7 @@ def a_photo_stands_upright_in_its_colours() -> None:
     quarters = np.array([[[250, 0, 0], [0, 250, 0]], [[0, 0, 250], [250, 250, 0]]], np.uint8)
     upright = Image.fromarray(quarters.repeat(16, 0).repeat(16, 1))
     turns = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-    with _folder() as folder:
+    with temporary_folder() as folder:
         for orientation in (1, *turns):
             stored = upright.transpose(turns[orientation]) if orientation in turns else upright
             exif = Image.Exif()
@@ -56,7 +46,7 @@ def a_photo_stands_upright_in_its_colours() -> None:
 
 def pixels_belong_to_their_names() -> None:
     """Also after a file was added, and another one has changed."""
-    with _folder() as folder:
+    with temporary_folder() as folder:
         root = folder / "photos"
         for number, name in enumerate(("a/1.png", "a/2.png", "b/1.png", "b/2.png", "unlabelled/1.png")):
             save(root / name, number, 20, 14)
@@ -75,7 +65,7 @@ def pixels_belong_to_their_names() -> None:
 
 
 def an_image_is_of_the_class_of_its_folder() -> None:
-    with _folder() as folder:
+    with temporary_folder() as folder:
         names = ("zebra/0.png", "Zoo/1.png", "ant/2.png", "unlabelled/3.png", "4.png")
         photos = find_photos(folder_of(folder / "photos", *names))
     known = {"zebra/0.png": "zebra", "Zoo/1.png": "Zoo", "ant/2.png": "ant", "unlabelled/3.png": None, "4.png": None}
@@ -84,7 +74,7 @@ def an_image_is_of_the_class_of_its_folder() -> None:
 
 
 def a_row_of_the_labels_file_labels_the_image_it_names() -> None:
-    with _folder() as folder:
+    with temporary_folder() as folder:
         root = folder_of(folder / "photos", "1.png", "2.png", "3.png", "4.png", "5.png")
         said = {"4.png": "yew", "1.png": "oak", "2.png": "ash", "3.png": "yew"}
         rows = [f"{name},{label}\n" for name, label in said.items()]
@@ -102,7 +92,7 @@ def a_row_of_the_labels_file_labels_the_image_it_names() -> None:
 
 def an_array_is_read_in_its_own_layout() -> None:
     pictures = np.stack([np.asarray(picture(seed, 12, 9)) for seed in range(4)])
-    with _folder() as folder:
+    with temporary_folder() as folder:
         for name, images in (
             ("last", pictures),
             ("first", pictures.transpose(0, 3, 1, 2)),

@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from catalogue import temporary_folder
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -24,12 +22,6 @@ from meanteacher.records.run import to_json
 from meanteacher.schedules import Constant, LinearWarmUp
 from meanteacher.train import AdamSpec, Evaluation, TrainState, loop
 from support import N_CLASSES, SmallNet, made_up, recipe
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def _run(whole: Recipe, folder: Path, data: TrainTest, **options: Any) -> dict[str, Any] | None:
@@ -60,7 +52,7 @@ class _Clock:
 
 def the_time_of_a_run_counts_what_was_before_an_interruption() -> None:
     whole, steps = recipe(steps=8, evaluate_every=8), iter(range(6))
-    with _folder() as folder, pytest.MonkeyPatch.context() as patch:
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "time", _Clock())
         data = whole.data.source.load(folder)
         _run(whole, folder / "run", data, should_stop=lambda: next(steps, None) is None)
@@ -74,7 +66,7 @@ def the_time_of_a_run_counts_what_was_before_an_interruption() -> None:
 
 def the_curve_of_a_resumed_run_is_whole() -> None:
     whole, steps = recipe(steps=8, evaluate_every=2), iter(range(5))
-    with _folder() as folder:
+    with temporary_folder() as folder:
         data = whole.data.source.load(folder)
         _run(whole, folder / "run", data, should_stop=lambda: next(steps, None) is None)
         record = _run(whole, folder / "run", data, resume=True)
@@ -86,7 +78,7 @@ def the_optimiser_follows_its_schedules() -> None:
     ramp = LinearWarmUp(first=0.001, value=0.01, steps=4)
     adam = AdamSpec(learning_rate=ramp, beta1=Constant(0.9), beta2=Constant(0.99))
     whole = recipe(steps=5, evaluate_every=1, optim=adam)
-    with _folder() as folder:
+    with temporary_folder() as folder:
         _run(whole, folder / "run", whole.data.source.load(folder))
         lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     rates = [entry["learning_rate"] for entry in map(json.loads, lines) if entry["event"] == "log"]
@@ -143,7 +135,7 @@ def the_record_holds_the_errors_of_the_models_it_names() -> None:
     still = AdamSpec(learning_rate=Constant(0.0), beta1=Constant(0.9), beta2=Constant(0.99))
     method = _ShipsOne(decay=Constant(0.9), buffers="average")
     whole = dataclasses.replace(recipe(steps=2, evaluate_every=1), model=_SaysZero(), method=method, optim=still)
-    with _folder() as folder:
+    with temporary_folder() as folder:
         record = _run(whole, folder / "run", data, split=split)
         normalise = load_file(_checkpoint(folder / "run") / "normalise.safetensors")
     assert record is not None

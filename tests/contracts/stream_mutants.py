@@ -4,7 +4,6 @@ import dataclasses
 
 import torch
 from catalogue import Catalogue, Patch, during, wrap
-from torch import Tensor
 
 from meanteacher import costs, seeding
 from meanteacher.core import UNLABELLED
@@ -13,7 +12,6 @@ from meanteacher.data.shards import source
 from meanteacher.data.stream import ImageStream
 from meanteacher.distributed import rows
 from meanteacher.distributed.ranks import Ranks
-from meanteacher.methods import pseudo_label, supervised
 from meanteacher.online import OnlineTrainer, arrivals
 from meanteacher.online.arrivals import Store
 from meanteacher.train import parallel
@@ -38,18 +36,16 @@ def gradients_are_summed_over_the_ranks(patch: Patch) -> None:
 @of_processes
 def labelled_rows_are_averaged_by_each_rank(patch: Patch) -> None:
     """As when each process computes its own cost: a label weighs more where there are fewer."""
-    real = costs.classification_cost
 
-    def wrong(logits: Tensor, labels: Tensor, labelled_share: float | None = None, **options: object) -> Tensor:
+    def wrong(real, logits, labels, *rest, **options):
         step = rows._step.get()
         if step is None:
-            return real(logits, labels, labelled_share, **options)
+            return real(logits, labels, *rest, **options)
         own = torch.full_like(labels, UNLABELLED)
         own[step.ranks.rows] = labels[step.ranks.rows]
-        return real(logits, own, labelled_share, **options) / step.ranks.size
+        return real(logits, own, *rest, **options) / step.ranks.size
 
-    for module in (costs, supervised, pseudo_label):
-        patch.setattr(module, "classification_cost", wrong)
+    wrap(patch, costs.classification_cost, wrong)
 
 
 @of_processes

@@ -7,8 +7,9 @@ from catalogue import Catalogue, Patch, during, replace, wrap
 from PIL import Image
 
 from meanteacher.core import UNLABELLED
+from meanteacher.files import images
 from meanteacher.photos.features import onnx_graph
-from meanteacher.photos.folder import cache, decode, find, tables
+from meanteacher.photos.folder import cache, find, tables
 from meanteacher.photos.label import page
 from meanteacher.photos.label.session import Session
 from meanteacher.photos.model import bundle, evaluate, export, manifest, predict
@@ -26,22 +27,22 @@ of_labelling = MUTANTS.of("labelling page")
 
 @of_photos
 def turn_of_the_camera_is_ignored(patch: Patch) -> None:
-    wrap(patch, decode._upright_rgb, lambda real, image, orientation: real(image, 1))
+    wrap(patch, images._upright, lambda real, image, orientation: real(image, 1))
 
 
 @of_photos
 def colours_are_in_the_order_of_another_library(patch: Patch) -> None:
-    wrap(patch, decode.decode, lambda real, source, size: real(source, size)[..., ::-1])
+    wrap(patch, images.decode, lambda real, source, size: real(source, size)[..., ::-1])
 
 
 @of_photos
 def transparent_pixels_keep_their_hidden_colour(patch: Patch) -> None:
-    wrap(patch, decode._upright_rgb, lambda real, image, orientation: real(image.convert("RGB"), orientation))
+    wrap(patch, images._opaque, lambda real, image: real(image.convert("RGB")))
 
 
 @of_photos
 def images_are_resized_with_another_filter(patch: Patch) -> None:
-    patch.setattr(decode, "FILTER", Image.Resampling.BICUBIC)
+    patch.setattr(images, "FILTER", Image.Resampling.BICUBIC)
 
 
 @of_photos
@@ -139,18 +140,11 @@ def probabilities_have_no_temperature(patch: Patch) -> None:
 
 
 @of_models
-def folding_ignores_scales_that_turn_the_largest_into_the_smallest(patch: Patch) -> None:
-    replace(patch, onnx_graph._has_negative, lambda scale: False)
+def normalisation_in_onnx_loses_its_shift(patch: Patch) -> None:
+    def wrong(writer, x, scale, shift, *rest):
+        return onnx_graph._batch_norm(writer, x, scale, None, *rest)
 
-
-@of_models
-def folded_normalisation_loses_its_shift(patch: Patch) -> None:
-    def wrong(real, nodes, constants):
-        shifts = [node.inputs[2] for node in nodes if node.op == "BatchNormalization"]
-        constants |= {name: np.zeros_like(constants[name]) for name in shifts}
-        return real(nodes, constants)
-
-    wrap(patch, onnx_graph._fold, wrong)
+    patch.setitem(onnx_graph._WRITERS, "native_batch_norm.default", wrong)
 
 
 @of_models

@@ -570,7 +570,8 @@ def odd_modes() -> dict[str, tuple[Image.Image, str]]:
 def test_every_mode_becomes_rgb(mode: str) -> None:
     image, kind = odd_modes()[mode]
     dataset = dataset_of(image, resize=8, size=8, kind=kind)
-    expected = {"grey": (124,) * 3, "grey and alpha": (124,) * 3, "black and white": (255,) * 3}
+    white = (255,) * 3
+    expected = {"grey": (124,) * 3, "alpha": white, "grey and alpha": white, "black and white": white}
     colour = torch.tensor(expected.get(mode, (200, 100, 50)))[:, None, None]
     for seen in (dataset.images[:][0], crops(dataset, torch.tensor([0]), "student")["student"][0]):
         assert (seen.int() - colour).abs().max() <= 4

@@ -23,10 +23,10 @@ from meanteacher.data.official import verified
 from meanteacher.data.shards import Shards
 from meanteacher.data.split import Split, read_label_list
 from meanteacher.data.svhn import Svhn
+from meanteacher.files import images as decoding
+from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.files.typed import read_json
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.folder import decode as decoding
-from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.photos.folder.tables import read_labels, read_npz
 from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.views import PerImage
@@ -184,7 +184,7 @@ class OneFile:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(progressive(3900, 3900, 200), "scans"), (progressive(6000, 6000, 1), "pixels in"), (b"arithmetic", "neither")],
+    [(progressive(3900, 3900, 200), "scans"), (progressive(6000, 6000, 1), "pixels in"), (b"arithmetic", "damaged")],
     ids=["scans", "pixels", "coding"],
 )
 def test_images_that_are_decoded_on_demand_have_the_same_limits(content: bytes, words: str):
@@ -260,7 +260,7 @@ def test_libtiff_says_nothing_to_the_terminal(tmp_path: Path, capfd: pytest.Capt
 
 def test_an_image_that_pillow_decodes_in_python_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = save(tmp_path / "a.png")
-    monkeypatch.setattr(decoding, "_SECONDS", -1.0, raising=False)
+    monkeypatch.setattr(decoding, "MAX_SECONDS", -1.0)
     assert reason(path) == "takes too long"
 
 
@@ -332,6 +332,6 @@ def test_weights_that_are_finite_and_overflow_give_no_prediction(tmp_path: Path)
     again = Path(classifier.save(tmp_path / "large"))
     assert all(bool(t.isfinite().all()) for t in safetensors.load_file(again / "weights.safetensors").values())
     save(tmp_path / "photos" / "a.png", width=16, height=16)
-    with pytest.raises(InputError, match="no finite probabilities"):
+    with pytest.raises(InputError, match="probabilities are not finite"):
         load(again).predict(tmp_path / "photos", out=tmp_path / "predictions.csv")
     assert not (tmp_path / "predictions.csv").exists()

@@ -25,9 +25,9 @@ from meanteacher.data.svhn import Svhn
 from meanteacher.experiment import Recipe, override, run
 from meanteacher.experiment.folder import RunFolder
 from meanteacher.experiment.prepared import Prepared
+from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting.training import PlanFile
-from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.tables import read_npz
 from meanteacher.photos.model.bundle import Classifier, load

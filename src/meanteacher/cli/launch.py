@@ -7,35 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import (
-    EXIT_DIVERGED,
-    EXIT_INPUT,
-    EXIT_INTERRUPTED,
-    EXIT_LOST,
-    LAUNCHER_VARIABLE,
-    graceful_stop,
-)
+from meanteacher.cli.console import LAUNCHER_VARIABLE, graceful_stop
+from meanteacher.core import DivergedError, InputError, Interrupted, LostRankError
 
-_NOT_AGAIN = (EXIT_INPUT, EXIT_DIVERGED, EXIT_INTERRUPTED)
+_NOT_AGAIN = (InputError.exit_code, DivergedError.exit_code, Interrupted.exit_code)
 """Exit codes that another try would not change."""
 _RESTARTS = 3
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 60.0
-"""For the others to end, after one process has."""
-
-NprocOption = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Processes that train together on this machine: one for each GPU, or for some of the cores each. The "
-        "batches are those of one process, and so is the result without batch norm and dropout.",
-    ),
-]
+"""Time for the other processes to end, after one has ended."""
 
 
 def start_processes(n: int) -> bool:
@@ -44,7 +28,7 @@ def start_processes(n: int) -> bool:
     If one is killed or fails, all are started again, a few times: they continue from the last checkpoint.
 
     Raises:
-        typer.Exit: with the exit code of the command, where it is not 0.
+        typer.Exit: the command failed; has its exit code.
     """
     if n == 1 or "RANK" in os.environ:
         return False
@@ -53,7 +37,7 @@ def start_processes(n: int) -> bool:
             if attempt:
                 typer.secho(f"A process has failed: starting all {n} again.", fg="yellow", err=True)
             code = _run(n, attempt, should_stop)
-            if code != EXIT_LOST or should_stop():
+            if code != LostRankError.exit_code or should_stop():
                 break
     if code:
         raise typer.Exit(code)
@@ -81,7 +65,7 @@ def _run(n: int, attempt: int, should_stop: Callable[[], bool]) -> int:
             process.wait()
     codes = [process.returncode for process in processes]
     final = [code for code in codes if code in _NOT_AGAIN]
-    return final[0] if final else EXIT_LOST if any(codes) else 0
+    return final[0] if final else LostRankError.exit_code if any(codes) else 0
 
 
 def _start(rank: int, n: int, port: int, attempt: int) -> "subprocess.Popen[bytes]":

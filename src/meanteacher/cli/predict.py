@@ -9,26 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from meanteacher.cli.console import (
-    EXIT_INTERRUPTED,
-    DeviceOption,
-    LabelsOption,
-    OverwriteOption,
-    PhotosArgument,
-    cell,
-    graceful_stop,
-    progress_bar,
-    say,
-)
-from meanteacher.core import InputError
+from meanteacher.cli.console import cell, graceful_stop, progress_bar, say
+from meanteacher.cli.options import DeviceOption, LabelsOption, ModelArgument, OverwriteOption, PhotosArgument
+from meanteacher.core import InputError, Interrupted
 from meanteacher.files import write_json
 from meanteacher.formats import count, percent, percent_range, points
 
-ModelArgument = Annotated[Path, typer.Argument(help="The folder of a fit, or the folder `model` in it.")]
-
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
 _MAX_CLASSES = 12
-"""Of a confusion matrix that fits in a terminal."""
+"""Most classes of a confusion matrix in a terminal."""
 
 
 def predict(
@@ -55,7 +44,7 @@ def predict(
         )
     if not predictions.complete:
         say(console, f"Interrupted after {count(len(predictions))}; nothing was written. Run it again to start over.")
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(Interrupted.exit_code)
     seconds = time.monotonic() - began
     table = Table("Class", "Images", box=None)
     table.columns[1].justify = "right"
@@ -76,7 +65,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Compare the predictions of a model with the labels of images that it was not trained on.
+    """Measure the error of a model on labelled images that it was not trained on.
 
     Images of the training set are recognised by their pixels and left out: their error says nothing about new images.
     """

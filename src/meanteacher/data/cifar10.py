@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Progress
 from meanteacher.data.dataset import Dataset, TrainTest
-from meanteacher.data.download import Progress, fetch
+from meanteacher.data.download import fetch
 from meanteacher.data.official import SHAPE, read_labelled, verified
 
 _NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

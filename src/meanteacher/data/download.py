@@ -6,15 +6,12 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Progress
 from meanteacher.files import atomic_file
-
-Progress = Callable[[int, int | None], None]
-"""Called after every piece with the bytes so far, and with the bytes in total where the server states them."""
 
 FOLDER_VARIABLE = "MEANTEACHER_DATA"
 DEFAULT_FOLDER = Path("~/.cache/meanteacher")
@@ -73,7 +70,7 @@ def fetch(
         path: where to put it
         sha256: of the file; None for one that is checked when it is read
         max_bytes: a larger file is refused
-        progress: told how it goes
+        progress: called with bytes after every piece, if the server states how many there are
         tries: how often to try
         pause: seconds before the second try
         timeout: seconds without an answer
@@ -93,7 +90,7 @@ def fetch(
                     received += len(piece)
                     if max_bytes is not None and received > max_bytes:
                         raise InputError(f"{url} has more than the {max_bytes:,} bytes that were expected.")
-                    if progress is not None:
+                    if progress is not None and total is not None:
                         progress(received, total)
                 if sha256 is not None and digest.hexdigest() != sha256:
                     raise InputError(

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from io import BytesIO
 from itertools import islice
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from meanteacher.core import Images, InputError
 from meanteacher.data.dataset import BrokenImages, check_labels
-from meanteacher.files.images import START, check_pixels, check_scans, read_head
+from meanteacher.files.images import REDUCING_GAP, DecodedImage, UnreadableError, decode_whole
 from meanteacher.seeding import generator
 
 AREA = (0.08, 1.0)
@@ -29,15 +28,9 @@ ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
 """Boxes drawn for a crop. The first that fits into the image is taken."""
 
-Box = tuple[int, int, int, int]
-"""left, top, right, bottom in pixels of the whole image"""
-
 MAX_INSTEAD = 1000
 """Images that are tried in the place of a broken one."""
 
-_FORMATS = ("JPEG", "PNG")
-# Pillow widens the filter where an image becomes smaller: each pixel is an average of what it covers.
-_FILTER = Image.Resampling.BILINEAR
 _SAMPLE = 4096
 _CHANNELS = 3
 
@@ -52,7 +45,7 @@ class Files(Protocol):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """In bytes."""
+        """Size of each encoded image in bytes."""
         ...
 
     def read(self, position: int) -> bytes:
@@ -70,11 +63,12 @@ class BrokenImageError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class EncodedDataset:
-    """N encoded images and their labels, `UNLABELLED` where a label is unknown.
+    """N encoded images and their labels, `UNLABELLED` if a label is unknown.
 
     Nothing is kept in memory but names and labels: an image is read and decoded by a thread each time it is needed,
-    and becomes RGB whatever its mode. Training sees random crops of it, drawn for each role, and evaluation its centre;
-    both are [3, `size`, `size`] as uint8. An orientation in EXIF data is ignored, as is usual on ImageNet.
+    and becomes RGB whatever its mode, over white if it is transparent. Training sees random crops of it, drawn for
+    each role, and evaluation its centre; both are [3, `size`, `size`] as uint8. An orientation in EXIF data is ignored,
+    as is usual on ImageNet.
     """
 
     files: Files
@@ -152,7 +146,7 @@ class EncodedDataset:
 
         Args:
             index: [B], positions
-            draws: role -> where its crops are drawn from
+            draws: role -> the generator of its crops
             rows: which of them to decode. Crops are drawn for all, so they are the same whatever else is decoded.
             instead: row of the batch -> positions, of which the first readable one takes the place of a broken image
 
@@ -170,11 +164,11 @@ class EncodedDataset:
             rows_of.setdefault(int(index[row]), []).append(row)
 
         def decode(position: int, shown_in: list[int]) -> None:
-            whole = _Whole(self.files, position, self._training_reduction)
+            whole = self._decoded(position, self._training_reduction)
             for role, pixels in out.items():
                 for row in shown_in:
                     box = random_box(*whole.size, uniform[role][row])
-                    pixels[place[row]] = _channels_first(whole.shown((self.size, self.size), box))
+                    pixels[place[row]] = _channels_first(whole.resized((self.size, self.size), box))
 
         jobs = [(self._pool.submit(decode, *image), *image) for image in rows_of.items()]
 
@@ -218,10 +212,10 @@ class EncodedDataset:
         out = self._empty(len(index))
 
         def decode(row: int, position: int) -> None:
-            whole = _Whole(self.files, position, self._evaluation_reduction)
+            whole = self._decoded(position, self._evaluation_reduction)
             width, height = (side * self.resize // min(whole.size) for side in whole.size)
             left, top = round((width - self.size) / 2), round((height - self.size) / 2)
-            resized = whole.shown((width, height), (0, 0, *whole.size))
+            resized = whole.resized((width, height), (0, 0, *whole.size))
             out[row] = _channels_first(resized.crop((left, top, left + self.size, top + self.size)))
 
         jobs = [(self._pool.submit(decode, *image), *image) for image in enumerate(index.tolist())]
@@ -243,11 +237,27 @@ class EncodedDataset:
         return math.sqrt(AREA[0] * ASPECT[0] * width * height) / self.size
 
     def _evaluation_reduction(self, width: int, height: int) -> float:
-        return min(width, height) / (2 * self.resize)
+        return min(width, height) / (REDUCING_GAP * self.resize)
+
+    def _decoded(self, position: int, reduction: Callable[[int, int], float]) -> DecodedImage:
+        """The image at this position.
+
+        Raises:
+            InputError: the file cannot be read now; another time it may be.
+            BrokenImageError: the image cannot be decoded.
+        """
+        try:
+            return decode_whole(self.files.read(position), reduction)
+        except (OSError, UnreadableError) as error:
+            kind = BrokenImageError if isinstance(error, UnreadableError) else InputError
+            raise kind(
+                f"{self.files.where(position)} cannot be decoded ({error}). Replace it by an intact copy, then resume "
+                "the run."
+            ) from error
 
 
 class _Centres:
-    """The centres of all images, decoded when they are asked for."""
+    """The centres of all images, decoded on demand."""
 
     def __init__(self, dataset: EncodedDataset) -> None:
         self.dataset = dataset
@@ -263,56 +273,7 @@ class _Centres:
         return self.dataset.centres(torch.arange(len(self))[index])
 
 
-class _Whole:
-    """One image, decoded.
-
-    Args:
-        files: where it is
-        position: which it is
-        reduction: width, height -> by which factor the image may be smaller than its file: a JPEG decodes at a
-            half, a quarter or an eighth in a fraction of the time
-
-    Raises:
-        InputError: it cannot be read; names the file.
-        BrokenImageError: it cannot be decoded; names the file.
-    """
-
-    def __init__(self, files: Files, position: int, reduction: Callable[[int, int], float]) -> None:
-        try:
-            content = files.read(position)
-        except OSError as error:  # which may pass: another time the same image can be read
-            raise InputError(_fault(files, position, error)) from error
-        try:
-            image = Image.open(BytesIO(content), formats=_FORMATS)
-            self.size = width, height = image.size
-            check_pixels(width, height, len(content))
-            if content.startswith(START):
-                read_head(content)
-                check_scans(content, width, height)
-            factor = max(1.0, reduction(width, height))
-            drafted = image.draft(image.mode, (math.ceil(width / factor), math.ceil(height / factor)))
-            self._scale = drafted[1][2] / width if drafted else 1.0
-            self._image = image.convert("RGB")  # decodes
-        # A damaged file makes decoders fail in every way there is.
-        except Exception as error:
-            # Pillow would name the object in memory that it was given.
-            reason = ValueError("not an image") if isinstance(error, UnidentifiedImageError) else error
-            raise BrokenImageError(_fault(files, position, reason)) from reason
-
-    def shown(self, size: tuple[int, int], box: Box) -> Image.Image:
-        """The box at another width and height, each pixel an average of what it covers."""
-        left, top, right, bottom = (edge * self._scale for edge in box)
-        return self._image.resize(size, _FILTER, (left, top, right, bottom))
-
-
-def _fault(files: Files, position: int, error: Exception) -> str:
-    return (
-        f"{files.where(position)} cannot be decoded as a JPEG or PNG image ({error}). Replace it by an intact copy, "
-        "then resume the run."
-    )
-
-
-def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
+def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
     """The box of a random-resized crop (Szegedy et al., 2015; App. B.2.2 of the paper).
 
     Its share of the area is uniform, its width over its height log-uniform, its place uniform among those inside the

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import torch
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.data.dataset import TrainTest
-from meanteacher.data.download import Progress
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import read_label_list
 from meanteacher.files import read_regular
+from meanteacher.files.limits import MAX_BYTES
 from meanteacher.formats import listed
 
 _SUFFIXES = (".jpeg", ".jpg", ".png")
-_MAX_IMAGE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +108,7 @@ class FolderFiles:
     sizes: tuple[int, ...]
 
     def read(self, position: int) -> bytes:
-        return read_regular(self.root / self.names[position], _MAX_IMAGE_BYTES)
+        return read_regular(self.root / self.names[position], MAX_BYTES)
 
     def where(self, position: int) -> str:
         return str(self.root / self.names[position])

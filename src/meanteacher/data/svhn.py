@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.data.dataset import Dataset, TrainTest
-from meanteacher.data.download import Progress, fetch
+from meanteacher.data.download import fetch
 from meanteacher.data.official import N_CLASSES, SHAPE, read_labelled, read_unlabelled, verified
 from meanteacher.seeding import generator
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from meanteacher.core import Progress
 from meanteacher.data.dataset import Dataset, TrainTest
-from meanteacher.data.download import Progress
 from meanteacher.seeding import generator
 
 _WHITE = 16

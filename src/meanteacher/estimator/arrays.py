@@ -15,10 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from meanteacher import methods
-from meanteacher.core import UNLABELLED, Augment, Images, InputError, Method, check_choice
+from meanteacher.core import UNLABELLED, Augment, Images, InputError, Method, Progress, check_choice
 from meanteacher.costs import Confident
 from meanteacher.data import Dataset, Fixed, TrainTest
-from meanteacher.data.download import Progress
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.formats import percent

@@ -16,7 +16,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
-from meanteacher.files import PARTS, HeldError, clear_parts, locked, reporting_full_disk, write_json
+from meanteacher.files import is_left_over, locked_folder, reporting_full_disk, write_json
 from meanteacher.files.typed import RecordError, checked, read_json
 from meanteacher.records import Environment, Record, RunFile, write_record
 from meanteacher.train.compile import Speed
@@ -58,17 +58,7 @@ class RunFolder:
     def _open(self) -> None:
         self._check_kind()
         kind = "" if self.resume else choose_device(self._wanted).type
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.enter_context(locked(self.path / ".lock", wait=_LOOK_SECONDS))
-            clear_parts(self.path)
-        except HeldError as error:
-            raise InputError(
-                f"Another process is training in {self.path}. Wait for it, or give another folder with --out."
-            ) from error
-        except OSError as error:
-            self._lock.close()
-            raise InputError(f"Cannot write to {self.path}: {error}. Give another folder with --out.") from error
+        self._lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
         try:
             if self.resume:
                 self._check_same_run()
@@ -156,7 +146,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path} holds a run already. Continue it with --resume, or give another folder with --out."
             )
-        if not self.resume and self.path.exists() and not all(map(_is_left_over, self.path.iterdir())):
+        if not self.resume and self.path.exists() and not all(map(is_left_over, self.path.iterdir())):
             raise InputError(
                 f"{self.path} is not empty and holds no run of meanteacher. Give another folder with --out."
             )
@@ -172,11 +162,6 @@ class RunFolder:
                 f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
                 "Resume it with what it was started with, or give another folder with --out."
             )
-
-
-def _is_left_over(path: Path) -> bool:
-    """Of a run that was killed before it had a run.json."""
-    return path.name == ".lock" or path.match(PARTS)
 
 
 def _read(path: Path, kind: type[T]) -> T:

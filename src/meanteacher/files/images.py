@@ -1,175 +1,368 @@
-"""What the bytes of an image file say before it is decoded: its size, its orientation, the work that it asks for.
+"""The one decoder of image files, safe and fast: a photo as a square, or any box of an image at any size.
 
-A file of some kilobytes can ask for gigabytes of memory or for minutes. What is disproportionate is refused here.
+Images are decoded in threads, which cannot be stopped. So the work that a file asks for is compared with the limits of
+`files.limits` before it is decoded, and if Pillow decodes in Python, each read of the file looks at the time.
 """
 
-from typing import IO, Literal, NamedTuple
+import ctypes
+import errno
+import logging
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
 
-MAX_PIXELS = 100_000_000
-"""An image with more is refused by its header: it would not fit in memory."""
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, _imaging
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.PpmImagePlugin import PpmImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
-_LARGE = 16_000_000
-_PIXELS_PER_BYTE = 200
-"""At most, in an image of more than `_LARGE` pixels. A photo has one byte for ten pixels or more."""
-_SCANNED, _SCANNED_PER_BYTE = 400_000_000, 100
-"""Pixels of all scans of a JPEG together, and how many more there may be for each byte. A progressive one has ten
-scans, each of which passes over the whole image."""
-_SLOW_PIXELS = 4_000_000
-"""In a run-length BMP, which Pillow decodes in Python."""
-_MAX_PLAIN_BYTES = 1 << 23
-"""Of pixels in decimal digits, which Pillow decodes in Python."""
-_MAX_TIFF_VALUES = 1 << 20
-"""Of one field, for instance the places of the strips: Pillow makes a Python object of each."""
-_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_TIFF_BYTES = (1, 2, 6, 7)
-"""Types of fields that stay bytes."""
-_PLAIN_STARTS = (b"P1", b"P2", b"P3")
-_RUN_LENGTH = (1, 2)
+from meanteacher.files import open_regular
+from meanteacher.files.jpeg import START, Head, read_head, read_orientation
+from meanteacher.files.limits import (
+    MAX_BYTES,
+    MAX_SECONDS,
+    TooMuchError,
+    check_pixels,
+    check_scans,
+    check_work,
+    is_plain_text,
+)
 
+Box = tuple[float, float, float, float]
+"""left, top, right, bottom in pixels of the whole image"""
+FILTER = Image.Resampling.BILINEAR
+"""Pillow widens it if an image becomes smaller: each pixel is an average of those that it covers."""
+REDUCING_GAP = 2.0
+"""Cheaper methods reduce an image to no less than this many times the final size; the filter does the rest."""
+BACKGROUND = "white"
+"""The colour under transparent pixels."""
 
-class TooMuchError(ValueError):
-    """The image asks for more than it may. The message is a short reason that begins with "too large"."""
+_HEAD_BYTES = 1 << 16
+_STRIP = 1 << 20
+"""Pixels that become grey at a time."""
 
-
-def check_pixels(width: int, height: int, n_bytes: int) -> None:
-    """Refuse more pixels than any image, or than an image of so many bytes, may have.
-
-    Raises:
-        TooMuchError: says how many there are.
-    """
-    n = width * height
-    if n > MAX_PIXELS:
-        raise TooMuchError(f"too large: {width}x{height} pixels")
-    if n > _LARGE and n > _PIXELS_PER_BYTE * n_bytes:
-        raise TooMuchError(f"too large: {width}x{height} pixels in {n_bytes:,} bytes")
-
-
-def check_work(file: IO[bytes]) -> None:
-    """Refuse a file, other than a JPEG, whose decoding takes disproportionate time or memory. Leaves it at its start.
-
-    Raises:
-        TooMuchError: says what there is too much of.
-    """
-    start = file.read(34)
-    if start.startswith(b"BM") and len(start) == 34 and start[14] >= 40 and start[30] in _RUN_LENGTH:
-        width, height = (abs(int.from_bytes(start[at : at + 4], "little", signed=True)) for at in (18, 22))
-        if width * height > _SLOW_PIXELS:
-            raise TooMuchError(f"too large: {width}x{height} pixels of a run-length BMP")
-    elif is_plain_text(start) and (n_bytes := file.seek(0, 2)) > _MAX_PLAIN_BYTES:
-        raise TooMuchError(f"too large: {n_bytes:,} bytes of plain text")
-    elif start.startswith(_TIFF_STARTS):
-        _check_tiff(file, start)
-    file.seek(0)
-
-
-def check_scans(data: bytes, width: int, height: int) -> None:
-    """Refuse a JPEG that passes over its pixels disproportionately often.
-
-    Raises:
-        TooMuchError: says how often.
-    """
-    # Within the pixels no byte 0xFF is followed by this marker: all of these are scans, or lie in a preview.
-    n, n_pixels = data.count(bytes([0xFF, _SCAN])), width * height
-    if n > 1 and n * n_pixels > _SCANNED + _SCANNED_PER_BYTE * len(data):
-        raise TooMuchError(f"too large: {n:,} scans of {width}x{height} pixels")
-
-
-def is_plain_text(start: bytes) -> bool:
-    """Whether the pixels are decimal digits, and not bytes: formats P1 to P3."""
-    return start.startswith(_PLAIN_STARTS)
+# By the first bytes, because extensions are often wrong. A further format is a row here.
+_KINDS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
+    ((b"\x89PNG\r\n\x1a\n",), PngImageFile),
+    ((b"GIF87a", b"GIF89a"), GifImageFile),
+    ((b"BM",), BmpImageFile),
+    ((b"RIFF",), WebPImageFile),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImageFile),
+    ((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf"), PpmImageFile),
+)
+_TRANSPOSES = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SWAP_SIDES = (5, 6, 7, 8)
+"""Orientations under which width and height are exchanged."""
 
 
-def _check_tiff(file: IO[bytes], start: bytes) -> None:
-    order: Literal["little", "big"] = "little" if start.startswith(b"II") else "big"
-    # Places and counts have eight bytes in BigTIFF.
-    n_count, n_entry, n_place = (8, 20, 8) if b"+" in start[:4] else (2, 12, 4)
-    first = int.from_bytes(start[8:16] if n_place == 8 else start[4:8], order)
-    file.seek(min(first, 1 << 62))
-    n_fields = min(int.from_bytes(file.read(n_count), order), 1 << 16)
-    fields = file.read(n_entry * n_fields)
-    for at in range(0, len(fields), n_entry):
-        kind = int.from_bytes(fields[at + 2 : at + 4], order)
-        n = int.from_bytes(fields[at + 4 : at + 4 + n_place], order)
-        if n > _MAX_TIFF_VALUES and kind not in _TIFF_BYTES:
-            raise TooMuchError(f"too large: {n:,} values in one field")
+class UnreadableError(Exception):
+    """An image that cannot be read. The message is a short reason, to be shown after the file's name."""
+
+    def __init__(self, reason: str, *, lasting: bool = True) -> None:
+        super().__init__(reason)
+        self.lasting = lasting
+        """Whether the reason is the content: if not, the same file may be readable later."""
 
 
-# The header of a JPEG is read by hand because Pillow's own reader costs 10 to 50 % of a decoding, and warns about
-# damaged EXIF data from worker threads: docs/experiments/jpeg-header.md.
-START = b"\xff\xd8"
-_STAND_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_DECODED = (0xC0, 0xC1, 0xC2)
-"""Frames with Huffman codes, which need two bits for a block of 64 pixels."""
-_END, _SCAN, _EXIF = 0xD9, 0xDA, 0xE1
-_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
-_ORIENTATION, _SHORT = 0x0112, 3
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedImage:
+    """An image, decoded at the size of the file or at a fraction of it."""
+
+    pixels: Image.Image
+    """The image as L, RGB or RGBA: the modes whose pixels can be averaged."""
+    size: tuple[int, int]
+    """Width and height in the file."""
+    orientation: int = 1
+    """The orientation in EXIF data, 1 to 8, which `resized` ignores."""
+    reduced: int = 1
+    """Pixels of the file for each decoded pixel, in each direction."""
+
+    def resized(self, size: tuple[int, int], box: Box | None = None) -> Image.Image:
+        """The image, or the box of it, as RGB at another width and height: each pixel is an average.
+
+        Transparent pixels become white.
+        """
+        # Crops are exact; only a whole image, which may be very large, is reduced in a cheaper way first.
+        gap = REDUCING_GAP if box is None else None
+        left, top, right, bottom = (edge / self.reduced for edge in box or (0, 0, *self.size))
+        return _opaque(self.pixels.resize(size, FILTER, (left, top, right, bottom), reducing_gap=gap))
 
 
-class Head(NamedTuple):
-    """The size of the stored pixels, and the orientation that shows them upright."""
+def decode(source: Path | bytes | Image.Image | NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """The whole image squeezed into [size, size, 3]: RGB, upright, over white if it is transparent.
 
-    width: int
-    height: int
-    mode: str
-    """Pillow's name of the colours."""
-    orientation: int
+    A PIL image gives the same as its file, but for rounding if a JPEG is decoded at a reduced size.
 
-
-def read_head(data: bytes) -> Head:
-    """Read the segments up to the frame's.
+    Args:
+        source: a file, the content of one, or an image in memory: a PIL image, [H, W, 3], or [H, W] in grey
+        size: height and width
 
     Raises:
-        EOFError: the data end before the frame's segment does.
-        ValueError: this JPEG cannot be decoded.
+        UnreadableError: the image cannot be read, or asks for more than the limits.
     """
-    at, orientation = len(START), 1
-    while True:
-        # Bytes between two segments are skipped, as every decoder does.
-        at = data.find(b"\xff", at)
-        if at < 0 or at + 10 > len(data):
-            raise EOFError
-        marker = data[at + 1]
-        if marker == 0xFF:
-            at += 1
-        elif marker in _STAND_ALONE:
-            at += 2
-        elif marker in _FRAMES:
-            mode = _MODES.get(data[at + 9])
-            height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
-            if data[at + 4] != 8 or mode is None or not width or not height:
-                raise ValueError("not 8 bits per channel, or an unknown number of channels")
-            if marker not in _DECODED:
-                raise ValueError("neither baseline nor progressive: arithmetic coding, for instance, has no least size")
-            return Head(width, height, mode, orientation)
+    if isinstance(source, np.ndarray):
+        source = Image.fromarray(source)
+    content = read_content(source) if isinstance(source, Path) else source
+    image = decode_whole(content, lambda width, height: min(width, height) / int(REDUCING_GAP * size))
+    # Transposed after resizing, when there are fewer pixels.
+    return np.asarray(_upright(image.resized((size, size)), image.orientation))
+
+
+def decode_whole(source: bytes | Image.Image, reduction: Callable[[int, int], float]) -> DecodedImage:
+    """Decode an image of which boxes are shown afterwards.
+
+    Args:
+        source: the content of a file, or an image in memory
+        reduction: width, height -> the factor by which the decoded image may be smaller than the file: a JPEG decodes
+            at a half, a quarter or an eighth in a fraction of the time
+
+    Raises:
+        UnreadableError: the image cannot be read, or asks for more than the limits.
+    """
+    data = source if isinstance(source, bytes) else b""
+    with _explaining_failure(data):
+        if data.startswith(START):
+            head = _checked_head(data)
+            return _decode_jpeg(data, head, reduction(head.width, head.height))
+        image = _open_checked(data) if isinstance(source, bytes) else source
+        image.load()
+        # Some files have their EXIF data after the pixels.
+        return DecodedImage(_plain(image), image.size, _orientation(image))
+
+
+def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
+    """The image as encoded bytes, and "jpg" or "png": its own bytes if it is one of them, else a PNG of its pixels.
+
+    The pixels of a PNG made here are upright, and over white if they were transparent. Only the header of other files
+    is checked.
+
+    Raises:
+        UnreadableError: the image cannot be read, or asks for more than the limits.
+    """
+    data = read_content(path)
+    with _explaining_failure(data):
+        if data.startswith(START):
+            _checked_head(data)
+            return data, "jpg"
+        if isinstance(_open_checked(data), PngImageFile):
+            return data, "png"
+    image, file = decode_whole(data, lambda width, height: 1), BytesIO()
+    _upright(image.resized(image.size), image.orientation).save(file, "PNG")
+    return file.getvalue(), "png"
+
+
+def header(path: Path) -> tuple[int, int, str]:
+    """Width and height as displayed, and Pillow's name of the mode. Decodes nothing, so the image may have any size.
+
+    Raises:
+        UnreadableError: the image cannot be read, or asks for more than the limits.
+    """
+    data = read_content(path, most=_HEAD_BYTES)
+    with _explaining_failure(data):
+        if data.startswith(START):
+            try:
+                head = read_head(data)
+            except EOFError:
+                head = read_head(read_content(path))
+            size, mode, orientation = (head.width, head.height), head.mode, head.orientation
         else:
-            length = data[at + 2] << 8 | data[at + 3]
-            if marker in (_END, _SCAN) or length < 2:
-                raise ValueError("no frame before the pixels")
-            if marker == _EXIF and data.startswith(b"Exif\0\0", at + 4):
-                orientation = read_orientation(data[at + 4 : at + 2 + length])
-            at += 2 + length
+            with open_regular(path) as file:
+                image = _open(BytesIO(data) if data.startswith(b"P") else file, data)
+                size, mode, orientation = image.size, image.mode, _orientation(image)
+    width, height = reversed(size) if orientation in _SWAP_SIDES else size
+    return width, height, mode
 
 
-def read_orientation(exif: bytes) -> int:
-    """The orientation, 1 to 8, in EXIF data; 1 (upright) where there is none, or an invalid one.
+def read_content(path: Path, *, most: int = -1) -> bytes:
+    """The bytes of an image file, or the first `most` of them.
 
-    >>> read_orientation(b"nonsense")
-    1
+    Raises:
+        UnreadableError: the file cannot be read, is empty, or has more bytes than any image.
     """
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order: Literal["little", "big"]
-    if tiff.startswith(b"II*\0"):
-        order = "little"
-    elif tiff.startswith(b"MM\0*"):
-        order = "big"
+    try:
+        with open_regular(path) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            if n_bytes > MAX_BYTES and most < 0:
+                raise UnreadableError(f"too large: {n_bytes / 1e9:.1f} GB")
+            data = file.read(n_bytes if most < 0 else most)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            reason = "a broken link" if path.is_symlink() else "gone"
+        else:
+            reason = (error.strerror or type(error).__name__).lower()
+        raise UnreadableError(reason, lasting=False) from error
+    if not data:
+        raise UnreadableError("empty")
+    return data
+
+
+def _checked_head(data: bytes) -> Head:
+    head = read_head(data)
+    check_pixels(head.width, head.height, len(data))
+    check_scans(data, head.width, head.height)
+    return head
+
+
+def _decode_jpeg(data: bytes, head: Head, most: float) -> DecodedImage:
+    """Decode at full size, a half, a quarter or an eighth, reduced by at most this factor."""
+    scale = next((scale for scale in (8, 4, 2) if scale <= most), 1)
+    size = -(-head.width // scale), -(-head.height // scale)
+    # CMYK is stored inverted by the one program that writes it.
+    stored = "CMYK;I" if head.mode == "CMYK" else head.mode
+    image = Image.frombytes(head.mode, size, data, "jpeg", stored, "", scale, 0)
+    if head.mode == "CMYK":
+        image = image.convert("RGB")
+    return DecodedImage(image, (head.width, head.height), head.orientation, scale)
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """RGB, from L, RGB or RGBA."""
+    if image.mode == "RGBA":
+        image = Image.alpha_composite(Image.new("RGBA", image.size, BACKGROUND), image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    return image if orientation == 1 else image.transpose(_TRANSPOSES[orientation])
+
+
+class _Timed(BytesIO):
+    """The content of a file, which cannot be read for longer than the limit."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._ends = time.thread_time() + MAX_SECONDS
+
+    def read(self, n: int | None = -1, /) -> bytes:
+        if time.thread_time() > self._ends:
+            raise UnreadableError("takes too long")
+        return super().read(n)
+
+
+def _open_checked(data: bytes) -> ImageFile.ImageFile:
+    """The image whose size and work are within the limits."""
+    if is_plain_text(data):
+        check_work(BytesIO(data))
+        # Pillow takes minutes for many comments.
+        data = re.sub(rb"#[^\r\n]*", b"", data)
+    image = _open(_Timed(data), data)
+    check_pixels(*image.size, len(data))
+    return image
+
+
+def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:
+    for starts, kind in _KINDS:
+        if start.startswith(starts):
+            if kind is TiffImageFile:
+                _silence_libtiff()
+            check_work(file)
+            return kind(file)
+    raise UnreadableError("not an image")
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Its messages go to standard error, and so does Pillow's log; what matters of them becomes an exception."""
+    logging.getLogger(TiffImageFile.__module__).addHandler(logging.NullHandler())
+    library = ctypes.CDLL(_imaging.__file__)
+    for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+        if handler := getattr(library, name, None):
+            handler(ctypes.c_void_p(None))
+
+
+def _orientation(image: Image.Image) -> int:
+    # A TIFF file has none here: Pillow transposes it by itself.
+    return read_orientation(image.info.get("exif", b""))
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """The image as L, RGB or RGBA: the modes whose pixels can be averaged."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _from_numbers(image)
+    mode = "RGBA" if image.has_transparency_data else "L" if image.mode in ("L", "1") else "RGB"
+    try:
+        return image if image.mode == mode else image.convert(mode)
+    except ValueError as error:
+        raise UnreadableError(f"unsupported colour mode: {image.mode}") from error
+
+
+def _from_numbers(image: Image.Image) -> Image.Image:
+    """Grey from numbers whose white is not in the header: the smallest common white that no number exceeds.
+
+    In strips, since a copy of all numbers would take gigabytes.
+    """
+    if image.mode.startswith("I;16"):
+        strips = ((values >> 8).astype(np.uint8) for values in _strips(image))
     else:
-        return 1
-    first = int.from_bytes(tiff[4:8], order)
-    end = first + 2 + 12 * int.from_bytes(tiff[first : first + 2], order)
-    for at in range(first + 2, min(end, len(tiff)), 12):
-        tag, kind = (int.from_bytes(tiff[k : k + 2], order) for k in (at, at + 2))
-        if tag == _ORIENTATION:
-            value = int.from_bytes(tiff[at + 8 : at + 10], order)
-            return value if kind == _SHORT and 1 <= value <= 8 else 1
-    return 1
+        common = (1, 255, 65535) if image.mode == "F" else (65535,)
+        most = max(float(_finite(values).max()) for values in _strips(image))
+        white = next((white for white in common if most <= white), most)
+        strips = ((_finite(values) * (255 / white) + 0.5).astype(np.uint8) for values in _strips(image))
+    return Image.fromarray(np.concatenate(list(strips)))
+
+
+def _strips(image: Image.Image) -> Iterator[NDArray[Any]]:
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield np.asarray(image.crop((0, top, image.width, min(top + rows, image.height))))
+
+
+def _finite(values: NDArray[Any]) -> NDArray[Any]:
+    finite: NDArray[Any] = np.nan_to_num(values, posinf=0, neginf=0).clip(0)
+    return finite
+
+
+@contextmanager
+def _explaining_failure(data: bytes) -> Iterator[None]:
+    """Give every failure of a decoder a reason in a few words: a damaged file makes decoders fail in many ways."""
+    try:
+        yield
+    except UnreadableError:
+        raise
+    except FileNotFoundError as error:
+        raise UnreadableError("gone", lasting=False) from error
+    except Exception as error:
+        raise UnreadableError(_reason(error, data)) from error
+
+
+def _reason(error: Exception, data: bytes) -> str:
+    if isinstance(error, TooMuchError):
+        return str(error)
+    if isinstance(error, Image.DecompressionBombError):
+        return "too large"
+    # Pillow reports the end of the data in several ways.
+    if isinstance(error, EOFError) or isinstance(error.__cause__, IndexError | struct.error | EOFError):
+        return "truncated"
+    if "truncated" in str(error) or "not enough image data" in str(error) or _refers_beyond_its_end(data):
+        return "truncated"
+    return "damaged"
+
+
+def _refers_beyond_its_end(data: bytes) -> bool:
+    """Whether a WebP or TIFF file names a position beyond its own end."""
+    if data.startswith(b"RIFF"):
+        return 8 + int.from_bytes(data[4:8], "little") > len(data)
+    if data.startswith(b"II*\0"):
+        return int.from_bytes(data[4:8], "little") >= len(data)
+    return data.startswith(b"MM\0*") and int.from_bytes(data[4:8], "big") >= len(data)

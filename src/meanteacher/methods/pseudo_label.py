@@ -69,14 +69,14 @@ class MatchMethod(TeacherMethod[M]):
         return self.labelled_by == "teacher"
 
     def forward(self, student: nn.Module, memory: M, batch: Batch, step: int) -> StepOutput:
-        # In one pass, so that both views share their batch statistics.
+        # Both views go through one pass, so that they share their batch statistics.
         joined = torch.cat([batch.views["student"], batch.views["strong"]])
         weak, strong = class_output(student(joined)).chunk(2)
         target = class_output(memory.teacher(batch.views["student"])) if self.teacher_runs else weak.detach()
         confidence, guess = target.softmax(1).max(1)
         unlabelled = self.labels(batch) == UNLABELLED
         certain = unlabelled & (confidence >= self.thresholds(memory, guess))
-        # Averaged over all unlabelled rows, not over the certain ones: the cost is small while few rows are certain.
+        # The mean is over all unlabelled rows, not over the certain ones: the cost is small while few rows are certain.
         share = certain.sum() / unlabelled.sum().clamp_min(1)
         weight = as_schedule(self.weight)(step)
         value = weight * share * classification_cost(strong, guess.where(certain, UNLABELLED), class_axis=1)

@@ -61,7 +61,7 @@ class ExternalNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Logits:
         """The logits; two outputs are the halves of one last layer of twice the size, which share no weight."""
-        logits = _checked(self.network(x), (len(x), self.spec.outputs * self.n_classes), self.spec)
+        logits = _checked(self.network(x), "logits", (len(x), self.spec.outputs * self.n_classes), self.spec)
         if self.spec.outputs == 1:
             return logits
         return logits[:, : self.n_classes], logits[:, self.n_classes :]
@@ -113,15 +113,15 @@ class PooledFeatures(nn.Module):
         self.spec = spec
 
     def forward(self, x: Tensor) -> Tensor:
-        return _checked(self.network(x), (len(x), self.n_features), self.spec)
+        return _checked(self.network(x), "pooled features", (len(x), self.n_features), self.spec)
 
 
-def _checked(output: object, expected: tuple[int, int], spec: ExternalSpec | PooledSpec) -> Tensor:
+def _checked(output: object, kind: str, expected: tuple[int, int], spec: ExternalSpec | PooledSpec) -> Tensor:
     if isinstance(output, Tensor) and output.shape == expected:
         return output
     got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
     raise InputError(
-        f"{spec.library}'s {spec.name} returns {got}, but a tensor of shape {expected} is expected. Choose another "
+        f"{spec.library}'s {spec.name} returns {got}, but {kind} of shape {expected} are expected. Choose another "
         "network, for instance one without further outputs."
     )
 

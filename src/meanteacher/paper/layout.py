@@ -1,6 +1,6 @@
-"""Where each number of the paper stands: its tables and figures, cell by cell, as names of recipes.
+"""The layout of the paper's tables and figures, cell by cell, as names of recipes.
 
-Tables of our own, which compare what the paper does not, have the same form.
+Tables of our own, whose comparisons are not in the paper, have the same form.
 """
 
 from collections.abc import Mapping
@@ -15,47 +15,47 @@ class Quoted:
     """A number of the paper that is quoted from other work and not reproduced here."""
 
     error: float
-    """Per cent."""
+    """Error in per cent."""
     spread: float | None
-    """Standard deviation over the runs, where the paper prints one."""
+    """Standard deviation over the runs; None if the paper prints none."""
     source: str
-    """Whose number it is."""
+    """The work that the number is from."""
     reason: str
-    """Why there is no recipe."""
+    """Reason why there is no recipe."""
 
 
 Cell = str | Quoted | None
-"""The name of a recipe, a quoted number, or nothing where the paper prints nothing."""
+"""The name of a recipe, a quoted number, or None for an empty cell of the paper."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One part of a table: all its rows have the same columns."""
+    """A table, or one part of it. All rows have the same columns."""
 
     name: str
-    """ "1" to "5"; a word for a table of our own."""
+    """Number in the paper, "1" to "5"; a word for a table of our own."""
     title: str
     columns: tuple[str, ...]
     rows: Mapping[str, tuple[Cell, ...]]
-    """The system as the paper names it -> one cell per column."""
+    """name of the system in the paper -> one cell per column"""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Curves over the training steps, or one value per setting. The paper prints no numbers of them."""
+    """Curves over the training steps, or one value per setting. The paper prints no numbers for figures."""
 
     name: str
-    """ "3", "4a" to "4f"."""
+    """Number in the paper: "3", "4a" to "4f"."""
     title: str
     kind: Literal["curves", "settings"]
     panels: Mapping[str, Mapping[str, str]]
-    """Panel -> label of the curve or setting -> name of the recipe."""
+    """panel -> label of the curve or setting -> name of the recipe"""
     bold: str = ""
-    """Figure 4: the label of the setting of the evaluation runs, which the paper prints in bold."""
+    """Label of the setting of the evaluation runs, which the paper prints in bold in figure 4."""
 
 
 def _cells(start: str, end: str, *labels: str) -> tuple[Cell, ...]:
-    """One recipe per number of labels; none where that is empty."""
+    """One recipe per number of labels; None for an empty one."""
     return tuple(f"{start}-{n}/{end}" if n else None for n in labels)
 
 
@@ -196,7 +196,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
         ),
     ),
 }
-"""By the number of the table; a table of several parts has one value for each."""
+"""number of the table -> its parts"""
 
 OUR_TABLES: dict[str, tuple[Table, ...]] = {
     "cifar10-250": (
@@ -208,19 +208,19 @@ OUR_TABLES: dict[str, tuple[Table, ...]] = {
         ),
     ),
 }
-"""By name. The paper has no number for any of their cells."""
+"""name -> its parts. The paper has no number for any of their cells."""
 
 _EVALUATION = "figure4/evaluation"
-"""The setting of table 1, which every part of figure 4 contains: it is run once."""
+"""The setting of table 1. Every part of figure 4 contains it, but it is run only once."""
 
 
 def _varied(panel: str, settings: Mapping[str, str], evaluation: str) -> dict[str, str]:
-    """Label -> recipe, where one label is that of the evaluation setting."""
+    """label -> recipe. One label is that of the evaluation setting."""
     return {label: _EVALUATION if label == evaluation else f"{panel}/{name}" for label, name in settings.items()}
 
 
 def _noise(*, augmented: bool) -> dict[str, str]:
-    """With and without input noise and dropout."""
+    """Settings with and without input noise and dropout."""
     word, name = ("augmentation", "augmentation") if augmented else ("no augmentation", "no-augmentation")
     return _varied(
         "figure4a",
@@ -272,7 +272,7 @@ FIGURES: dict[str, Figure] = {
                 {f"student {student}, teacher {t}": f"student-{student}-teacher-{t}" for t in _RATES},
                 "student 0.5, teacher 0.5",
             )
-            # Without dropout on either side it is a setting of figure 4a.
+            # The setting without dropout on either side is in figure 4a.
             | ({"student 0, teacher 0": "figure4a/augmentation-noise"} if student == "0" else {})
             for student in _RATES
         },

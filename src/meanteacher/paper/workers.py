@@ -9,17 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from meanteacher.core import InputError, Interrupted
-from meanteacher.files import append_to, open_regular
+from meanteacher.files import append_to, last_lines
 from meanteacher.paper.runs import Run
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
 """For a run to save and end, before it is killed."""
-_EXIT_INPUT, _EXIT_INTERRUPTED = 2, 75
-_TAIL_BYTES = 8192
 
 
 class Follower:
@@ -119,11 +116,11 @@ class Workers:
         state = run.state()
         if state == "complete":
             self.follower.on_end(run, "")
-        elif state == "running" or code == _EXIT_INTERRUPTED:
+        elif state == "running" or code == Interrupted.exit_code:
             waiting.append(run)  # another process was faster, or somebody stopped this one alone
         else:
-            said = _last_line(run.log)
-            if code == _EXIT_INPUT:
+            said = next(filter(None, map(str.strip, last_lines(run.log))), "")
+            if code == InputError.exit_code:
                 raise InputError(f"{run.title}: {said.removeprefix('Error: ')}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             self.problems[run] = f"{run.title} {how}: {said or 'it said nothing'} (more in {run.log})"
@@ -151,13 +148,3 @@ def _stop(running: Sequence[_Worker]) -> None:
         except subprocess.TimeoutExpired:
             worker.process.kill()
             worker.process.wait()
-
-
-def _last_line(log: Path) -> str:
-    try:
-        with open_regular(log) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

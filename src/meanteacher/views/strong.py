@@ -101,22 +101,6 @@ Move = Callable[[Tensor, int, int], Tensor]
 # --- values of pixels ---------------------------------------------------------------------------
 
 
-def _brightness(images: Tensor, strength: Tensor) -> Tensor:
-    return recoloured(images, brightness=0.9 * strength)
-
-
-def _contrast(images: Tensor, strength: Tensor) -> Tensor:
-    return recoloured(images, contrast=0.9 * strength)
-
-
-def _saturation(images: Tensor, strength: Tensor) -> Tensor:
-    return recoloured(images, saturation=0.9 * strength)
-
-
-def _hue(images: Tensor, strength: Tensor) -> Tensor:
-    return recoloured(images, hue=0.25 * strength)
-
-
 def _sharpness(images: Tensor, strength: Tensor) -> Tensor:
     """Move away from the mean of the 3x3 neighbourhood, or towards it if the strength is negative."""
     blurred = F.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)
@@ -175,38 +159,18 @@ def _range(images: Tensor) -> tuple[Tensor, Tensor]:
 # --- moves of pixels -----------------------------------------------------------------------------
 
 
-def _rotate(strength: Tensor, height: int, width: int) -> Tensor:
-    return rotation(math.radians(30) * strength)
-
-
-def _shear_x(strength: Tensor, height: int, width: int) -> Tensor:
-    return _moved(strength, 0, 1, 0.3)
-
-
-def _shear_y(strength: Tensor, height: int, width: int) -> Tensor:
-    return _moved(strength, 1, 0, 0.3)
-
-
-def _translate_x(strength: Tensor, height: int, width: int) -> Tensor:
-    return _moved(strength, 0, 2, 0.3 * width)
-
-
-def _translate_y(strength: Tensor, height: int, width: int) -> Tensor:
-    return _moved(strength, 1, 2, 0.3 * height)
-
-
-def _moved(strength: Tensor, row: int, column: int, most: float) -> Tensor:
-    """The identity map except for one entry."""
-    source = torch.eye(2, 3).to(strength).repeat(len(strength), 1, 1)
-    source[:, row, column] = most * strength
+def _moved(row: int, column: int, entry: Tensor) -> Tensor:
+    """The identity map except for one entry [B]."""
+    source = torch.eye(2, 3).to(entry).repeat(len(entry), 1, 1)
+    source[:, row, column] = entry
     return source
 
 
 VALUES: dict[str, Operation] = {
-    "brightness": _brightness,
-    "contrast": _contrast,
-    "saturation": _saturation,
-    "hue": _hue,
+    "brightness": lambda images, strength: recoloured(images, brightness=0.9 * strength),
+    "contrast": lambda images, strength: recoloured(images, contrast=0.9 * strength),
+    "saturation": lambda images, strength: recoloured(images, saturation=0.9 * strength),
+    "hue": lambda images, strength: recoloured(images, hue=0.25 * strength),
     "sharpness": _sharpness,
     "solarise": _solarise,
     "posterise": _posterise,
@@ -214,11 +178,11 @@ VALUES: dict[str, Operation] = {
     "equalise": _equalise,
 }
 MOVES: dict[str, Move] = {
-    "rotate": _rotate,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "rotate": lambda strength, height, width: rotation(math.radians(30) * strength),
+    "shear_x": lambda strength, height, width: _moved(0, 1, 0.3 * strength),
+    "shear_y": lambda strength, height, width: _moved(1, 0, 0.3 * strength),
+    "translate_x": lambda strength, height, width: _moved(0, 2, 0.3 * width * strength),
+    "translate_y": lambda strength, height, width: _moved(1, 2, 0.3 * height * strength),
 }
 OPERATIONS = ("identity", *VALUES, *MOVES)
 

@@ -338,7 +338,7 @@ def test_a_file_that_does_not_fit_the_name_beside_it_is_refused(tmp_path: Path, 
     without = {name: tensor for name, tensor in tensors.items() if name != first}
     assert f"{first} is missing" in refused(save(tmp_path / "missing.safetensors", without))
     wider = save(tmp_path / "wider.safetensors", tensors | {first: torch.zeros(4, 3, 5, 5)})
-    assert f"{first} is (4, 3, 5, 5) where (4, 3, 3, 3)" in refused(wider)
+    assert f"{first} is (4, 3, 5, 5), but (4, 3, 3, 3)" in refused(wider)
     path = save(tmp_path / "model.safetensors", tensors)
     config.write_text(json.dumps(CONFIG | {"model_args": {"width": 2}}))
     assert "model_args" in refused(path)

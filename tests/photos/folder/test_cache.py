@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from meanteacher.core import InputError
+from meanteacher.files.images import decode
 from meanteacher.photos.folder import cache
 from meanteacher.photos.folder.cache import Decoded, decode_all
-from meanteacher.photos.folder.decode import decode
 from meanteacher.photos.folder.find import Photos, find_photos
 from photo_support import folder_of, picture, save
 from support import held_by_another_process
@@ -318,7 +318,7 @@ def test_two_processes_do_not_write_one_folder(root: Path, folder: Path) -> None
     photos = find_photos(root)
     with (
         held_by_another_process(folder / ".lock"),
-        pytest.raises(InputError, match=r"Another process is decoding images into .*cache: wait"),
+        pytest.raises(InputError, match=r"Another process is decoding images into .*cache\. Wait"),
     ):
         decode_all(photos, 6, folder)
     check(photos, decode_all(photos, 6, folder))

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from meanteacher.files.images import UnreadableError
 from meanteacher.photos.folder.cache import Decoded
 from meanteacher.photos.folder.check import check
-from meanteacher.photos.folder.decode import UnreadableError
 from meanteacher.photos.folder.duplicates import find_duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.findings import Finding, shapes_of

@@ -227,7 +227,7 @@ def test_a_slow_client_is_cut_off_however_many_bytes_it_sends(example: Example, 
 def test_what_the_person_can_correct_is_said(server: LabelServer):
     answer = post(server, "answer", question=0, label=" ")
     assert answer.status == 409
-    assert "one line of at most 100 characters" in answer.json()["error"]
+    assert "one line of 1 to 100 printable characters" in answer.json()["error"]
 
 
 def test_an_unknown_action_or_place_is_refused(server: LabelServer):
@@ -316,7 +316,7 @@ def test_an_image_that_cannot_be_read_is_named_with_the_reason_and_can_be_skippe
 
 
 def test_a_port_in_use_is_said(server: LabelServer, example: Example):
-    with pytest.raises(InputError, match=f"Port {server.server_port} cannot be used: .*another one with --port"):
+    with pytest.raises(InputError, match=f"Port {server.server_port} cannot be used: .*another port with --port"):
         LabelServer(example.session(), server.server_port)
 
 

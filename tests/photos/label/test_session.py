@@ -166,7 +166,7 @@ def test_a_class_that_is_new_joins_the_others_with_a_key_of_its_own(example: Exa
 @pytest.mark.parametrize("label", ["", "  ", "two\nlines", "\x07", "\udcff", "x" * 101])
 def test_a_class_has_a_name_of_one_line(example: Example, label: str):
     session = example.session()
-    with pytest.raises(InputError, match="one line of at most 100 characters"):
+    with pytest.raises(InputError, match="one line of 1 to 100 printable characters"):
         session.answer(0, label)
     assert session.state()["question"]["name"] == ONE
     assert not example.file.exists()
@@ -367,7 +367,7 @@ def test_another_folder_of_photos_is_noticed(example: Example):
 def test_the_labels_file_of_the_fit_is_asked_for_when_it_is_not_known(example: Example, tmp_path: Path):
     # Else its labels would be missing from the new file, and the names of folders taken for labels.
     example.tell_of_the_fit(source="csv")
-    with pytest.raises(InputError, match=r"does not say which labels file .*: give that file with --labels"):
+    with pytest.raises(InputError, match=r"does not name the labels file .*: give that file with --labels"):
         example.session()
     write_labels(tmp_path / "mine.csv", {**KNOWN, TWO: "owl"})
     assert open_session(example.photos, example.run, tmp_path / "mine.csv").n_left == 2

@@ -16,8 +16,8 @@ from PIL import Image
 from torch import nn
 
 from meanteacher.core import InputError, Problem
+from meanteacher.files import images as decoder
 from meanteacher.models import FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
-from meanteacher.photos.folder import decode
 from meanteacher.photos.model import export
 from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
@@ -104,12 +104,12 @@ def test_the_filter_that_is_named_is_the_one_that_images_are_resized_with(tmp_pa
     pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
     for name in ("bilinear", "lanczos"):
-        monkeypatch.setattr(decode, "FILTER", Image.Resampling[name.upper()])
+        monkeypatch.setattr(decoder, "FILTER", Image.Resampling[name.upper()])
         with Image.open(tmp_path / "image.png") as image:
             expected = np.asarray(image.resize((SIZE, SIZE), Image.Resampling[name.upper()], reducing_gap=2.0))
-        assert np.array_equal(decode.decode(tmp_path / "image.png", SIZE), expected)
+        assert np.array_equal(decoder.decode(tmp_path / "image.png", SIZE), expected)
     monkeypatch.undo()
-    assert export.FILTER is decode.FILTER
+    assert export.FILTER is decoder.FILTER
 
 
 def test_one_file_stands_alone_and_names_no_place_of_this_machine(exported: Path):

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from meanteacher.core import InputError
-from meanteacher.photos.folder.decode import decode
+from meanteacher.files.images import decode
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model import predict as prediction
 from meanteacher.photos.model.bundle import Classifier, Seen

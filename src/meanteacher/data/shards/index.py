@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import IO, overload
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.data.shards.tar import MAX_CLASSES, MAX_IMAGE_BYTES, examples
+from meanteacher.data.shards.tar import MAX_CLASSES, examples
 from meanteacher.files import atomic_file, open_regular
+from meanteacher.files.limits import MAX_BYTES
 
 MAX_INDEX_BYTES = 1 << 30
 MAX_BROKEN = 10_000
@@ -53,15 +54,15 @@ class ShardIndex:
     """The images of one shard."""
 
     n_bytes: int
-    """Of the shard."""
+    """Size of the shard."""
     class_names: tuple[str, ...] | None = None
-    """What the labels mean; None where they are numbers without names."""
+    """Names of the labels; None if they are numbers without names."""
     sha256: str = ""
-    """Of the shard; empty if unknown."""
+    """Hash of the shard; empty if unknown."""
     modified: int = 0
     """When the shard was last changed, in nanoseconds; 0 if that does not matter."""
     names: Names = field(default_factory=Names)
-    """Of the images' members."""
+    """Names of the images' members."""
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     labels: "array[int]" = field(default_factory=lambda: array("q"))
@@ -134,7 +135,7 @@ def load_index(path: Path) -> ShardIndex:
                 name, offset, size, label = json.loads(_line(file))
                 if not isinstance(name, str) or (label != UNLABELLED and _whole(label) >= n_classes):
                     raise ValueError("expected a name, two positions and a label")
-                if _whole(offset) + _whole(size) > index.n_bytes or size > MAX_IMAGE_BYTES:
+                if _whole(offset) + _whole(size) > index.n_bytes or size > MAX_BYTES:
                     raise ValueError("an image outside the shard")
                 index.add(name, offset, size, label)
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """Figure 3, curves on SVHN, and figure 4, variations of one hyperparameter on SVHN with 250 labels (Sec. 3.3 and 3.4).
 
-In figure 4 a number in a recipe's name is the authors', as on the axis of the figure. The paper prints no numbers of
-either figure, so no recipe has a claim.
+A number in the name of a recipe of figure 4 is the authors', as on the axis of the figure. The paper prints no numbers
+for either figure, so no recipe has a claim.
 """
 
 from collections.abc import Iterator
@@ -52,9 +52,9 @@ DISTANCES = (0.0, 0.001, 0.01, 0.1, 1.0)
 TAUS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
 _WEIGHT = 99.0
-"""The authors' weight of 1: they divide the classification cost of 1 row and the consistency cost of 99 by 100 rows."""
+"""The authors' weight of 1. They divide both the classification cost of 1 row and the consistency cost of 99 by 100."""
 _DISTANCE = 1000.0
-"""The authors' weight of 1: they sum over 10 classes, and divide by 100 rows like the cost of the labelled row."""
+"""The authors' weight of 1. They sum over 10 classes, and divide by 100 rows like the cost of the labelled row."""
 _N_CLASSES = 10
 
 _RAMP_DOWN = (
@@ -94,12 +94,12 @@ _FACTOR_AS_CODED = (
 def _evaluation(
     name: str, *notes: str, as_coded: bool = False, method: dict[str, Any] | None = None, **changes: Any
 ) -> Recipe:
-    """Mean Teacher of table 1 with 250 labels, 10 % of the images kept apart, four runs; `changes` are the variation.
+    """A variation of Mean Teacher of table 1: 250 labels, 10 % of the images for validation, four runs.
 
     Args:
-        name: of the recipe, without preset
+        name: name of the recipe, without preset
         notes: deviations of this variation
-        as_coded: with 500 labels and the ramp-down of the authors' scripts
+        as_coded: whether it has the 500 labels and the ramp-down of the authors' scripts
         method: fields of the method that are varied
         changes: fields of the recipe that are varied
     """

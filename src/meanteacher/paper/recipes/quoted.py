@@ -1,7 +1,7 @@
 """The rows of tables 1 and 2 that the paper quotes, each with the settings of its own authors.
 
-Each evaluates the network that its authors evaluate: the last one, which is an average with a decay of 0, or the GAN's
-average. The networks are the paper's, see the deviations.
+Each evaluates the network that its authors evaluate: the last one, as an average with a decay of 0, or the average in
+the case of the GAN. The networks are the paper's, see the deviations.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _SOURCES: dict[str, Source] = {"svhn": Svhn(), "cifar10": Cifar10()}
 
 
 def _augmented(task: str, *more: Augment) -> Augment:
-    """Translation, and a flip on CIFAR-10; the same views for all that augment."""
+    """Translation, and a flip on CIFAR-10: the common views of all systems with augmentation."""
     first: tuple[Augment, ...] = () if task == "svhn" else (Flip(),)
     return Chain((*first, Translate(2), *more))
 
@@ -78,7 +78,7 @@ _LAINE_CLAIMS: dict[str, dict[str, dict[int | None, tuple[float, float] | None]]
         "cifar10": {4000: (12.36, 0.31), None: (5.56, 0.10)},
     },
     "temporal-ensembling": {
-        # None: neither paper has that number of labels; the recipe completes the column.
+        # A claim is None if neither paper has that number of labels; the recipe completes the column.
         "svhn": {250: None, 500: (5.12, 0.13), 1000: (4.42, 0.16), None: (2.74, 0.06)},
         "cifar10": {1000: None, 2000: None, 4000: (12.16, 0.31), None: (5.60, 0.10)},
     },
@@ -150,7 +150,7 @@ _VAT_CLAIMS: dict[tuple[str, int], float | None] = {
     ("cifar10", 2000): None,
     ("cifar10", 4000): 10.55,
 }
-"""None: neither paper has that number of labels; the recipe completes the column."""
+"""Errors in per cent; None if neither paper has that number of labels, and the recipe completes the column."""
 _VAT_LENGTH = {"svhn": 120 * 400, "cifar10": 500 * 400}
 _VAT_EPSILON = {"svhn": 3.5, "cifar10": 8.0}
 _VAT_NOTES = (
@@ -226,7 +226,7 @@ def _gan(task: str, n_labelled: int) -> Recipe:
         view=Chain(),
         batch=Fixed(size=200, labelled=100, unlabelled_pool="all"),
         optim=AdamSpec(
-            # Constant for two thirds of the run.
+            # The rate is constant for two thirds of the run.
             learning_rate=Stairs(schedule=LinearRampDown(value=0.0003, steps=steps // 3, total=steps), every=epoch),
             beta1=Constant(0.5),
             beta2=Constant(0.999),

@@ -1,4 +1,4 @@
-"""What the ConvNet experiments of the paper share (App. B.1)."""
+"""Common settings of the paper's ConvNet experiments (App. B.1)."""
 
 from meanteacher.core import Schedule
 from meanteacher.models import Conv13Spec
@@ -13,7 +13,7 @@ SEEDS = tuple(range(10))
 SEEDS_ALL_LABELS = tuple(range(4))
 
 AS_CODED = "as-coded"
-"""The last part of a recipe's name where steps and ramp-downs are those of the authors' scripts, not the paper's."""
+"""Last part of a recipe's name, if its steps and ramp-downs are those of the authors' scripts and not the paper's."""
 
 MEAN_OVER_LABELLED = (
     "The classification cost is the mean over a batch's labelled rows and weights are converted to that; the "
@@ -34,7 +34,7 @@ RAMP_DOWN_FORMULA = (
 
 
 def reading(steps: int, of: int, *, as_coded: bool) -> str:
-    """The deviation of a number that the paper took from the middle of a run."""
+    """The note on a number that the paper took from the middle of a run."""
     end = "compare it with this run's evaluation at that step" if as_coded else "this run ends there"
     return f"The paper's number is the reading after {steps} of the {of} steps of the authors' script; {end}."
 
@@ -44,7 +44,7 @@ def ramped_weight(value: float) -> Schedule:
 
 
 def adam(*, beta2: Schedule, ramp_down: int = 0, end: int = 0) -> AdamSpec:
-    """The learning rate ramps up, and down again with beta1 over the last `ramp_down` steps before `end`."""
+    """Adam with a ramp-up of the learning rate, and a ramp-down of it and beta1 over `ramp_down` steps until `end`."""
     ramp_up = SigmoidRampUp(value=LEARNING_RATE, steps=RAMP_UP)
     if not ramp_down:
         return AdamSpec(learning_rate=ramp_up, beta1=Constant(0.9), beta2=beta2)

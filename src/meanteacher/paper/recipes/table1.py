@@ -39,7 +39,7 @@ _EXTRA = (
 
 
 def _as_coded(name: str, n_labelled: int | None, extra: int) -> tuple[int, int]:
-    """The steps of the authors' script, and how many of them the ramp-down takes."""
+    """The steps of the authors' script, and the steps of its ramp-down."""
     if extra:
         return _STEPS_WITH_EXTRA[extra], 25_000
     return (40_000, 10_000) if name == "supervised" and n_labelled is not None else (180_000, 25_000)
@@ -48,7 +48,7 @@ def _as_coded(name: str, n_labelled: int | None, extra: int) -> tuple[int, int]:
 def _method(name: str, n_labelled: int | None) -> Method:
     if name == "supervised":
         return Supervised(decay=_SHORT_THEN_LONG, buffers="average")
-    # 99 and not 100: the authors divide the 99 unlabelled rows' cost by all 100 rows.
+    # The weight is 99 and not 100, because the authors divide the cost of the 99 unlabelled rows by all 100 rows.
     weight = shared.ramped_weight(100.0 if n_labelled is None else 99.0)
     rows: ConsistencyOn = "all" if n_labelled is None else "unlabelled"
     if name == "pi-model":
@@ -57,7 +57,7 @@ def _method(name: str, n_labelled: int | None) -> Method:
 
 
 def deviations_of_setting(name: str, n_labelled: int | None, extra: int = 0) -> tuple[str, ...]:
-    """All but those of the run's length and ramp-down."""
+    """All deviations but those of the run's length and ramp-down."""
     notes: tuple[str, ...] = shared.MEAN_OVER_LABELLED + shared.DEVIATIONS + _SETTINGS
     if name != "supervised" and n_labelled is not None:
         notes += _SEMI_SUPERVISED
@@ -68,7 +68,7 @@ def deviations_of_setting(name: str, n_labelled: int | None, extra: int = 0) -> 
 
 def _deviations(name: str, n_labelled: int | None, extra: int, *, as_coded: bool) -> tuple[str, ...]:
     coded, ramp_down = _as_coded(name, n_labelled, extra)
-    said = coded if extra else _STEPS[name][n_labelled]
+    stated = coded if extra else _STEPS[name][n_labelled]
     notes = deviations_of_setting(name, n_labelled, extra)
     if as_coded:
         notes += (
@@ -82,8 +82,8 @@ def _deviations(name: str, n_labelled: int | None, extra: int, *, as_coded: bool
             "No ramp-down, as the paper says; the authors' script ramps learning rate and beta1 down over the last "
             f"{ramp_down} of its {coded} steps{before}. The preset {shared.AS_CODED} does as the script.",
         )
-    if said != coded:
-        notes += (shared.reading(said, of=coded, as_coded=as_coded),)
+    if stated != coded:
+        notes += (shared.reading(stated, of=coded, as_coded=as_coded),)
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Table 2: CIFAR-10 with 1000, 2000, 4000 and all 50000 labels (Sec. 3.1, App. B.1.1), and the Pi model's as coded."""
+"""Table 2: CIFAR-10 with 1000, 2000, 4000 and all 50000 labels (Sec. 3.1, App. B.1.1), and the Pi model as coded."""
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed, Mixed
@@ -22,7 +22,6 @@ _CLAIMS = {
     "mean-teacher": {1000: (21.55, 1.48), 2000: (15.73, 0.31), 4000: (12.31, 0.28), None: (5.94, 0.15)},
 }
 _AS_CODED = (_STEPS, _RAMP_DOWN, _STEPS)
-# (steps, steps of the ramp-down, the step it ends at)
 _DURATIONS = {
     "supervised": {
         1000: (7_500, 1_000, 7_500),
@@ -38,6 +37,7 @@ _DURATIONS = {
     },
     "mean-teacher": dict.fromkeys((1000, 2000, 4000, None), _AS_CODED),
 }
+"""method -> labels -> (steps, steps of the ramp-down, last step of the ramp-down)"""
 _SHORT_SUPERVISED = (
     "As in the authors' script the learning rate ramps up over 40000 steps although the run is shorter, so it "
     "never reaches its maximum, and it ramps down over the last 100 epochs. The paper mentions neither.",
@@ -113,7 +113,7 @@ def recipes() -> tuple[Recipe, ...]:
         recipe(name, n_labelled, as_coded=as_coded)
         for name, cells in _CLAIMS.items()
         for n_labelled in cells
-        # The scripts differ from the paper in how long the Pi model trains, and in nothing else.
+        # The scripts differ from the paper only in the length of the Pi model's training.
         for as_coded in ((False, True) if name == "pi-model" else (False,))
     )
 

@@ -1,9 +1,9 @@
 """Table 4: Shake-Shake on CIFAR-10 with 4000 labels, ResNeXt-152 on ImageNet with 10 % of them (Sec. 3.5, App. B.2).
 
-The authors' PyTorch code divides the sum of every cost by all rows of a batch, we divide the classification cost by the
-labelled rows alone. So that the ratio of the costs is theirs, their weights are multiplied by rows over labelled rows.
-That makes the whole cost larger by the same factor, which SGD sees, unlike Adam: the learning rate is divided by it and
-the weight decay multiplied, so that every step is theirs.
+The authors' PyTorch code divides the sum of every cost by all rows of a batch; ours divides the classification cost by
+the labelled rows alone. Their weights are multiplied by rows over labelled rows, to keep the ratio of the costs. The
+total cost is then larger by the same factor, which changes SGD's steps, unlike Adam's. So the learning rate is divided
+by the factor and the weight decay multiplied, and every step is the same as theirs.
 """
 
 from meanteacher.core import Augment, Schedule
@@ -54,21 +54,21 @@ _TEN_GPUS = (
 
 
 def _weight(value: float, *, epoch: int, as_coded: bool) -> Schedule:
-    """Ramped up over the first 5 epochs."""
+    """The consistency weight, which ramps up over the first 5 epochs."""
     ramp = SigmoidRampUp(value=value, steps=5 * epoch)
     return Stairs(schedule=ramp, every=epoch) if as_coded else ramp
 
 
 _CIFAR10_VIEW: Augment = Chain((Translate(4), Flip()))
-# labels: (steps of an epoch, epochs, epochs after which the learning rate would be zero, decay)
 _CIFAR10 = {
     1000: ((50_000 - 1000) // 388, 180, 210, 0.97),
     4000: ((50_000 - 4000) // 388, 300, 350, 0.99),
 }
+"""labels -> (steps of an epoch, epochs, epochs after which the learning rate would be zero, decay)"""
 
 
 def cifar10(n_labelled: int, *, as_coded: bool = False) -> Recipe:
-    """Shake-Shake 26 2x96d (App. B.2.1); table 5 has it with 1000 labels."""
+    """Shake-Shake 26 2x96d (App. B.2.1). Its row with 1000 labels is in table 5."""
     epoch, epochs, end, decay = _CIFAR10[n_labelled]
     rows, labelled = 512, 124
     factor = rows / labelled
@@ -97,19 +97,19 @@ def cifar10(n_labelled: int, *, as_coded: bool = False) -> Recipe:
 
 
 _IMAGENET_VIEW: Augment = Chain((Rotate(10), Flip(), Jitter()))
-"""After the random crop, which the source takes while it decodes."""
+"""View after the random crop, which the source makes while it decodes."""
 _IMAGENET_CLAIM = Claim(error=9.11, spread=0.12, where="Table 4", metric="top-5 error")
 _N_IMAGENET = 1_281_167
 _N_IMAGENET_LABELLED = 128_000
-"""128 in each of 1000 classes, as in the authors' lists."""
+"""Number of labelled images: 128 in each of 1000 classes, as in the authors' lists."""
 
 
 def imagenet(source: Source, *, as_coded: bool = False) -> Recipe:
     """ResNeXt-152 with 10 % of the labels of ImageNet 2012 (App. B.2.2).
 
     Args:
-        source: of the 1281167 training images, with ImageNet's validation set as the test set
-        as_coded: ramp the consistency weight by whole epochs
+        source: the 1281167 training images, with ImageNet's validation set as the test set
+        as_coded: whether the consistency weight ramps up by whole epochs
     """
     rows, labelled = 400, 200
     factor = rows / labelled

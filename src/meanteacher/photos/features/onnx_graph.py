@@ -1,10 +1,9 @@
-"""A module as an ONNX graph.
+"""A module as an ONNX graph, written from the operations that one pass through the module calls.
 
-It is written from the operations that a pass through the module calls. This takes a fraction of a second, and
-torch's own exporter takes many seconds.
+It takes 0.2 s for EfficientNet-Lite0, torch's own exporter takes 6.5 s (decision 19). Onnxruntime itself merges
+normalisations and paddings into convolutions.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,9 +19,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from meanteacher.core import InputError
 
 _OPSET, _IR = 18, 8
-"""Old enough for programs that are seldom updated."""
+"""Versions of the operators and of the file format, old enough for programs that are seldom updated."""
 _N = 2
-"""Inputs in the recorded pass: not one, because an axis of one is stretched to any size."""
+"""Batch size of the recorded pass. An axis of size one would be broadcast, so it would hide mistakes."""
 _MAX_BYTES = 1 << 30
 """An ONNX file holds at most 2 GB, and several copies of the weights exist while it is written."""
 
@@ -48,24 +47,22 @@ def to_onnx(
 ) -> Any:
     """The module as an `onnx.ModelProto`, from a batch [N, *shape] of any size to the output.
 
-    Batch normalisations are folded into the convolutions before them, and zeros around an image into their padding.
-
     Args:
         module: in evaluation mode, with one input and one output
-        shape: of an input, such as (3, size, size)
-        dtype: of the inputs, np.uint8 or np.float32
-        input_name: in the graph
-        output_name: in the graph
+        shape: shape of one input, such as (3, size, size)
+        dtype: type of the inputs, np.uint8 or np.float32
+        input_name: name of the input in the graph
+        output_name: name of the output in the graph
 
     Raises:
-        UnsupportedError: says which operation cannot be written.
+        UnsupportedError: the module uses an operation that has no writer here.
     """
     onnx = imported("onnx")
     given = torch.zeros(_N, *shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
     writer = _Writer(module, given, input_name)
     with torch.no_grad(), writer:
         result = module(given)
-    nodes = _fold(writer.needed_by(result, output_name), writer.constants)
+    nodes = writer.needed_by(result, output_name)
     used = {name for node in nodes for name in node.inputs}
     constants = {name: array for name, array in writer.constants.items() if name in used}
     if (n_bytes := sum(array.nbytes for array in constants.values())) > _MAX_BYTES:
@@ -95,24 +92,24 @@ class _Node:
 
 
 _UNKNOWN = "?"
-"""Begins the name of an operation that cannot be written, which matters only where the output depends on it."""
+"""First character of an operation that cannot be written, which matters only if the output depends on it."""
 
 _Value = Tensor | NDArray[Any] | str | float
 
 
 class _Writer(TorchDispatchMode):
-    """Notes every operation of a pass as a node of an ONNX graph, after torch has reduced it to one of few."""
+    """Records every operation of a pass as a node of an ONNX graph, after torch has reduced it to one of few."""
 
     def __init__(self, module: nn.Module, given: Tensor, input_name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.constants: dict[str, NDArray[Any]] = {}
         self.result: Tensor
-        """Of the operation that is being written."""
+        """Result of the current operation."""
         self._weights = {id(weight) for weight in (*module.parameters(), *module.buffers())}
         # A pass frees tensors as it goes, and others take their ids.
         self._names = WeakIdKeyDictionary({given: input_name})
         self._shared = WeakIdKeyDictionary()
-        """Tensors that have their memory in common with others."""
+        """Tensors that share their memory with others."""
         self._nodes: list[_Node] = []
 
     @classmethod
@@ -133,11 +130,11 @@ class _Writer(TorchDispatchMode):
         results = [one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, Tensor)]
         if not results:
             return
-        # x.relu_() gives what x.relu() gives, and x stands for it from then on.
+        # x.relu_() computes x.relu(), and x is that result from then on.
         name = f"{function.overloadpacket.__name__.rstrip('_')}.{function._overloadname}"
         self.result = results[0]
         if function._schema.is_mutable and self.result in self._shared:
-            raise UnsupportedError(f"it uses {name} in place, where other tensors have the same memory")
+            raise UnsupportedError(f"it uses {name} in place, and other tensors share the memory")
         try:
             if name not in _WRITERS or self.result.dtype is not torch.float32:
                 raise UnsupportedError(str(self.result.dtype))
@@ -151,7 +148,7 @@ class _Writer(TorchDispatchMode):
             self._shared.update(dict.fromkeys(x for x in (*args, *results) if isinstance(x, Tensor)))
 
     def add(self, op: str, *inputs: _Value | None, **attributes: Any) -> str:
-        """The output of a new node with these inputs."""
+        """Add a node with these inputs. Returns the name of its output."""
         if op != "Cast" and any(isinstance(x, Tensor) and x.dtype is not torch.float32 for x in inputs):
             raise UnsupportedError("not of float32")
         return self._node(op, [self.name(x) for x in inputs if x is not None], attributes)
@@ -161,7 +158,7 @@ class _Writer(TorchDispatchMode):
         return self._nodes[-1].output
 
     def name(self, x: _Value) -> str:
-        """Of a value; a weight or a number becomes a constant."""
+        """Name of a value; a weight or a number becomes a constant."""
         if isinstance(x, str):
             return x
         if isinstance(x, Tensor):
@@ -175,7 +172,7 @@ class _Writer(TorchDispatchMode):
         return name
 
     def needed_by(self, result: Tensor, output_name: str) -> list[_Node]:
-        """The nodes that lead to the result, which gets its name."""
+        """The nodes that the result depends on, and one that gives it its name."""
         if not isinstance(result, Tensor) or result.shape[:1] != (_N,):
             raise UnsupportedError("its output is not one tensor with a row for each input")
         needed, nodes = {self.name(result)}, [_Node("Identity", [self.name(result)], output_name, {})]
@@ -295,44 +292,4 @@ _WRITERS: dict[str, Callable[..., str | tuple[str, ...]]] = {
     "_to_copy.default": lambda w, x, *_: w.add("Cast", x, to=1),
     "clone.default": lambda w, x, _: w.name(x),
 }
-"""By the name of the operation: what writes it, and returns the names of its results. All results are float32."""
-
-
-def _fold(nodes: list[_Node], constants: dict[str, NDArray[Any]]) -> list[_Node]:
-    """The same graph with paddings and normalisations merged into the convolutions next to them."""
-    by_output = {node.output: node for node in nodes}
-    n_uses = Counter(name for node in nodes for name in node.inputs)
-
-    def before(node: _Node | None, op: str) -> _Node | None:
-        """The node of this kind whose output is used here and nowhere else."""
-        found = by_output.get(node.inputs[0]) if node else None
-        return found if found and found.op == op and n_uses[found.output] == 1 else None
-
-    for node in list(nodes):
-        if node.op == "Conv" and (pad := before(node, "Pad")):
-            around = constants[pad.inputs[1]].reshape(2, 4)
-            if constants[pad.inputs[2]] == 0 and not around[:, :2].any():
-                node.attributes["pads"] = (around[:, 2:].ravel() + node.attributes["pads"]).tolist()
-                node.inputs[0] = pad.inputs[0]
-                nodes.remove(pad)
-        elif node.op == "BatchNormalization":
-            scale, shift, mean, variance = (constants[name].astype(np.float64) for name in node.inputs[1:])
-            scale /= np.sqrt(variance + node.attributes["epsilon"])
-            pool = None if _has_negative(scale) else before(node, "MaxPool")
-            conv = before(pool or node, "Conv")
-            if conv is None or not all(name in constants for name in conv.inputs[1:]):
-                continue
-            weight, *bias = (constants[name].astype(np.float64) for name in conv.inputs[1:])
-            merged = (weight * scale.reshape(-1, 1, 1, 1), (sum(bias) - mean) * scale + shift)
-            conv.inputs[1:] = f"{node.output}.weight", f"{node.output}.bias"
-            constants |= {name: array.astype(np.float32) for name, array in zip(conv.inputs[1:], merged, strict=True)}
-            last = pool or conv
-            last.output = node.output
-            by_output[node.output] = last
-            nodes.remove(node)
-    return nodes
-
-
-def _has_negative(scale: NDArray[np.float64]) -> bool:
-    """Whether the largest value of some channel becomes the smallest, so that a maximum must be taken before."""
-    return bool((scale < 0).any())
+"""Name of the operation -> function that writes it and returns the names of its results, all float32."""

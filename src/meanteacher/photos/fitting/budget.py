@@ -28,15 +28,15 @@ from meanteacher.photos.fitting.stands import photo_recipe, trial_seconds
 from meanteacher.records import FIT_METHODS, Plan, TimeSpent
 
 _READING_SECONDS = 3.0
-"""Of reading images, before its speed is estimated."""
+"""Time of reading images before its speed is estimated."""
 _READING_SHARE = 0.5
-"""Of the minutes, that reading images may take at most."""
+"""Largest share of the minutes for reading images."""
 _MEASURING_SHARE = 0.1
 _MEASURING_SECONDS = 30.0
 """Measuring takes at most this share of the time, and at most so many seconds."""
 _TRIAL_STEPS = 4
 _TRIAL_IMAGES, _TRIAL_SECONDS = 8, 1.5
-"""Of the images that a pretrained network is timed on."""
+"""Images per batch and number of seconds for timing a pretrained network."""
 _TAIL_MINUTES = 5
 """With fewer, only the last layer of a pretrained network is trained."""
 

@@ -33,13 +33,13 @@ from meanteacher.views.normalise import per_channel
 
 _SEED = 0
 _TRIAL_SHARE, _TRIAL_SECONDS = 0.08, 60.0
-"""Of the time left, that the trial may take, and at most so many seconds."""
+"""Largest share of the remaining time for the trial, and its largest number of seconds."""
 _TRIAL_FEATURES_SHARE = 0.5
-"""Of that, for the features."""
+"""Share of the trial's time spent on features."""
 _TRIAL_LABELS = 1000
-"""At most; more would hardly change the outcome."""
+"""Largest number of labels in the trial; more would hardly change the outcome."""
 _TRIAL_STEPS = 150
-"""Of each run of the trial (docs/experiments/backbones.md)."""
+"""Steps of each run of the trial (docs/experiments/backbones.md)."""
 _NONE = np.empty(0, dtype=np.int64)
 """Held out of the last run, which is trained on all labels."""
 
@@ -64,7 +64,7 @@ class EvaluationResult:
     wrong: np.ndarray
     """[n] of bool."""
     first: TrainedModel
-    """Of the first run: its curve is shown, and with a held-out part it is the final model."""
+    """Model of the first run. Its curve is shown, and with a held-out part it is the final model."""
     untrained: bool = False
     """Whether the outputs are those before the first step, which were better."""
 

@@ -13,7 +13,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed.ranks import join
 from meanteacher.experiment import dismissing_helpers, help_first
-from meanteacher.files import PARTS, HeldError, clear_parts, locked
+from meanteacher.files import is_left_over, locked_folder
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.fitting.budget import ReadingBudget, Timing, measure_backbone, measure_machine
 from meanteacher.photos.fitting.config import FitCallback, FitConfig, PrintedProgress
@@ -226,24 +226,8 @@ def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began:
 
 def _lock_folder(config: FitConfig, lock: ExitStack, plan_file: PlanFile) -> None:
     """One process per folder, until the end of the fit."""
-    try:
-        config.out.mkdir(parents=True, exist_ok=True)
-        lock.enter_context(locked(config.out / ".lock"))
-        clear_parts(config.out)
-    except HeldError as error:
-        raise InputError(
-            f"Another process is fitting in {config.out}. Wait for it, or give another folder as out (--out)."
-        ) from error
-    except OSError as error:
-        raise InputError(
-            f"Cannot write to {config.out}: {error.strerror}. Give another folder as out (--out)."
-        ) from error
+    lock.enter_context(locked_folder(config.out, "fitting in"))
     _check_folder(config, holds_fit=plan_file.exists())  # another fit may have been there since the first look
-
-
-def _is_left_over(path: Path) -> bool:
-    """Of a fit that was stopped before it had a plan."""
-    return path.name in {"cache", ".lock"} or path.match(PARTS)
 
 
 def _measured(
@@ -275,7 +259,11 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
     if config.resume:
         if not holds_fit and not (out / "cache").exists():
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
-    elif not (holds_fit and config.overwrite) and out.exists() and not all(map(_is_left_over, out.iterdir())):
+    elif (
+        not (holds_fit and config.overwrite)
+        and out.exists()
+        and not all(path.name == "cache" or is_left_over(path) for path in out.iterdir())
+    ):
         or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
         holds = f"a fit already. {or_else}" if holds_fit else "other files:"
         raise InputError(f"{out} holds {holds} give another folder as out (--out).")

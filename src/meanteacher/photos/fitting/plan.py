@@ -24,7 +24,7 @@ _RESERVE = 0.08
 _READINGS = 6
 """Steps of a short run whose time the vitals double, since they read the gradients of each cost."""
 ROWS = 192
-"""Of a batch of a network from scratch."""
+"""Rows of a batch of a network from scratch."""
 _MANY_LABELS = 1000
 """From here on labelled rows get the weak view: better with 4000 labels, worse with 300 (docs/experiments/fit.md)."""
 
@@ -111,14 +111,14 @@ def make_plan(
 SIZES = (96, 128, 160, 192, 224)
 """Sides in pixels that photos may have for a pretrained network: larger ones take longer and are seen better."""
 REFERENCE_SIZE = 160
-"""Of the images whose speed is measured; the time grows like the area."""
+"""Side of the images whose speed is measured; the time grows like the area."""
 SMALL = 48
 """Images of at most this side may be digits or letters, on which a network from scratch can be better."""
 _SMALL_SIZE = 160
 """Small images gain nothing from being enlarged further."""
 _FEATURES_SHARE, _TAIL_FEATURES_SHARE = 0.8, 0.3
-"""Of the time left, that computing features may take: beside runs on the classifier alone, whose time is left out
-already, and beside runs on more layers."""
+"""Largest share of the remaining time for features: for runs on the classifier alone, whose time is subtracted first,
+and for runs on more layers."""
 _STRONG = 1.4
 """Times that a strong view takes, of the photo itself."""
 _RUN_SECONDS = 2.0
@@ -164,7 +164,7 @@ class BackboneSpeed:
 
 
 def _head_steps(n_images: int) -> int:
-    """Of a run on the classifier alone."""
+    """The steps of a run on the classifier alone."""
     fewest, most = _HEAD_STEPS
     return min(most, max(fewest, _PASSES * n_images // ROWS))
 

@@ -13,6 +13,7 @@ from PIL import Image
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.folder import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
+from meanteacher.files.images import UnreadableError, decode
 from meanteacher.files.typed import checked
 from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import answer, error_of, estimate
@@ -20,7 +21,6 @@ from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.crossval import Comparison, CrossValidation, EvaluationResult
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData
-from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
 from meanteacher.photos.model.predict import cell, prediction_rows
@@ -223,10 +223,7 @@ def _gallery(
 def _thumbnail(photos: Photos, index: int) -> str:
     """As a data: address; empty where the image can no longer be read."""
     try:
-        if photos.arrays is None:
-            image = Image.fromarray(decode(photos.path(index), _THUMBNAIL_SIDE))
-        else:
-            image = resize_to_square(Image.fromarray(photos.arrays[index]), _THUMBNAIL_SIDE)
+        image = Image.fromarray(decode(photos.picture(index), _THUMBNAIL_SIDE))
     except UnreadableError:
         return ""
     file = io.BytesIO()

@@ -38,10 +38,10 @@ class FitData:
     groups: np.ndarray
     """[N], equal for photos that show the same picture."""
     digests: Sequence[bytes]
-    """Of the pixels of each photo."""
+    """Digests of the pixels of each photo."""
 
     def fingerprint(self) -> str:
-        """Of the names, the labels and the pixels: what must be unchanged to resume."""
+        """Fingerprint of the names, labels and pixels, which must be unchanged to resume."""
         names = (*self.photos.class_names, *self.photos.names)
         digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         digest.update(self.photos.labels.tobytes())

@@ -16,13 +16,13 @@ from meanteacher.core import UNLABELLED
 Floats = NDArray[np.float32]
 
 _DIMENSIONS = 128
-"""Of the space in which neighbours are found: as good as all of them, in a tenth of the time."""
+"""Dimensions of the space in which neighbours are found: as good as all of them, in a tenth of the time."""
 _NEIGHBOURS = (3, 20)
 """At least and at most; else a fifth of the photos."""
 _ALPHA = 0.95
 """How much of a photo's distribution comes from its neighbours rather than from its own label."""
 _KEPT = 0.5
-"""Of the photos of each spread label, the share whose label is certain enough to start from."""
+"""Share of the photos of each spread label whose label is certain enough to start from."""
 _STRENGTH = 10.0
 """Inverse of the regularisation of a linear classifier, for features of unit length on average."""
 

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError, Problem
+from meanteacher.core import UNLABELLED, InputError, Problem, Progress
 from meanteacher.costs import Confident
 from meanteacher.data import Dataset, Fixed, Split, TrainTest
-from meanteacher.data.download import Progress
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import DataSpec, Recipe, step_seconds
 from meanteacher.models import FastNetSpec, ModelSpec
@@ -38,8 +37,8 @@ from meanteacher.views import PerChannel
 from meanteacher.views.normalise import per_channel
 
 _LABELLED_ROWS = 96
-"""Of a batch of `ROWS`. The labelled rows limit the first half of a short run: with a quarter of the rows labelled it
-ends no better than without any unlabelled ones."""
+"""Labelled rows in a batch of `ROWS`. They limit the first half of a short run: with a quarter of the rows labelled it
+ends no better than without unlabelled rows."""
 _COST = Confident(threshold=0.8, temperature=0.1)
 _TRIAL_STEPS = 4
 _DEFAULT = "lite0"
@@ -53,7 +52,7 @@ class Stand(Protocol):
 
     @property
     def title(self) -> str:
-        """Of the network."""
+        """Title of the network."""
         ...
 
     @property

@@ -23,7 +23,7 @@ from meanteacher.train import AdamSpec
 
 _LABELLED_ROWS = 32
 HEAD_ROWS, TAIL_ROWS = 288, 96
-"""Of a batch: with the linear classifier alone, and with layers before it, which take far longer."""
+"""Rows of a batch: for the linear classifier alone, and with layers before it, which take far longer."""
 _RATE = 1e-3
 _HEAD_STEP = 0.1
 """How fast the linear classifier learns, relative to the length of its input."""
@@ -66,7 +66,7 @@ class TailSpec:
     backbone: Backbone
     cut: int
     sha256: str
-    """Of the file that it starts from."""
+    """Digest of the file that it starts from."""
     feature_length: float
     """The mean length of a photo's pooled features: the classifier learns as fast for every backbone."""
     start: str = field(metadata=LOCATION)

@@ -26,15 +26,15 @@ from meanteacher.records import Fit, Plan, PlanRecord, Trial, read_fit
 from meanteacher.views.normalise import per_channel
 
 _FEATURES_LIMIT = 0.6
-"""Of the seconds left: where the machine turns out slower than measured, no further view is begun after this."""
+"""Share of the remaining seconds after which no further view is started, if the machine is slower than measured."""
 _REPORT_SECONDS = 4.0
 """For the pages, after the predictions."""
 _MOST_BYTES = 8 << 30
-"""Of the file of features."""
+"""Largest size of the file of features."""
 
 
 RESULTS = ("fit.json", "model", "predictions.csv", "label-next.csv", "report.html", "MODEL_CARD.md")
-"""Of a fit that is complete."""
+"""Files of a complete fit."""
 
 
 class PlanFile:
@@ -98,7 +98,7 @@ class Training:
     timing: Timing
     plan_file: PlanFile
     plan: Plan | None
-    """Of a resumed fit."""
+    """Time plan of a resumed fit."""
     trial: Trial | None
     """What chose the network, if anything did."""
     data: FitData
@@ -276,7 +276,7 @@ def _remove_old_fit(out: Path) -> None:
 
 @contextmanager
 def begins_again_if_stopped(out: Path) -> Iterator[None]:
-    """Of a fit that has no plan yet: one that it was to replace must not be resumed in its place."""
+    """Guard a fit that has no plan yet: if it stops, an earlier fit in the folder must not be resumed in its place."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt):

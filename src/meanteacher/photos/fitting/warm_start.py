@@ -21,9 +21,9 @@ class Continued:
     start: str
     """The folder of the model."""
     sha256: str
-    """Of its weights: another model makes another run."""
+    """Digest of its weights, because another model makes another run."""
     class_names: tuple[str, ...]
-    """Of the new run. A class that the earlier model does not have starts as a new row."""
+    """Classes of the new run. A class that the earlier model does not have starts as a new row."""
 
     def build(self, problem: Problem) -> nn.Module:
         old = load(self.start)
@@ -88,7 +88,7 @@ class EarlierFit:
 
 
 def width_of(earlier: EarlierFit | None) -> float | None:
-    """Of an earlier FastNet that is continued."""
+    """The width of an earlier FastNet that is continued."""
     return earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
 
 

@@ -3,29 +3,24 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from meanteacher.core import InputError
-from meanteacher.files import HeldError, locked, make_own, open_regular, remove, write_atomic
+from meanteacher.core import InputError, Progress
+from meanteacher.files import locked_folder, make_own, open_regular, remove, write_atomic
+from meanteacher.files.images import UnreadableError, decode
 from meanteacher.files.typed import Count, FileName, read_json
-from meanteacher.photos.folder.decode import UnreadableError, decode, resize_to_square
 from meanteacher.photos.folder.find import Photos
-
-Progress = Callable[[int, int], None]
-"""Called after every chunk with the number of images so far and in all."""
 
 Stamp = tuple[int, int] | None
 """A file's size in bytes and the nanosecond of its last change; None if the file could not be read."""
 
 _VERSION = 1
-"""Of the decoded pixels: increase it when decoding changes, and every cache is made again."""
+"""Version of the decoded pixels: increase it when decoding changes, and every cache is made again."""
 
 _MAX_LIST_BYTES = 1 << 28
 _CHUNK = 256
@@ -37,7 +32,7 @@ class Decoded:
     """All images at one size."""
 
     images: NDArray[np.uint8]
-    """[N, 3, size, size], mapped from the file; zeros where unreadable."""
+    """[N, 3, size, size], mapped from the file; zeros if unreadable."""
     unreadable: dict[int, str]
     """index -> reason"""
 
@@ -59,7 +54,7 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
     progress = progress or (lambda done, total: None)
     file = folder / f"images-{size}.npy"
     try:
-        with locked(make_own(folder) / ".lock"):
+        with locked_folder(make_own(folder), "decoding images into"):
             stamps = _stamps(photos)
             old = _read_cache(file, photos.root, size)
             if old is not None and old.names == photos.names and old.stamps == stamps:
@@ -69,8 +64,6 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
                 _write(file, photos, size, stamps, old, progress)
                 old = _read_cache(file, photos.root, size)
                 assert old is not None
-    except HeldError as error:
-        raise InputError(f"Another process is decoding images into {folder}: wait until it ends.") from error
     except OSError as error:
         raise InputError(f"Cannot write decoded images to {folder} ({error.strerror}): give another folder.") from error
     return Decoded(old.images, old.unreadable)
@@ -168,10 +161,8 @@ def _fill(
         row = rows.get(photos.names[k])
         if old is not None and row is not None and old.stamps[row] == stamps[k]:
             image[:] = old.images[row]
-        elif photos.arrays is None:
-            image[:] = decode(photos.path(k), size).transpose(2, 0, 1)
         else:
-            image[:] = np.asarray(resize_to_square(Image.fromarray(photos.arrays[k]), size)).transpose(2, 0, 1)
+            image[:] = decode(photos.picture(k), size).transpose(2, 0, 1)
 
     def work(chunk: range) -> dict[int, tuple[str, bool]]:
         failed = {}

@@ -104,6 +104,10 @@ class Photos:
         assert self.arrays is None
         return self.root / self.names[index]
 
+    def picture(self, index: int) -> Path | NDArray[np.uint8]:
+        """An image as the decoder takes it: its file, or its pixels in an .npz."""
+        return self.path(index) if self.arrays is None else self.arrays[index]
+
 
 def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 2) -> Photos:
     """Find the images of a folder, or of an .npz file, and their labels.

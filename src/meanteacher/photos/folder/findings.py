@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
+from meanteacher.files.images import UnreadableError, header
 from meanteacher.formats import count, escape_name, listed
-from meanteacher.photos.folder.decode import UnreadableError, header
 from meanteacher.photos.folder.duplicates import Duplicates, same_picture
 from meanteacher.photos.folder.find import Photos
 from meanteacher.records import Finding, Severity

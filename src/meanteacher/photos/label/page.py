@@ -1,4 +1,4 @@
-"""What the labelling page shows: the keys of the classes, and the images as JPEG."""
+"""Content of the labelling page: the keys of the classes, and the images as JPEG."""
 
 import re
 import unicodedata
@@ -9,11 +9,11 @@ from io import BytesIO
 
 from PIL import Image
 
-from meanteacher.photos.folder.decode import decode, header
+from meanteacher.files.images import decode, header
 from meanteacher.photos.folder.find import Photos
 
-# In this order, for classes whose name suggests no key.
 _FREE = "1234567890abcdefghijklmnopqrstuvwxyz"
+"""Keys for classes whose name suggests none, in this order."""
 
 
 def class_keys(names: Sequence[str], before: Mapping[str, Sequence[str]] | None = None) -> dict[str, tuple[str, ...]]:
@@ -21,15 +21,15 @@ def class_keys(names: Sequence[str], before: Mapping[str, Sequence[str]] | None 
 
     A name of one character is its own key, and the key of a number below ten is that digit. Otherwise a class has the
     letter or digit that no other name begins with, and the digit that no other name ends with ("level 7"). Case
-    matters only where two names differ in nothing else. Classes without a key then get a free one, first digits,
-    then letters, but never a character that any name suggests in one of these ways.
+    matters only if two names differ in nothing else. Classes without a key then get a free one, first digits, then
+    letters, but never a character that any name suggests in one of these ways.
 
-    If there are not enough keys no class has one, and the page finds classes by typing.
+    If there are not enough keys, no class has one, and the page finds classes by typing.
 
     Args:
-        names: the classes in the order of the page.
-        before: the keys so far, if a class has been added. The other classes keep theirs unless the new name suggests
-            them, and no class gets a key that selected another class.
+        names: the classes in the order of the page
+        before: the previous keys, if a class has been added. The other classes keep their keys unless the new name
+            suggests them, and no class gets a key that selected another class.
 
     >>> class_keys(["cat", "Dog", "cow", "7", "level 1"])
     {'cat': ('2',), 'Dog': ('d', 'D'), 'cow': ('3',), '7': ('7',), 'level 1': ('l', 'L', '1')}
@@ -58,7 +58,7 @@ def class_keys(names: Sequence[str], before: Mapping[str, Sequence[str]] | None 
 
 
 def _is_one_keystroke(character: str) -> bool:
-    """Chinese, Japanese and Korean characters need several keystrokes, and pictograms are on no keyboard."""
+    """Whether one key types the character, unlike Chinese, Japanese and Korean characters and pictograms."""
     return unicodedata.east_asian_width(character) not in ("W", "F")
 
 
@@ -75,29 +75,29 @@ def _last(name: str) -> str:
 
 
 def _cases(keys: Sequence[str], owners: Mapping[str, str]) -> list[str]:
-    """The keys as they are shown, each followed by its other case unless that selects another class."""
+    """The keys in the order of display, each followed by its other case unless that selects another class."""
     cases = {case: None for key in keys for case in (key, key.lower(), key.upper()) if len(case) == 1}
     return [case for case in cases if case in keys or case not in owners]
 
 
 LARGEST = 1024
 SMALLEST = 384
-"""A tiny image is enlarged here, because a browser does it less smoothly."""
+"""Limits of an image's longer side in pixels. Tiny images are enlarged, because a browser does it less smoothly."""
 
 
 class Pictures:
-    """The images of a folder as JPEG. The last few stay in memory."""
+    """The images of a folder as JPEG, with a cache of the last few."""
 
     def __init__(self, photos: Photos) -> None:
         self._photos = photos
-        # An image is decoded to learn whether it is readable; it need not be decoded again to be sent.
+        # The check whether an image is readable decodes it; the cache keeps it until it is sent.
         self.jpeg = lru_cache(maxsize=8)(self._jpeg)
 
     def _jpeg(self, index: int) -> bytes:
-        """The image in its own proportions, the longer side from SMALLEST to LARGEST pixels.
+        """The image in its own proportions, its longer side from SMALLEST to LARGEST pixels.
 
         Raises:
-            UnreadableError: says why in a few words.
+            UnreadableError: the image cannot be decoded.
         """
         path = self._photos.path(index)
         width, height, _ = header(path)

@@ -1,4 +1,4 @@
-"""The labelling page over HTTP, for this machine only: on 127.0.0.1, with a secret token in the address."""
+"""The server of the labelling page, for this machine only: on 127.0.0.1, with a secret token in the address."""
 
 import base64
 import hashlib
@@ -16,26 +16,26 @@ from threading import Thread, Timer
 from typing import Any
 
 from meanteacher.core import InputError
+from meanteacher.files.images import UnreadableError
 from meanteacher.formats import escape_name
-from meanteacher.photos.folder.decode import UnreadableError
 from meanteacher.photos.label.page import Pictures
 from meanteacher.photos.label.session import Session
 
 _HOST = "127.0.0.1"
 _MAX_BODY, _MAX_DIGITS = 10_000, 9
 _SECONDS = 30.0
-"""How long a request may take in all, from the connection to the end of the answer."""
+"""Time limit of a request, from the connection to the end of the answer."""
 
 
 class LabelServer(ThreadingHTTPServer):
-    """Shows the questions of a session in a browser. No request contains the name of a file."""
+    """Serves the questions of a session to a browser. No request contains the name of a file."""
 
     daemon_threads = True
     timeout = 0.5
     """Seconds between two calls of `should_stop`."""
 
     def __init__(self, session: Session, port: int = 0) -> None:
-        """Bind the port; 0 chooses a free one.
+        """Bind the port; 0 chooses a free port.
 
         Raises:
             InputError: the port is in use, or not permitted.
@@ -48,10 +48,10 @@ class LabelServer(ThreadingHTTPServer):
             super().__init__((_HOST, port), _Handler)
         except OSError as error:
             raise InputError(
-                f"Port {port} cannot be used: {error.strerror}. Give another one with --port, or leave it out to use "
-                "a free one."
+                f"Port {port} cannot be used: {error.strerror}. Give another port with --port, or leave it out for a "
+                "free one."
             ) from error
-        # Another site's name can be made to resolve to this machine; its requests still have that name as their host.
+        # Another site can make its name resolve to this machine, but its requests have that name as their host.
         self.hosts = [f"{name}:{self.server_port}" for name in (_HOST, "localhost")]
         self.origins = [f"http://{host}" for host in self.hosts]
 
@@ -65,18 +65,18 @@ class LabelServer(ThreadingHTTPServer):
             self.handle_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Show every error, except that the browser closed the connection."""
+        """Print every error except those of a connection that the browser closed."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def state(self) -> dict[str, Any]:
-        """What the page shows, including whether the image cannot be read."""
+        """The content of the page, including the reason if the image cannot be read."""
         state = self.session.state()
         if question := state["question"]:
             question["problem"] = self._problem(question["position"])
             following = question["position"] + 1
             if following < len(self.session.questions):
-                # Decode the next image in the meantime.
+                # The next image is decoded in the meantime.
                 Thread(target=self._problem, args=[following], daemon=True).start()
         return state
 
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # A timeout of the socket would begin again with every byte that a slow client sends.
+        # A timeout of the socket would start again with every byte of a slow client.
         self._clock = Timer(_SECONDS, self._cut_off)
         self._clock.daemon = True
         self._clock.start()
@@ -144,7 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.CONFLICT, escape_name(str(error)))
             return
         except Exception:
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "It failed; the terminal says why. Nothing was written.")
+            self._refuse(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "The request failed; the terminal shows why. Nothing was written."
+            )
             raise
         self._send_json(self.server.state())
 
@@ -153,9 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "") not in self.server.hosts:
             self._refuse(HTTPStatus.FORBIDDEN, "Use the address that was printed in the terminal.")
             return None
-        # A page of another site must not use the address, even if it has come to know it.
+        # A page of another site must not use the address, even if it knows it.
         if self.headers.get("Origin", self.server.origins[0]) not in self.server.origins:
-            self._refuse(HTTPStatus.FORBIDDEN, "This page answers to no other site.")
+            self._refuse(HTTPStatus.FORBIDDEN, "Requests of other sites are refused.")
             return None
         token, *path = self.path.strip("/").split("/")
         if not hmac.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
@@ -210,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _page() -> tuple[bytes, str]:
-    """The page as one document, and the policy that allows its own script and style only."""
+    """The page as one document, and the security policy that allows only its own script and style."""
     page, css, js = (
         files("meanteacher.photos.label").joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "page.css", "page.js")

@@ -1,4 +1,4 @@
-"""The labelling session: which images to label, the answers, and the file they are written to."""
+"""The labelling session: the images to label, the answers, and the file of the answers."""
 
 import os
 import re
@@ -24,7 +24,7 @@ LABEL_NEXT = "label-next.csv"
 MAX_NAME = 100
 _COLUMNS = ("path", "guess", "confidence", "reason")
 _SECONDS = 10.0
-"""How long an answer waits for another session to write its own."""
+"""Time that an answer waits for another session to finish writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class Question:
     """An image to label, and the model's guess."""
 
     index: int
-    """Among the folder's images."""
+    """Position among the folder's images."""
     guess: str
-    """Empty where there is none."""
+    """Name of a class; empty if there is no guess."""
     confidence: float | None
     reason: str
 
 
 def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
-    """From the fit's fit.json: class names; where its labels came from ("class folders", "csv" or "npz"); labels file.
+    """The class names, the source of the labels ("class folders", "csv" or "npz") and the labels file in fit.json.
 
     Raises:
-        InputError: this is not the folder of a finished fit.
+        InputError: `run` is not the folder of a finished fit.
     """
     if not run.is_dir():
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
@@ -60,7 +60,7 @@ def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> 
     """The rows of label-next.csv whose images exist, in its order.
 
     Raises:
-        InputError: it is missing or empty, or lists no image of the folder.
+        InputError: the file is missing or empty, or lists no image of the folder.
     """
     file = run / LABEL_NEXT
     try:
@@ -78,13 +78,13 @@ def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> 
     if not questions:
         raise InputError(
             f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
-            f"{escape_name(rows[0][0])!r}: give the folder of images that the fit was given."
+            f"{escape_name(rows[0][0])!r}: give the folder of images that was fitted."
         )
     return tuple(questions.values())
 
 
 def _unescape(cell: str, known: Container[str]) -> str:
-    """Without the apostrophe that keeps a spreadsheet from reading a name as a formula."""
+    """The cell without the apostrophe that keeps a spreadsheet from reading a name as a formula."""
     return cell[1:] if cell.startswith("'") and cell not in known and cell[1:] in known else cell
 
 
@@ -103,11 +103,11 @@ class _Action:
     position: int
     skipped: bool
     before: str | None
-    """The label in the file before; None where the image had no row."""
+    """Previous label in the file; None if the image had no row."""
 
 
 class Session:
-    """Questions in order, each answered, skipped or open. Safe to use from many threads."""
+    """Questions in order, each answered, skipped or open. A session is thread-safe."""
 
     def __init__(
         self, photos: Photos, questions: Sequence[Question], class_names: Sequence[str], *, file: Path, command: str
@@ -127,20 +127,20 @@ class Session:
 
     @property
     def n_answered(self) -> int:
-        """In this session. Waits for an answer that is being written."""
+        """Number of images labelled in this session, after an answer that is being written."""
         with self._lock:
             return len(self._answers)
 
     @property
     def n_left(self) -> int:
-        """Images without a label, including skipped ones."""
+        """Number of images without a label, including skipped ones."""
         with self._lock:
             return len(self._to_ask) + len(self._skipped)
 
     def answer(self, position: int, label: str) -> None:
-        """Label the current image. The label is in the file when this returns.
+        """Label the current image and write the label to the file.
 
-        An answer to any other image is ignored: it comes from a second window, or from a key pressed twice.
+        An answer to any other image is ignored, because it comes from a second window or from a key pressed twice.
 
         Raises:
             InputError: the class name is invalid, or the file cannot be written. The question stays open.
@@ -165,7 +165,7 @@ class Session:
     def undo(self) -> None:
         """Undo the last answer or skip, and ask about that image again.
 
-        A label that another session has written in the meantime stays in the file.
+        A label that another session has written since then stays in the file.
 
         Raises:
             InputError: the file cannot be written.
@@ -189,7 +189,7 @@ class Session:
             self._done = [action for action in self._done if not action.skipped]
 
     def state(self) -> dict[str, Any]:
-        """All that the page shows, as plain values with printable names."""
+        """The content of the page as plain values with printable names."""
         with self._lock:
             return {
                 "question": self._question(self._to_ask[0]) if self._to_ask else None,
@@ -224,9 +224,9 @@ class Session:
         return self.photos.names[self.questions[position].index]
 
     def _write(self, name: str, label: str | None, instead_of: str | None = None) -> str | None:
-        """Set one row of the file, or delete it, and return its old label. Rows that others have written are kept.
+        """Set one row of the file, or delete it for None, and return its previous label.
 
-        With `instead_of`, only if the row still has that label.
+        Rows of other sessions are kept. With `instead_of`, the row is changed only if it still has that label.
         """
         with _exclusive(self.file):
             rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
@@ -242,14 +242,15 @@ class Session:
 
 
 def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session:
-    """Start with the images that the fit in `run` suggests, or continue where an earlier session stopped.
+    """Start a session with the images that the fit in `run` suggests, or continue an earlier one.
 
     The answers are written to `labels`, by default labels.csv in `run`. If that file exists, rows are added to it.
-    Otherwise it starts with every label that the fit had, from its labels file or from the folders, because the next
-    fit uses no other labels than those of the file.
+    Otherwise it starts with every label of the fit, from its labels file or from the folders, because the next fit
+    uses only the labels of the file.
 
     Raises:
-        InputError: one of the folders is not what it should be, or there is nothing to label.
+        InputError: `run` is not a finished fit, `photos` are not its images, the labels cannot be read or written, or
+            there is nothing to label.
     """
     fitted_classes, source, fitted_labels = _read_fit(run)
     file = labels or run / "labels.csv"
@@ -257,7 +258,7 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
         raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
     known = file if file.exists() else fitted_labels
     if known is None and source == "csv":
-        raise InputError(f"{run} does not say which labels file it was fitted with: give that file with --labels.")
+        raise InputError(f"{run} does not name the labels file of its fit: give that file with --labels.")
     found = find_photos(photos, known)
     if found.arrays is not None:
         raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
@@ -273,7 +274,7 @@ def next_folder(run: Path) -> Path:
     >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
     ('flowers-2', 'fits/flowers-3')
     """
-    # "." and ".." have no name of their own.
+    # "." and ".." have no name that a number could be added to.
     run = run if run.name not in ("", "..") else run.resolve()
     # A larger number is more likely a year than a count.
     stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
@@ -286,12 +287,12 @@ def next_folder(run: Path) -> Path:
 def _checked(label: str) -> str:
     label = label.strip()
     if not label or len(label) > MAX_NAME or escape_name(label) != label:
-        raise InputError(f"A class name is one line of at most {MAX_NAME} characters; got {label!r}.")
+        raise InputError(f"A class name is one line of 1 to {MAX_NAME} printable characters; got {label!r}.")
     return label
 
 
 def _labels_in(file: Path) -> dict[str, str]:
-    """path -> label. Of several rows of one image, the last with a label counts."""
+    """path -> label. If an image has several rows, the last one with a label counts."""
     labels: dict[str, str] = {}
     for row in read_labels(file):
         labels[row.path] = row.label or labels.get(row.path, "")
@@ -310,6 +311,6 @@ def _exclusive(file: Path) -> ExitStack:
             f"The folder {file.parent} is missing ({error.strerror}): restore it, and answer again."
         ) from error
     except OSError:
-        # Not every file system has locks, and labelling works without.
+        # Some file systems have no locks, and labelling works without them.
         pass
     return held

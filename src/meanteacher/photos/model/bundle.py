@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Progress
 from meanteacher.devices import choose_device
 from meanteacher.files import atomic_folder, read_regular, write_atomic
 from meanteacher.models import ModelSpec
@@ -28,7 +28,7 @@ from meanteacher.photos.model.evaluate import evaluate
 from meanteacher.photos.model.export import export_onnx
 from meanteacher.photos.model.images import ImagesLike, as_images
 from meanteacher.photos.model.manifest import AGAIN, Manifest, manifest_of, read_manifest
-from meanteacher.photos.model.predict import ClassifierModule, Predictions, Progress, classify, predict
+from meanteacher.photos.model.predict import ClassifierModule, Predictions, classify, predict
 from meanteacher.views import Normaliser
 
 WEIGHTS, MANIFEST, SEEN = "weights.safetensors", "model.json", "seen.bin"

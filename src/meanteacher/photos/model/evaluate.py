@@ -1,16 +1,16 @@
-"""The error of a trained model on images whose labels are known and which it has not learnt from."""
+"""The error of a trained model on labelled images that it was not trained on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import choose_device
 from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.model.images import Images
-from meanteacher.photos.model.predict import Progress, classify
+from meanteacher.photos.model.predict import classify
 from meanteacher.stats import CONFIDENCE, calibration_error, confusion, error_interval, reliability
 
 if TYPE_CHECKING:
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 KINDS = ("new", "unlabelled", "training")
-"""What an image can be to a model: never seen, learnt from without its label, learnt from with it."""
+"""Kinds of images for a model: never seen, trained on without its label, trained on with its label."""
 
 
 def evaluate(
     model: "Classifier", photos: Path, labels: Path | None, *, device: str, progress: Progress
 ) -> dict[str, Any]:
-    """Errors, confusions and calibration on labelled images: see `Classifier.evaluate`."""
+    """Errors, confusions and calibration on labelled images, see `Classifier.evaluate`."""
     chosen = choose_device(device)
     found = find_photos(photos, labels)
     truth = _labels_of_model(model, found)
     labelled = np.flatnonzero(truth != UNLABELLED).tolist()
-    images = Images(found.names, found.path if found.arrays is None else found.arrays.__getitem__)
+    images = Images(found.names, found.picture)
     unreadable: dict[int, str] = {}
     parts = []
     digests: list[bytes] = []
@@ -41,7 +41,8 @@ def evaluate(
     readable = np.array([k not in unreadable for k in labelled])
     if not readable.any():
         raise InputError(
-            f"None of the {len(labelled)} labelled images of {photos} can be read, so there is nothing to evaluate."
+            f"None of the {len(labelled)} labelled images of {photos} can be read, so there is nothing to evaluate. "
+            "Give readable images."
         )
     probabilities, known = np.concatenate(parts)[readable], truth[labelled][readable]
     result = {
@@ -75,7 +76,7 @@ def _labels_of_model(model: "Classifier", found: Photos) -> np.ndarray:
             f"{listed(unknown, most=10)}. It knows {listed(model.class_names, most=10)}. Rename or leave out these "
             "classes, or fit again with these labels."
         )
-    # The last entry is for UNLABELLED, which is -1.
+    # UNLABELLED is -1, so it selects the last entry.
     table = np.array([*(index.get(name, UNLABELLED) for name in found.class_names), UNLABELLED])
     return table[found.labels]
 

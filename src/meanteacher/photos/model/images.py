@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from meanteacher.core import InputError
-from meanteacher.photos.folder.decode import decode, resize_to_square
+from meanteacher.files.images import decode
 from meanteacher.photos.folder.find import EXTENSIONS, images_below
 from meanteacher.photos.folder.tables import read_npz
 
@@ -39,16 +40,12 @@ class Images:
         """[size, size, 3]: the same for a picture in a file, as a PIL image and as an array.
 
         Raises:
-            UnreadableError: says why in a few words.
+            UnreadableError: the image cannot be read.
         """
         picture = self.picture(position)
-        if isinstance(picture, Path):
+        # Pillow reads a file on first use, and the same image may be in the list twice.
+        with _loading if isinstance(picture, Image.Image) else nullcontext():
             return decode(picture, size)
-        if isinstance(picture, Image.Image):
-            # Pillow reads a file on first use, and the same image may be in the list twice.
-            with _loading:
-                return decode(picture, size)
-        return np.asarray(resize_to_square(Image.fromarray(picture), size).convert("RGB"))
 
 
 def as_images(given: ImagesLike) -> Images:

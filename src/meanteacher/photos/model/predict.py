@@ -1,4 +1,4 @@
-"""The prediction engine: any number of images through a model in constant memory, and predictions.csv."""
+"""Predictions of a model for any number of images in constant memory, and predictions.csv."""
 
 import csv
 import io
@@ -16,25 +16,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import CPU, choose_device
 from meanteacher.files import atomic_file
+from meanteacher.files.images import UnreadableError
 from meanteacher.formats import escape_name
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.features.compute import computing, one_network_per_thread
-from meanteacher.photos.folder.decode import UnreadableError
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.images import Images, ImagesLike, as_images
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
 
-Progress = Callable[[int, int], None]
-"""Called after every chunk with the number of images so far and in all."""
-
 
 class ClassifierModule(nn.Module):
-    """From bytes [B, 3, size, size] to probabilities [B, n_classes]: what predicts, and what an export contains."""
+    """The whole classifier, from bytes [B, 3, size, size] to probabilities [B, n_classes], as it is exported."""
 
     def __init__(self, normalise: nn.Module, network: nn.Module, temperature: float) -> None:
         super().__init__()
@@ -48,7 +45,7 @@ class ClassifierModule(nn.Module):
 
 
 _CHUNK = 128
-"""Images per chunk: a network on a CPU gains nothing from more, and progress is shown often."""
+"""Images per chunk. More are not faster on a CPU, and progress is reported after each chunk."""
 _CHUNK_BYTES = 1 << 24
 
 
@@ -57,13 +54,13 @@ class Chunk:
     """The probabilities of consecutive images."""
 
     index: Sequence[int]
-    """Their positions among the images."""
+    """Positions among the images."""
     probabilities: Tensor
-    """[n, n_classes]; meaningless where unreadable."""
+    """[n, n_classes]; the rows of unreadable images have no meaning."""
     unreadable: dict[int, str]
-    """Row of the chunk -> reason."""
+    """row of the chunk -> reason"""
     digests: Sequence[bytes]
-    """Of the pixels; empty unless requested."""
+    """Digests of the pixels; empty unless requested."""
 
 
 def classify(
@@ -76,15 +73,18 @@ def classify(
 ) -> Generator[Chunk, None, None]:
     """The probabilities of the images at these positions, or of all, chunk by chunk in their order.
 
-    Each thread decodes a chunk and then computes the network on it alone. So no thread waits for another within a
-    layer, decoding and computing overlap, and two cores are twice as fast as one. A GPU computes for all threads.
+    Each thread decodes a chunk and then computes the network on it alone. No thread waits for another within a layer,
+    and decoding and computing overlap, so two cores are twice as fast as one. A GPU computes for all threads.
+
+    Raises:
+        InputError: a probability is not finite.
     """
     index = range(len(images)) if index is None else index
     size = model.size
     compute = computing(model.module(), (3, size, size), np.uint8, device)
 
     def work(chunk: Sequence[int]) -> Chunk:
-        # Channels last, as files are decoded.
+        # The channels are last, as decoding returns them.
         pixels = np.zeros((len(chunk), size, size, 3), np.uint8)
         unreadable = {}
         for row, k in enumerate(chunk):
@@ -97,8 +97,8 @@ def classify(
         probabilities = torch.from_numpy(compute(batch))
         if not bool(probabilities.isfinite().all()):
             raise InputError(
-                "The model gives no finite probabilities: its weights are finite, but too large to compute with. Get "
-                "the model again, or fit it again."
+                "The model's probabilities are not finite, because its weights are too large. Download or copy the "
+                "model again, or fit it again."
             )
         return Chunk(chunk, probabilities, unreadable, digests)
 
@@ -107,7 +107,7 @@ def classify(
         waiting: deque[Future[Chunk]] = deque()
         for start in range(0, len(index), length):
             waiting.append(pool.submit(work, index[start : start + length]))
-            # One chunk more per thread than it works on, so that none has to wait.
+            # Each thread has one chunk waiting, so that it never idles.
             if len(waiting) == 2 * n_threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -116,23 +116,23 @@ def classify(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Predictions(Sequence[str]):
-    """The label of every image, in order; empty where an image cannot be read."""
+    """The label of every image, in order. The label of an unreadable image is empty."""
 
     names: Sequence[str]
-    """Of the images: paths below the folder, the names of an .npz, paths as given, or `image 0`, `image 1`, ..."""
+    """Names of the images: paths below the folder, names of an .npz, paths as given, or `image 0`, `image 1`, ..."""
     confidence: NDArray[np.float32]
-    """[N], the probability of the label; NaN where an image cannot be read."""
+    """Probability of each label, [N]; NaN for an unreadable image."""
     problems: Mapping[str, str]
-    """Name -> reason, for images that cannot be read."""
+    """name -> reason, for unreadable images"""
     complete: bool
-    """False where it was stopped: then these are the images until there, and no file was written."""
+    """Whether all images were predicted. Otherwise these are the first ones, and no file was written."""
     classes: NDArray[np.int64]
-    """[N], the label's position in `class_names`; `UNLABELLED` (-1) where an image cannot be read."""
+    """Position of each label in `class_names`, [N]; `UNLABELLED` (-1) for an unreadable image."""
     class_names: tuple[str, ...]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Class -> number of images with that label."""
+        """The number of images with each label, by class."""
         n = np.bincount(self.classes[self.classes != UNLABELLED], minlength=len(self.class_names))
         return dict(zip(self.class_names, n.tolist(), strict=True))
 
@@ -165,7 +165,7 @@ def predict(
     progress: Progress,
     should_stop: Callable[[], bool],
 ) -> Predictions:
-    """Label every image, and write `out`, the whole file or nothing: see `Classifier.predict`."""
+    """Label every image and write `out` atomically, see `Classifier.predict`."""
     chosen = choose_device(device)
     if out is not None and (out.is_dir() or (out.exists() and not overwrite)):
         raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
@@ -202,12 +202,12 @@ def predict(
 
 
 class _StoppedError(Exception):
-    """Leaves the file unwritten."""
+    """Raised by `predict` itself when it is stopped, so that the file is not written."""
 
 
 @contextmanager
 def _table(out: Path | None) -> Iterator[Callable[[str], object] | None]:
-    """Appends text to predictions.csv, which is there when the block ends without an error; None without a file."""
+    """A function that appends text to `out`, which is created when the block ends without an error; None for None."""
     if out is None:
         yield None
         return
@@ -217,7 +217,7 @@ def _table(out: Path | None) -> Iterator[Callable[[str], object] | None]:
             file.write(HEADER.encode("utf-8"))
             yield lambda text: file.write(text.encode("utf-8"))
     except OSError as error:
-        raise InputError(f"Cannot write {out} ({error}). Free some space, or give another file.") from error
+        raise InputError(f"Cannot write {out} ({error}). Free disk space, or give another file.") from error
 
 
 HEADER = "path,label,confidence,second,second_confidence,third,third_confidence,problem\n"
@@ -244,10 +244,10 @@ def prediction_rows(
     """The content of predictions.csv.
 
     Args:
-        names: of the images
+        names: names of the images
         probabilities: [N, n_classes]
-        class_names: in the order of the columns
-        unreadable: row -> reason, for images that have no prediction
+        class_names: names of the columns of `probabilities`
+        unreadable: row -> reason, for images without a prediction
     """
     labels = [cell(name) for name in class_names]
     return HEADER + _rows(names, torch.from_numpy(probabilities), labels, unreadable)
@@ -257,7 +257,7 @@ def _rows(names: Sequence[str], probabilities: Tensor, labels: Sequence[str], un
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     best = probabilities.topk(min(_N_GUESSES, len(labels)))
-    empty = [""] * 2 * (_N_GUESSES - best.indices.shape[1])  # with two classes there is no third guess
+    empty = [""] * 2 * (_N_GUESSES - best.indices.shape[1])  # two classes have no third guess
     for row, (name, ks, ps) in enumerate(zip(names, best.indices.tolist(), best.values.tolist(), strict=True)):
         if row in unreadable:
             table.writerow([cell(name), *[""] * 2 * _N_GUESSES, cell(unreadable[row])])

@@ -7,22 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
 import torch
 from PIL import Image
 
-from meanteacher.core import UNLABELLED, InputError, Interrupted
+from meanteacher.core import UNLABELLED, InputError, Interrupted, Progress
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.data.shards.index import ShardIndex, index_path, load_index, make_index
-from meanteacher.data.shards.tar import MAX_IMAGE_BYTES
-from meanteacher.files import HeldError, atomic_file, locked
-from meanteacher.photos.folder.decode import UnreadableError, as_jpeg_or_png
+from meanteacher.files import LOCK, atomic_file, locked_folder
+from meanteacher.files.images import UnreadableError, as_jpeg_or_png
+from meanteacher.files.limits import MAX_BYTES
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.seeding import generator
 
-_BLOCK = tarfile.BLOCKSIZE
-_LOCK = ".lock"
 _EXTENSIONS = {"jpg": ("jpg", "jpeg"), "png": ("png",)}
 
 
@@ -35,7 +32,7 @@ class Packed:
     n_labelled: int
     class_names: tuple[str, ...]
     n_bytes: int
-    """Of all shards."""
+    """Size of all shards together."""
     not_packed: tuple[tuple[str, str], ...]
     """Photos that cannot be read, and why."""
 
@@ -50,7 +47,7 @@ def pack(
     max_broken: int = 100,
     overwrite: bool = False,
     resume: bool = False,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Packed:
     """Write the images of a folder to tar shards, as `meanteacher pack` does.
@@ -71,8 +68,8 @@ def pack(
         max_broken: how many photos may be left out because they cannot be read
         overwrite: replace shards in the folder
         resume: keep the complete shards of an interrupted call and write the others
-        progress: told the number of images so far and in all
-        should_stop: asked after every image
+        progress: called with the number of images so far and in all
+        should_stop: called after every image; True stops
 
     Raises:
         InputError: something given is wrong, or too many photos cannot be read.
@@ -96,15 +93,12 @@ def pack(
     found = find_photos(Path(photos), None if labels is None else Path(labels), min_classes=0)
     packer = _Packer(found, out, BrokenImages(max_broken), progress, should_stop)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with locked(out / _LOCK):
+        with locked_folder(out, "packing into"):
             _check_folder(out, overwrite=overwrite, resume=resume)
             groups = list(_groups(found, images_per_shard, int(megabytes * 1e6)))
             indexes = [packer.shard(number, group) for number, group in enumerate(groups)]
             for path in _written(out)[len(groups) :]:  # of an earlier call with more of them
                 _remove(path)
-    except HeldError as error:
-        raise InputError(f"Another process is packing into {out}. Wait for it, or give another folder.") from error
     except OSError as error:
         raise InputError(f"Cannot write to {out} ({error}). Make room, or give another folder.") from error
     return Packed(
@@ -121,7 +115,7 @@ def _check_folder(out: Path, *, overwrite: bool, resume: bool) -> None:
     if overwrite:
         for path in _written(out):
             _remove(path)
-    elif not resume and any(path.name != _LOCK for path in out.iterdir()):
+    elif not resume and any(path.name != LOCK for path in out.iterdir()):
         raise InputError(
             f"{out} is not empty. Give another folder; or --resume to go on with an interrupted call, or --overwrite "
             "to replace the shards in it."
@@ -148,7 +142,8 @@ def _groups(photos: Photos, images_per_shard: int | None, n_bytes: int) -> Itera
     group: list[int] = []
     size = 0
     for position in torch.randperm(len(photos), generator=generator(0, "pack/order")).tolist():
-        member = _size(photos, position) + 4 * _BLOCK  # its header, the label's member, and what fills up blocks
+        # Its header, the label's member, and the bytes that fill up blocks.
+        member = _size(photos, position) + 4 * tarfile.BLOCKSIZE
         if group and (size + member > n_bytes if images_per_shard is None else len(group) == images_per_shard):
             yield group
             group, size = [], 0
@@ -174,7 +169,7 @@ class _Packer:
         photos: Photos,
         out: Path,
         broken: BrokenImages,
-        progress: Callable[[int, int], None],
+        progress: Progress,
         should_stop: Callable[[], bool],
     ) -> None:
         self.photos, self.out, self.broken = photos, out, broken
@@ -208,8 +203,7 @@ class _Packer:
     def _write(self, path: Path, group: Sequence[int]) -> ShardIndex:
         not_packed = []
         index_path(path).unlink(missing_ok=True)
-        with atomic_file(path) as file:
-            hashed = _Hashed(file)
+        with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w", encoding="utf-8") as tar:
             for position in group:
                 if self.should_stop():
                     raise Interrupted("Packing was interrupted; the complete shards are kept.")
@@ -219,16 +213,16 @@ class _Packer:
                     not_packed.append((self.photos.names[position], str(error)))
                     self.broken.note(*not_packed[-1])
                 else:
-                    _add(hashed, f"{self.keys[position]}.{extension}", content)
+                    _add(tar, f"{self.keys[position]}.{extension}", content)
                     label = int(self.photos.labels[position])
                     if label != UNLABELLED:
-                        _add(hashed, f"{self.keys[position]}.cls", str(label).encode())
+                        _add(tar, f"{self.keys[position]}.cls", str(label).encode())
                 self.done += 1
                 self.progress(self.done, len(self.photos))
-            hashed.write(bytes(2 * _BLOCK))  # the end of a tar file
         index = make_index(path)
-        index.class_names, index.sha256, index.modified = self.photos.class_names, hashed.digest.hexdigest(), 0
-        index.not_packed = not_packed
+        with path.open("rb") as written:
+            index.sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+        index.class_names, index.modified, index.not_packed = self.photos.class_names, 0, not_packed
         index.save(index_path(path))
         return index
 
@@ -238,33 +232,20 @@ class _Packer:
             Image.fromarray(self.photos.arrays[position]).save(file, "PNG")
             return file.getvalue(), "png"
         content, kind = as_jpeg_or_png(self.photos.path(position))
-        if len(content) > MAX_IMAGE_BYTES:
+        if len(content) > MAX_BYTES:
             raise UnreadableError(f"too large: {len(content):,} bytes")
         own = self.photos.names[position].rpartition(".")[2]
         return content, own if own.lower() in _EXTENSIONS[kind] else kind
 
 
-class _Hashed:
-    """A file, and the sha256 of what was written to it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> None:
-        self.digest.update(data)
-        self.file.write(data)
-
-
-def _add(file: _Hashed, name: str, content: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)  # with neither time nor owner, so that the same photos become the same bytes
     member.size = len(content)
-    file.write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-    file.write(content)
-    file.write(bytes(-len(content) % _BLOCK))
+    tar.addfile(member, BytesIO(content))
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-    """The name of each image's members up to their extension: its path, changed where that would be ambiguous.
+    """The name of each image's members up to their extension: its path, changed if that would be ambiguous.
 
     >>> _keys(["daisy/a.jpg", "daisy/a.png", "daisy/b.c.jpg", "../d"])
     ['daisy/a', 'daisy/a_2', 'daisy/b_c', 'd']

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps
 
-from meanteacher.photos.folder import decode as decoding
-from meanteacher.photos.folder.decode import UnreadableError, decode, header
+from meanteacher.files.images import UnreadableError, decode, decode_whole, header
+from meanteacher.files.jpeg import read_head, read_orientation
 from photo_support import picture, pixels, save
 
 LOSSLESS = ["png", "bmp", "webp", "tif", "ppm"]
@@ -88,18 +88,19 @@ def test_the_average_is_over_all_pixels(path: Path) -> None:
 @pytest.mark.parametrize(("size", "stored"), [(32, 31), (32, 32), (16, 32), (10, 32), (8, 64), (1, 64)])
 def test_a_large_jpeg_is_decoded_small_but_never_below_twice_the_square(size: int, stored: int, path: Path) -> None:
     data = encoded(picture(0, 16 * stored, 16 * stored), "JPEG")
-    image, box = decoding.read_pixels(data, decoding.read_head(data), least=2 * size)
-    assert min(image.size) >= 2 * size
+    whole = decode_whole(data, lambda width, height: min(width, height) / (2 * size))
+    assert min(whole.pixels.size) >= 2 * size
     # Half of it would be too small, or it is an eighth already.
-    assert image.width < 4 * size or image.width == 2 * stored
-    assert box == (0, 0, *image.size)
+    assert whole.pixels.width < 4 * size or whole.pixels.width == 2 * stored
+    assert whole.reduced * whole.pixels.width == 16 * stored
 
 
 def test_the_edge_that_a_small_decoding_rounds_up_is_cut_off() -> None:
     data = encoded(picture(0, 41, 43), "JPEG")
-    image, box = decoding.read_pixels(data, decoding.read_head(data), least=10)
-    assert image.size == (11, 11)
-    assert box == (0, 0, 41 / 4, 43 / 4)
+    whole = decode_whole(data, lambda width, height: 4.1)
+    assert (whole.pixels.size, whole.size, whole.reduced) == ((11, 11), (41, 43), 4)
+    fair = whole.pixels.resize((5, 5), Image.Resampling.BILINEAR, (0, 0, 41 / 4, 43 / 4))
+    assert np.array_equal(whole.resized((5, 5)), pixels(fair))
 
 
 def with_orientation(value: int) -> bytes:
@@ -131,7 +132,7 @@ def test_fill_bytes_before_a_segment_hide_nothing_of_it(n_fill: int, path: Path)
 def test_orientation_is_read_in_both_byte_orders(order: str) -> None:
     start = b"II*\0" if order == "<" else b"MM\0*"
     entries = struct.pack(f"{order}HHHIHH", 1, 0x0112, 3, 1, 6, 0)
-    assert decoding.read_orientation(b"Exif\0\0" + start + struct.pack(f"{order}I", 8) + entries) == 6
+    assert read_orientation(b"Exif\0\0" + start + struct.pack(f"{order}I", 8) + entries) == 6
 
 
 @pytest.mark.parametrize(
@@ -332,7 +333,7 @@ def test_only_the_content_is_a_lasting_reason(tmp_path: Path) -> None:
 
 def bombs(width: int, height: int) -> dict[str, bytes]:
     """Small files that claim to be large images."""
-    found = decoding.read_head(KINDS["JPEG"])
+    found = read_head(KINDS["JPEG"])
     size = struct.pack(">HH", found.height, found.width)
     png = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     png = struct.pack(">I", 13) + png + struct.pack(">I", zlib.crc32(png))
@@ -369,7 +370,7 @@ def test_a_bomb_in_webp_is_refused_too(path: Path) -> None:
 def test_a_file_of_more_bytes_than_an_image_can_need_is_refused_unread(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meanteacher.photos.folder.decode._MAX_BYTES", 100)
+    monkeypatch.setattr("meanteacher.files.images.MAX_BYTES", 100)
     save(path.with_suffix(".png"))
     assert reason(path.with_suffix(".png")).startswith("too large: ")
     assert header(path.with_suffix(".png")) == (8, 8, "RGB")
