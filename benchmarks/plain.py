@@ -67,7 +67,7 @@ def make_step(
     Args:
         student: to be trained
         images: [N, H, W, 3] of bytes
-        labels: -1 where there is none
+        labels: -1 if there is none
         size: of a batch
         n_labelled: of its rows
         workers: processes of the DataLoader

@@ -269,7 +269,7 @@ def predict(compare: Compare, model: ModelSpec, *, n_images: int = 1000) -> dict
 def peak_memory(models: Mapping[str, ModelSpec]) -> dict[str, Any] | None:
     """Megabytes at the peak of two steps, each network in a process of its own; `import` is without a network.
 
-    None on Windows, where it cannot be measured.
+    None on Windows, which has no such measurement.
     """
     if not _STATUS.exists() and find_spec("resource") is None:
         return None

@@ -23,7 +23,7 @@ import meanteacher as mt
 LABELLED = torch.tensor([[-0.6], [0.2]])
 CLASSES = torch.tensor([0, 1])
 UNLABELLED = torch.tensor([[0.75]])
-"""Of class 1, as its nearest neighbour."""
+"""A point of class 1, like its nearest neighbour."""
 GRID = torch.linspace(-1.2, 1.2, 121)[:, None]
 NOISE, TARGETS, NETWORKS = 0.2, 12, 8
 BLUE, GREY, DARK = "#0072b2", "#9a9a9a", "#1c1c1c"
@@ -78,7 +78,7 @@ def fit(network: nn.Module, steps: int, *, noise: bool = True, target: float | N
 
 
 def probability(network: nn.Module, points: Tensor) -> Tensor:
-    """Of class 1."""
+    """Probability of class 1."""
     output: Tensor = network(points).softmax(1)[:, 1]
     return output
 

@@ -1,6 +1,6 @@
 """Learn from a folder that other programs write to: python examples/online_folder.py INBOX CHECKPOINTS
 
-A file is an .npz with the arrays `images` [N, 2] and `labels` [N], -1 where unknown. Writers give it a name that sorts
+A file is an .npz with the arrays `images` [N, 2] and `labels` [N], -1 if unknown. Writers give it a name that sorts
 in the order of time, and rename it to .npz once it is complete. A killed program continues with the next file.
 """
 

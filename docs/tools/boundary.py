@@ -21,14 +21,14 @@ WIDTH = 4.2
 """Inches."""
 
 POINTS = ("#a03c00", "#004c8a")
-"""Of the two classes: orange and blue, which every kind of colour blindness keeps apart."""
+"""Colours of the two classes: orange and blue, which every kind of colour blindness keeps apart."""
 
 CERTAINTY = LinearSegmentedColormap.from_list("certainty", ["#f7bd8b", "#fbdfc4", "#faf8f5", "#cfe5f5", "#93c5ea"])
-"""From certainly the first class to certainly the second, pale where the network cannot tell. It fills the picture,
+"""From certainly the first class to certainly the second, pale if the network is uncertain. It fills the picture,
 so that the page around it may be light or dark."""
 
 MARKERS = ("o", "s")
-"""Of the labelled points, whose class can so be told without colour too."""
+"""Shapes of the labelled points, which show the class without colour too."""
 
 DARK = "#1c1c1c"
 
@@ -44,7 +44,7 @@ class Window:
 
     @classmethod
     def around(cls, points: Floats, margin: float = 0.35) -> "Window":
-        """All of the points [N, 2], and some of the plane around them, where methods differ as well."""
+        """All of the points [N, 2], with a margin, in which methods differ as well."""
         (left, bottom), (right, top) = points.min(0) - margin, points.max(0) + margin
         return cls(float(left), float(right), float(bottom), float(top))
 
@@ -108,7 +108,7 @@ def draw_boundary(window: Window, probability: Floats, points: Points, labelled:
 
 
 def _background(axes: Axes, grid: Floats, probability: Floats) -> None:
-    """The probability everywhere, and a line where both classes are equally probable, if there is such a place."""
+    """Fill the plane with the probability, and draw the line on which both classes are equally probable, if any."""
     (left, bottom), (right, top) = grid[0, 0], grid[-1, -1]
     # A pixel lies around its place, so that the outermost reach half a pixel over the edge.
     dx, dy = (grid[1, 1] - grid[0, 0]) / 2

@@ -17,8 +17,9 @@ from rich.console import Console
 import boundary
 import methods_page
 from boundary import Floats, Points
-from meanteacher.cli.console import DeviceOption, exit_codes, graceful_stop, say
+from meanteacher.cli.console import exit_codes, graceful_stop, say
 from meanteacher.cli.demo import run_folder, train_all
+from meanteacher.cli.options import DeviceOption
 from meanteacher.core import InputError, Interrupted
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.evaluate import predict_logits

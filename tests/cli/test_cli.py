@@ -4,12 +4,14 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -28,6 +30,25 @@ SHORT = ["--set", "steps=12", "--set", "evaluate_every=6"]
 
 def _meanteacher(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return run_script(MAIN, *arguments, cwd=cwd, COLUMNS="200")
+
+
+def test_help_groups_the_commands_by_user():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"}).output
+    panels = dict(zip(*[iter(re.split(r"╭─ ([\w ]+) ─+╮", shown)[1:])] * 2, strict=True))
+    commands = {panel: re.findall(r"^│ (\w+) ", rows, flags=re.MULTILINE) for panel, rows in panels.items()}
+    assert commands["Your photos"] == ["fit", "check", "predict", "evaluate", "label", "export", "report"]
+    assert commands["The paper"] == ["run", "list", "table", "figure", "demo"]
+    assert commands["Tools"] == ["pack"]
+
+
+GROUP: Any = typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("command", ["", *GROUP.commands])
+def test_help_shows_no_type_behind_a_switch(command: str):
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "100"}).output
+    assert "--help" in shown
+    assert "bool" not in shown
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["demo", "--help"], ["list", "--help"], []])
@@ -133,7 +154,7 @@ def test_mistake_gets_one_sentence_that_says_what_to_do(arguments: list[str], wo
 def _options() -> list[tuple[str, list[str]]]:
     """Every option of every command that takes one value, given twice."""
     twice = []
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in GROUP.commands.items():
         for option in command.params:
             if option.param_type_name == "option" and not option.multiple and option.name != "help":
                 if not option.is_flag:

@@ -3,10 +3,11 @@
 import io
 import sys
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.cli.demo import demo
@@ -18,18 +19,19 @@ from meanteacher.cli.report import report
 from meanteacher.cli.reproduce import reproduce
 from meanteacher.cli.run import list_recipes, run
 
-app = typer.Typer(
-    name="meanteacher",
-    help="Learn from few labels and many unlabelled images, with Mean Teacher and the methods it is compared to.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    suggest_commands=True,
-)
+
+class Group(TyperGroup):
+    """Shows the options of the program itself without types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _readable(super().get_params(ctx))
 
 
 class Command(TyperCommand):
     """Refuses an option that is given twice, of which the last would win silently, and turns errors into exit codes."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _readable(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -47,9 +49,29 @@ class Command(TyperCommand):
             return super().invoke(ctx)
 
 
+def _readable(parameters: list[Any]) -> list[Any]:
+    """The parameters as the help shows them: arguments in capitals, and switches without a type."""
+    for parameter in parameters:
+        if parameter.metavar is None:
+            is_argument = isinstance(parameter, TyperArgument)
+            parameter.metavar = parameter.name.upper() if is_argument else "" if parameter.is_flag else None
+    return parameters
+
+
 def _takes_one_value(option: Any) -> bool:
     """A switch without a counterpart may be repeated."""
     return not option.multiple and (bool(option.secondary_opts) or not option.is_flag)
+
+
+app = typer.Typer(
+    cls=Group,
+    name="meanteacher",
+    help="Train an image classifier from few labels and many unlabelled images, by Mean Teacher.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    suggest_commands=True,
+)
 
 
 def _show_version(value: bool) -> None:
@@ -69,24 +91,24 @@ def _options(
 ) -> None: ...
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "fit": fit,
-    "check": check,
-    "predict": predict,
-    "evaluate": evaluate,
-    "export": export,
-    "report": report,
-    "label": label,
-    "pack": pack,
-    "demo": demo,
-    "list": list_recipes,
-    "run": run,
-    "table": reproduce,
-    "figure": reproduce,
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Your photos": {
+        "fit": fit,
+        "check": check,
+        "predict": predict,
+        "evaluate": evaluate,
+        "label": label,
+        "export": export,
+        "report": report,
+    },
+    "The paper": {"run": run, "list": list_recipes, "table": reproduce, "figure": reproduce, "demo": demo},
+    "Tools": {"pack": pack},
 }
-"""In the order of the help: those for photos first."""
-for _name, _command in _COMMANDS.items():
-    app.command(_name, cls=Command)(_command)
+"""Panel of the help -> its commands, in the order of the help."""
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
+        _help = cleandoc(_command.__doc__ or "").replace("table or figure", _name)
+        app.command(_name, cls=Command, help=_help, rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

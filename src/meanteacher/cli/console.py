@@ -1,4 +1,4 @@
-"""What the commands share: options, messages, exit codes, progress bars and interruption."""
+"""What all commands do alike: messages, exit codes, progress bars and interruption."""
 
 import ctypes
 import errno
@@ -8,9 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -23,36 +21,7 @@ from meanteacher.formats import escape_name
 LAUNCHER_VARIABLE = "MEANTEACHER_LAUNCHER"
 """Environment variable with the number of the process that started this one with --nproc."""
 _LONGEST = 2000
-"""Characters of a message."""
-
-PhotosArgument = Annotated[
-    Path,
-    typer.Argument(
-        help="A folder with one folder per class and one named `unlabelled`; or any folder, with --labels; or an "
-        ".npz file of arrays."
-    ),
-]
-LabelsOption = Annotated[
-    Path | None, typer.Option("--labels", help="CSV file of path,label; an empty label means unlabelled.")
-]
-StartOrResumeOption = Annotated[
-    bool,
-    typer.Option(
-        "--start-or-resume",
-        help="Start, or continue what was started before in the folder: the same command for every try of a scheduler.",
-    ),
-]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="auto|cpu|cuda|cuda:N|mps",
-        help="Where to compute. auto: $MEANTEACHER_DEVICE, or a GPU if there is one; to resume, the same kind of "
-        "device as before.",
-        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
-    ),
-]
+"""Most characters of a message."""
 
 
 def say(console: Console, *parts: str | tuple[str, str]) -> None:
@@ -62,19 +31,19 @@ def say(console: Console, *parts: str | tuple[str, str]) -> None:
 
 
 def cell(name: str) -> Text:
-    """A name in a table. It may come from a file of others: what would steer the terminal is shown as an escape."""
+    """A name in a table. It may come from an untrusted file, so control characters are escaped."""
     return Text(escape_name(name))
 
 
 def _report(kind: str, error: object) -> None:
     text = escape_name(str(error))
-    # Names of others can be long; the beginning and the end say what is wrong and what to do.
+    # Names in files can be long; the beginning and the end of a message contain the error and the way out.
     shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
     typer.secho(f"{kind}: {shown}", fg="red", err=True)
 
 
 def is_first_rank() -> bool:
-    """Whether this process is the one of those that were started together which prints and writes."""
+    """Whether this process prints and writes for all processes that train together."""
     from meanteacher.distributed.ranks import found_in
 
     return found_in(os.environ).is_first
@@ -152,7 +121,7 @@ def graceful_stop(console: Console) -> Iterator[Callable[[], bool]]:
 
 
 def make_bar(console: Console, *columns: ProgressColumn, transient: bool = False, expand: bool = False) -> Progress:
-    """The bar of all commands, with these columns behind it. Shows nothing where the output is no terminal."""
+    """The bar of all commands, followed by these columns. It is hidden if the output is not a terminal."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),

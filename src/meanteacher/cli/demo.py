@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import DeviceOption, graceful_stop, progress_bar, say
+from meanteacher.cli.console import graceful_stop, progress_bar, say
+from meanteacher.cli.options import DeviceOption
 from meanteacher.formats import percent
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("demo"),
-    draws: Annotated[int, typer.Option(min=2, help="Number of label draws per method.")] = 6,
+    draws: Annotated[int, typer.Option(min=2, metavar="N", help="Number of label draws per method.")] = 6,
     device: DeviceOption = "auto",
 ) -> None:
-    """Compare supervised-only, Pi model and Mean Teacher on digits with 40 labels, in about a minute.
+    """Compare three methods on digits with 40 labels, in about a minute.
 
-    Trains each method on several draws of the labels, prints the errors of student and teacher with their spread and
-    the paired gain over supervised-only, and writes a page with the curves. Running it again with the same folder
-    trains only the runs that are missing.
+    Trains supervised-only, Pi model and Mean Teacher on several draws of the labels, prints the errors of student and
+    teacher with their spread and the paired gain over supervised-only, and writes a page with the curves. Running it
+    again with the same folder trains only the runs that are missing.
     """
     from meanteacher.recipes import find
     from meanteacher.report import answer, display_name, load_records, summarise, to_text, write_page
@@ -65,16 +66,16 @@ def train_all(
     """Train the runs that are missing in `out`, draw by draw, so that the complete draws can always be compared.
 
     Args:
-        console: where the errors of each draw are printed
+        console: prints the errors of each draw
         recipes: title -> recipe; all with the same data
         draws: of the labelled set, with the seeds 0, 1, …
         out: a folder for all of the runs
         data: what the recipes' source loads
-        device: where to compute
+        device: name of the device
         should_stop: asked after every step; True saves
 
     Raises:
-        Interrupted: by `should_stop`. The same call continues exactly where this one ended.
+        Interrupted: by `should_stop`. The same call continues from the last step.
     """
     import torch
 

@@ -9,24 +9,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import (
+from meanteacher.cli.console import graceful_stop, is_first_rank, progress_bar, say
+from meanteacher.cli.launch import start_processes
+from meanteacher.cli.options import (
     DeviceOption,
     LabelsOption,
+    NprocOption,
     OverwriteOption,
     PhotosArgument,
+    ResumeOption,
     StartOrResumeOption,
-    graceful_stop,
-    is_first_rank,
-    progress_bar,
-    say,
 )
-from meanteacher.cli.launch import NprocOption, start_processes
 
 
 def fit(
     photos: PhotosArgument,
     labels: LabelsOption = None,
-    minutes: Annotated[float, typer.Option(help="Time limit, at least 1. More time gives a better model.")] = 30,
+    minutes: Annotated[
+        float, typer.Option(metavar="N", help="Time limit, at least 1. More time gives a better model.")
+    ] = 30,
     out: Annotated[Path, typer.Option(help="Folder for the model, the predictions and the report.")] = Path("fit"),
     flip: Annotated[
         bool | None,
@@ -39,7 +40,7 @@ def fit(
     start: Annotated[
         Path | None, typer.Option("--start", "--from", help="Folder of an earlier fit, whose model is trained further.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted fit in the folder.")] = False,
+    resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
     overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
@@ -105,9 +106,9 @@ def fit(
 
 
 def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
-    """Check a folder of photos: files that cannot be read, duplicates, classes with few labels.
+    """Find photos that cannot be read, duplicates and classes with few labels.
 
-    Writes nothing. `fit` checks the photos too before it trains.
+    Writes nothing. `fit` makes the same checks before it trains.
     """
     from meanteacher.cli.progress import say_findings
     from meanteacher.formats import count

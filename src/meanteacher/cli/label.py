@@ -21,10 +21,10 @@ def label(
             show_default="RUN/labels.csv",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port of the page; 0 takes a free one.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Print the address and open no browser.")] = False,
 ) -> None:
-    """Label the images that would help most, with one key per class, on a page in your browser.
+    """Label the images that would help most, with one key per class, in your browser.
 
     Only this computer can open the page. Every answer is written to the labels file at once.
     """

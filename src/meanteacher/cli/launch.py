@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,16 +19,7 @@ _NOT_AGAIN = (InputError.exit_code, DivergedError.exit_code, Interrupted.exit_co
 _RESTARTS = 3
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 60.0
-"""For the others to end, after one process has."""
-
-NprocOption = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        help="Processes that train together on this machine: one for each GPU, or for some of the cores each. The "
-        "batches are those of one process, and so is the result without batch norm and dropout.",
-    ),
-]
+"""Time for the other processes to end, after one has ended."""
 
 
 def start_processes(n: int) -> bool:
@@ -38,7 +28,7 @@ def start_processes(n: int) -> bool:
     If one is killed or fails, all are started again, a few times: they continue from the last checkpoint.
 
     Raises:
-        typer.Exit: with the exit code of the command, where it is not 0.
+        typer.Exit: the command failed; has its exit code.
     """
     if n == 1 or "RANK" in os.environ:
         return False

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import LabelsOption, OverwriteOption, PhotosArgument, graceful_stop, progress_bar, say
+from meanteacher.cli.console import graceful_stop, progress_bar, say
+from meanteacher.cli.options import LabelsOption, OverwriteOption, PhotosArgument, ResumeOption
 from meanteacher.formats import count
 
 _NAMED = 5
@@ -18,11 +19,13 @@ def pack(
     shards: Annotated[Path, typer.Option(help="Folder for the shards, whose names begin with its name.")],
     labels: LabelsOption = None,
     images_per_shard: Annotated[
-        int | None, typer.Option(min=1, help="Images in a shard, instead of a size.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Images in a shard, instead of a size.", show_default=False)
     ] = None,
-    megabytes: Annotated[float, typer.Option(help="Size of a shard.")] = 500,
-    max_broken: Annotated[int, typer.Option(min=0, help="Photos that may be left out as unreadable.")] = 100,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the complete shards in the folder.")] = False,
+    megabytes: Annotated[float, typer.Option(metavar="N", help="Size of a shard.")] = 500,
+    max_broken: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Photos that may be left out as unreadable.")
+    ] = 100,
+    resume: ResumeOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write photos to tar shards in WebDataset's format, with an index beside each.

@@ -9,25 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from meanteacher.cli.console import (
-    DeviceOption,
-    LabelsOption,
-    OverwriteOption,
-    PhotosArgument,
-    cell,
-    graceful_stop,
-    progress_bar,
-    say,
-)
+from meanteacher.cli.console import cell, graceful_stop, progress_bar, say
+from meanteacher.cli.options import DeviceOption, LabelsOption, ModelArgument, OverwriteOption, PhotosArgument
 from meanteacher.core import InputError, Interrupted
 from meanteacher.files import write_json
 from meanteacher.formats import count, percent, percent_range, points
 
-ModelArgument = Annotated[Path, typer.Argument(help="The folder of a fit, or the folder `model` in it.")]
-
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
 _MAX_CLASSES = 12
-"""Of a confusion matrix that fits in a terminal."""
+"""Most classes of a confusion matrix in a terminal."""
 
 
 def predict(
@@ -75,7 +65,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Compare the predictions of a model with the labels of images that it was not trained on.
+    """Measure the error of a model on labelled images that it was not trained on.
 
     Images of the training set are recognised by their pixels and left out: their error says nothing about new images.
     """

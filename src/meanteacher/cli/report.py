@@ -12,7 +12,7 @@ from meanteacher.cli.console import say
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Folders of fits, and folders with runs at any depth.")
+        list[Path], typer.Argument(metavar="FOLDER", help="Folders of fits, and folders with runs at any depth.")
     ],
     out: Annotated[
         Path | None,
@@ -35,7 +35,7 @@ def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -
     Args:
         folders: each that of a fit, or one with runs at any depth below it
         out: the file for the page of the runs; without it report.html in the folder of the runs, or in the current
-            folder where the runs are in several
+            folder if the runs are in several
 
     Returns:
         The files that were written.

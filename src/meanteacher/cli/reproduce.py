@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import DeviceOption, graceful_stop, say
-from meanteacher.cli.run import DataOption, parse_scale
+from meanteacher.cli.console import graceful_stop, say
+from meanteacher.cli.options import DataOption, DeviceOption, ScaleOption, parse_scale
 from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
@@ -27,41 +27,41 @@ def reproduce(
     ],
     cell: Annotated[
         str,
-        typer.Option(help="Only the cells with this in their name: svhn-500/mean-teacher, svhn-500, mean-teacher."),
-    ] = "",
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of runs per cell.", show_default="as many as the paper's")
-    ] = None,
-    scale: Annotated[
-        str,
         typer.Option(
-            metavar="minutes=N",
-            help="Run scaled twins instead: a narrower network, fewer steps and images, about N minutes per run on one "
-            "core. Their errors are not the paper's.",
+            metavar="TEXT", help="Only cells with this in their name: svhn-500/mean-teacher, svhn-500, mean-teacher."
         ),
     ] = "",
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of runs per cell.", show_default="as many as the paper's"),
+    ] = None,
+    scale: ScaleOption = "",
     preset: Annotated[
         Literal["paper", "as-coded"],
-        typer.Option(help="as-coded: the settings of the authors' scripts where they differ from the paper's text."),
+        typer.Option(help="as-coded: the settings of the authors' scripts if they differ from the paper's text."),
     ] = "paper",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; they share the processor's cores.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Runs at the same time; they share the processor's cores.")
+    ] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run and about how long it takes here; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the missing runs and an estimate of their time here; run nothing.")
     ] = False,
     print_commands: Annotated[
         bool,
         typer.Option("--print-commands", help="Print one command per missing run, for any scheduler; run nothing."),
     ] = False,
-    show: Annotated[bool, typer.Option("--show", help="Write what there is; run nothing.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Write the table or figure from the runs so far; run nothing.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of all runs, and of the written table or figure.")] = Path("runs"),
     device: DeviceOption = "auto",
     data: DataOption = None,
 ) -> None:
-    """Reproduce a table or figure of the paper: run what is missing, and set it beside the paper's numbers.
+    """Reproduce a table or figure of the paper, with the paper's numbers beside ours.
 
-    Runs that are complete are not run again, interrupted ones are resumed, and runs that another process has taken are
-    waited for. Ctrl-C saves all runs; the same command continues. A table is written to OUT/table-N.md and .html, a
-    figure to OUT/figure-N.svg and .png.
+    Trains the missing runs. Complete runs are not run again, interrupted ones are resumed, and runs that another
+    process has taken are waited for. Ctrl-C saves all runs; the same command continues. A table is written to
+    OUT/table-N.md and .html, a figure to OUT/figure-N.svg and .png.
     """
     from meanteacher.cli.progress import RunsProgress
     from meanteacher.paper import runs, workers
@@ -114,7 +114,7 @@ def _say_result(console: Console, result: "Reproduced") -> None:
 
 
 def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> None:
-    """What there is, what is missing, and how long it will take."""
+    """Print the complete and the missing runs, and an estimate of their time."""
     from rich.table import Table
 
     from meanteacher.paper.runs import estimated_seconds

@@ -10,8 +10,17 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from meanteacher.cli.console import DeviceOption, StartOrResumeOption, graceful_stop, is_first_rank, progress_bar, say
-from meanteacher.cli.launch import NprocOption, start_processes
+from meanteacher.cli.console import graceful_stop, is_first_rank, progress_bar, say
+from meanteacher.cli.launch import start_processes
+from meanteacher.cli.options import (
+    DataOption,
+    DeviceOption,
+    NprocOption,
+    ResumeOption,
+    ScaleOption,
+    StartOrResumeOption,
+    parse_scale,
+)
 from meanteacher.core import InputError
 
 if TYPE_CHECKING:
@@ -25,33 +34,6 @@ def recipe_names() -> list[str]:
 
 LoggerName = Literal["tensorboard", "wandb"]
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="MEANTEACHER_DATA",
-        help="Folder of the data files; missing files are downloaded.",
-        show_default="~/.cache/meanteacher",
-    ),
-]
-
-
-def parse_scale(text: str) -> float | None:
-    """The minutes of `--scale minutes=N`; None where it is not given.
-
-    Raises:
-        InputError: it reads otherwise.
-    """
-    if not text:
-        return None
-    name, _, value = text.partition("=")
-    try:
-        minutes = float(value)
-    except ValueError:
-        minutes = 0.0
-    if name != "minutes" or not 1 <= minutes < float("inf"):
-        raise InputError(f"--scale takes minutes=N with N of at least 1, for instance minutes=6; got {text!r}.")
-    return minutes
-
 
 def run(
     recipe: Annotated[
@@ -62,19 +44,15 @@ def run(
         ),
     ],
     seed: Annotated[
-        int, typer.Option(min=0, help="Determines the labelled set, the batches, the noise and the initial weights.")
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Determines the labelled set, the batches, the noise and the initial weights."
+        ),
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in the folder.")] = False,
+    resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="minutes=N",
-            help="Run the scaled twin of a recipe of the paper: a narrower network, fewer steps and images, about N "
-            "minutes on one core.",
-        ),
-    ] = "",
+    scale: ScaleOption = "",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,6 +74,7 @@ def run(
         int | None,
         typer.Option(
             min=1,
+            metavar="N",
             help="Rows that a process computes at a time. Their activations are computed again in the backward pass: a "
             "batch of any size fits into memory, and gradients are those of the whole batch.",
             show_default="all",
@@ -185,7 +164,7 @@ def _logger(name: LoggerName, recipe: str, seed: int, out: Path) -> "ScalarLogge
 def list_recipes(
     pattern: Annotated[str, typer.Argument(help="Only recipes with this in their name.")] = "",
 ) -> None:
-    """List the recipes, with the paper's error where it reports one."""
+    """List the recipes, with the paper's error if it reports one."""
     from rich.table import Table
 
     from meanteacher.recipes import RECIPES

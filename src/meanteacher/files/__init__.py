@@ -1,7 +1,7 @@
-"""Files: how an untrusted one is opened, the one atomic write, and the one lock; `fields` reads JSON, `images` headers.
+"""Files: opening an untrusted one, the one atomic write, and the one lock.
 
-What is read is a regular file of a limited size: a link to a device has no end, and a pipe would be waited for. What is
-written goes through no link, so that nothing outside the folder changes.
+Reads only regular files up to a size limit, because a device never ends and a pipe blocks. Writes through no link, so
+that nothing outside the folder changes.
 """
 
 import errno
@@ -24,9 +24,10 @@ LOCK = ".lock"
 """Name of the lock file of an output folder."""
 PARTS = ".*.????????.part"
 """Matches the names of files that `atomic_file` has not finished."""
+_TAIL_BYTES = 8192
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _SPECIAL = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Nobody waits at a pipe; on Windows, bytes stay as they are; no child process inherits it."""
+"""Flags of every opened file: a pipe does not block, Windows changes no bytes, no child process inherits it."""
 
 
 class HeldError(Exception):
@@ -43,7 +44,7 @@ def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> IO[
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """Open a file to append bytes to it, made where it is missing. It may not be a link.
+    """Open a file to append bytes to it, and create it if it is missing. It may not be a link.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -78,11 +79,21 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
         return file.read(size)
 
 
+def last_lines(path: Path) -> list[str]:
+    """The lines at the end of a regular file, the last one first; none if the file cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()[::-1]
+    except OSError:
+        return []
+
+
 def make_own(folder: Path) -> Path:
-    """Make a folder inside an output folder, where it is missing. Returns it.
+    """Create a folder inside an output folder if it is missing. Returns it.
 
     Raises:
-        OSError: it cannot be made, or it is a link: what is written there would be written elsewhere.
+        OSError: the folder cannot be created, or it is a link, through which files would be written elsewhere.
     """
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "A link, which is not followed", str(folder))
@@ -91,7 +102,7 @@ def make_own(folder: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link (and not what it leads to), or a folder with all that is in it."""
+    """Remove a file, a link (and not its target), or a folder with its content."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -102,15 +113,15 @@ def remove(path: Path) -> None:
 def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     """Hold the lock file `path` for a `with` block.
 
-    The system gives the lock back when the process ends, in whatever way: the file that stays behind locks nothing.
+    The system releases the lock when the process ends in any way. The file that remains locks nothing.
 
     Args:
-        path: is made where it is missing, its folder is not.
-        wait: seconds for which another process may still hold it.
+        path: lock file, which is created if it is missing; its folder must exist
+        wait: seconds for which another process may still hold the lock
 
     Raises:
         HeldError: another process holds it.
-        OSError: the file cannot be made or is a link, or the file system has no locks.
+        OSError: the file cannot be created or is a link, or the file system has no locks.
     """
     if not path.parent.is_dir():
         # filelock would make it.
@@ -167,7 +178,7 @@ def is_left_over(path: Path) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when the block ends without an error, so that nobody reads half of it."""
+    """A file that gets its name when the block ends without an error, so that nobody reads half of it."""
     # Beside the target, since only a rename within one file system is atomic. Shortened, since a name has 255 bytes.
     part = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.part")
     try:
@@ -181,17 +192,17 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def clear_parts(folder: Path) -> None:
-    """Delete what processes left in a folder that were killed while they wrote. Nobody may be writing there."""
+    """Delete the unfinished files of killed processes from a folder. No other process may be writing there."""
     for part in folder.glob(PARTS):
         part.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `path` when the block ends without an error.
+    """A new folder that replaces `path` when the block ends without an error.
 
-    Also removes what processes left of it that were killed meanwhile. The folder that was there before goes last: where
-    one was killed between the two renames, it is all that there is.
+    Also removes the remains of processes that were killed while they wrote it. The previous folder is removed last: if
+    a process is killed between the two renames, it is the only complete one.
 
     Raises:
         OSError: it cannot be written.
@@ -200,7 +211,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear_killed(path, before=False)
     try:
-        # Tells others that it is at work. They look at the lock for a moment.
+        # A held lock shows others that this process is at work. They hold it for a moment to look.
         with locked(lock, wait=1.0):
             try:
                 part.mkdir()
@@ -217,13 +228,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _beside(path: Path, token: str) -> tuple[Path, Path, Path]:
-    """The folder that is being written, the one that was there before, and the lock of both."""
+    """The new folder, the previous one, and the lock of both."""
     part, old, lock = (path.with_name(f".{kind}-{path.name}-{token}") for kind in ("writing", "old", "lock"))
     return part, old, lock
 
 
 def _clear_killed(path: Path, *, before: bool) -> None:
-    """Remove what is left of killed processes: what was being written, and if told also what was there before."""
+    """Remove the unfinished folders of killed processes, and with `before` also the previous ones."""
     ours = re.compile(rf"\.(?:writing|old|lock)-{re.escape(path.name)}-([0-9a-f]{{8}})")
     for token in {found[1] for other in path.parent.iterdir() if (found := ours.fullmatch(other.name))}:
         part, old, lock = _beside(path, token)

@@ -16,7 +16,7 @@ from meanteacher.core import InputError, check_choice
 from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.files import LOCK, HeldError, locked, open_regular
+from meanteacher.files import LOCK, HeldError, last_lines, locked
 from meanteacher.files.fields import RecordError, read_json
 from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
 from meanteacher.paper.recipes.shared import AS_CODED
@@ -25,8 +25,6 @@ from meanteacher.recipes import RECIPES
 
 Preset = Literal["paper", "as-coded"]
 State = Literal["complete", "running", "started", "missing"]
-_TAIL_BYTES = 4096
-"""Of metrics.jsonl: more than its last line."""
 _TRIAL_SECONDS, _TRIAL_STEPS, _TRIAL_ROWS = 10.0, 3, 128
 """For measuring a step: at most so long, so many, on so many rows of 32x32 pixels."""
 
@@ -85,14 +83,7 @@ class Run:
 
     def steps_done(self) -> int:
         """By the last line of its metrics."""
-        try:
-            with open_regular(self.folder / "metrics.jsonl") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - _TAIL_BYTES))
-                lines = file.read().splitlines()
-        except OSError:
-            return 0
-        for line in reversed(lines):
+        for line in last_lines(self.folder / "metrics.jsonl"):
             try:
                 return int(json.loads(line)["step"])
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

@@ -9,16 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from meanteacher.core import InputError, Interrupted
-from meanteacher.files import append_to, open_regular
+from meanteacher.files import append_to, last_lines
 from meanteacher.paper.runs import Run
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
 """For a run to save and end, before it is killed."""
-_TAIL_BYTES = 8192
 
 
 class Follower:
@@ -121,7 +119,7 @@ class Workers:
         elif state == "running" or code == Interrupted.exit_code:
             waiting.append(run)  # another process was faster, or somebody stopped this one alone
         else:
-            said = _last_line(run.log)
+            said = next(filter(None, map(str.strip, last_lines(run.log))), "")
             if code == InputError.exit_code:
                 raise InputError(f"{run.title}: {said.removeprefix('Error: ')}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -150,13 +148,3 @@ def _stop(running: Sequence[_Worker]) -> None:
         except subprocess.TimeoutExpired:
             worker.process.kill()
             worker.process.wait()
-
-
-def _last_line(log: Path) -> str:
-    try:
-        with open_regular(log) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -15,23 +15,23 @@ from meanteacher.devices import CPU
 from meanteacher.photos.features.onnx_graph import UnsupportedError, imported, to_onnx
 
 Compute = Callable[[NDArray[Any]], NDArray[np.float32]]
-"""From a batch [N, ...] to the output [N, ...]. Threads may share it."""
+"""A function from a batch [N, ...] to the output [N, ...]. Threads may share it."""
 
 _BATCH = 8
-"""Images per call of onnxruntime: more are not faster, and take more memory."""
+"""Images per call of onnxruntime. Larger batches are not faster and take more memory."""
 
 
 def computing(module: nn.Module, shape: Sequence[int], dtype: type[np.generic], device: torch.device = CPU) -> Compute:
     """The module as a function of a batch [N, *shape]: by onnxruntime on a CPU, by torch elsewhere.
 
-    Torch also computes what cannot be written as ONNX. Later changes of the module have no effect. Onnxruntime computes
-    in the calling thread alone: call it from one thread per core, each with batches of its own.
+    Torch also computes modules that cannot be written as ONNX. Later changes of the module have no effect. Onnxruntime
+    computes in the calling thread alone: call it from one thread per core, each with batches of its own.
 
     Args:
         module: in evaluation mode, with one input and one output
-        shape: of an input, such as (3, size, size)
-        dtype: of the inputs, np.uint8 or np.float32
-        device: to compute on
+        shape: shape of one input, such as (3, size, size)
+        dtype: type of the inputs, np.uint8 or np.float32
+        device: device to compute on
     """
     if device.type == "cpu":
         try:

@@ -27,7 +27,7 @@ RESIZE = (
 
 _MAX_DIFFERENCE = 1e-4
 _TIE = 1e-5
-"""Of two classes whose probabilities are this close, rounding decides which one is the label."""
+"""Difference of two probabilities below which rounding decides between the classes."""
 _N_RANDOM = 64
 
 
@@ -50,7 +50,7 @@ def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
 
 
 def metadata(model: "Classifier") -> dict[str, Any]:
-    """What a program needs to know to prepare an image as in training. The keys are part of the format.
+    """The preparation of an image as in training, for other programs. The keys are part of the format.
 
     With another filter, order of colours or range of values some images get another label, without any error.
     """

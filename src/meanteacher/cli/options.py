@@ -1,0 +1,83 @@
+"""Options and arguments that several commands share, each declared once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meanteacher.core import InputError
+
+PhotosArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="A folder with one folder per class and one named `unlabelled`; or any folder, with --labels; or an "
+        ".npz file of arrays."
+    ),
+]
+ModelArgument = Annotated[Path, typer.Argument(help="The folder of a fit, or the folder `model` in it.")]
+LabelsOption = Annotated[
+    Path | None, typer.Option("--labels", help="CSV file of path,label; an empty label means unlabelled.")
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue the interrupted work in the folder.")]
+StartOrResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--start-or-resume",
+        help="Start, or continue the work that was started in the folder: the same command for every try of a "
+        "scheduler.",
+    ),
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="Where to compute: auto, cpu, cuda, cuda:N or mps. auto: $MEANTEACHER_DEVICE, or a GPU if there is one; "
+        "to resume, the same kind of device as before.",
+        autocompletion=lambda: ["auto", "cpu", "cuda", "mps"],
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="MEANTEACHER_DATA",
+        help="Folder of the data files; missing files are downloaded.",
+        show_default="~/.cache/meanteacher",
+    ),
+]
+NprocOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Processes that train together on this machine: one for each GPU, or for some of the cores each. They "
+        "share the batches of one process, and give its result without batch norm and dropout.",
+    ),
+]
+ScaleOption = Annotated[
+    str,
+    typer.Option(
+        metavar="minutes=N",
+        help="Run the scaled twin of a recipe of the paper: a narrower network, fewer steps and images, about N "
+        "minutes per run on one core. Its error is not the paper's.",
+    ),
+]
+
+
+def parse_scale(text: str) -> float | None:
+    """The minutes of `--scale minutes=N`; None if it is not given.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    if not text:
+        return None
+    name, _, value = text.partition("=")
+    try:
+        minutes = float(value)
+    except ValueError:
+        minutes = 0.0
+    if name != "minutes" or not 1 <= minutes < float("inf"):
+        raise InputError(f"--scale takes minutes=N with N of at least 1, for instance minutes=6; got {text!r}.")
+    return minutes
