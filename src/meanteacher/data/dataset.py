@@ -1,4 +1,4 @@
-"""Images and labels in memory, checked once; the parts of a benchmark and where it comes from."""
+"""Images and labels in memory, checked once; the parts of a benchmark and its source."""
 
 import copy
 import hashlib
@@ -33,7 +33,7 @@ class BrokenImages:
         self.reasons: dict[str, str] = {}
         """Which image -> why."""
         self.positions: set[int] = set()
-        """Of those in the data set, found when they were to be decoded."""
+        """Positions in the data set of images that could not be decoded."""
 
     def note(self, image: str, reason: str) -> None:
         """Leave one more image out.
@@ -55,7 +55,7 @@ class BrokenImages:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """N examples and their labels, `UNLABELLED` where a label is unknown.
+    """N examples and their labels, `UNLABELLED` if a label is unknown.
 
     Images stay bytes for as long as possible: they are converted to float one batch at a time, so that a large set is
     never copied as a whole. Runs may share a data set, and nobody changes its tensors.
@@ -93,10 +93,10 @@ class Dataset:
         return BrokenImages()
 
     def on(self, device: torch.device) -> "Dataset":
-        """The same with its images on the device, still as bytes, where they take at most half of its free memory.
+        """The same with its images on the device, still as bytes, if they take at most half of its free memory.
 
-        Where they do not fit it is returned as it is, and its rows are moved batch by batch. Labels stay: batches are
-        put together on the CPU.
+        If they do not fit, it is returned as it is, and its rows are moved batch by batch. Labels stay on the CPU, on
+        which batches are put together.
         """
         if device.type == "cpu" or self.images.numel() * self.images.element_size() > free_bytes(device) / 2:
             return self
@@ -129,11 +129,11 @@ def check_labels(labels: Tensor, *, n_images: int, n_classes: int) -> None:
     """Refuse labels that do not fit the images.
 
     Raises:
-        InputError: says what was expected.
+        InputError: their number, type or range is wrong.
     """
     if n_images != len(labels):
         raise InputError(
-            f"{n_images} images but {len(labels)} labels: give one label per image, {UNLABELLED} where it is unknown."
+            f"{n_images} images but {len(labels)} labels: give one label per image, {UNLABELLED} if it is unknown."
         )
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise InputError(f"Labels are one int64 per image, got {labels.dtype} of shape {tuple(labels.shape)}.")

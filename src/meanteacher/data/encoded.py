@@ -45,7 +45,7 @@ class Files(Protocol):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """In bytes."""
+        """Size of each encoded image in bytes."""
         ...
 
     def read(self, position: int) -> bytes:
@@ -63,7 +63,7 @@ class BrokenImageError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class EncodedDataset:
-    """N encoded images and their labels, `UNLABELLED` where a label is unknown.
+    """N encoded images and their labels, `UNLABELLED` if a label is unknown.
 
     Nothing is kept in memory but names and labels: an image is read and decoded by a thread each time it is needed,
     and becomes RGB whatever its mode, over white if it is transparent. Training sees random crops of it, drawn for
@@ -146,7 +146,7 @@ class EncodedDataset:
 
         Args:
             index: [B], positions
-            draws: role -> where its crops are drawn from
+            draws: role -> the generator of its crops
             rows: which of them to decode. Crops are drawn for all, so they are the same whatever else is decoded.
             instead: row of the batch -> positions, of which the first readable one takes the place of a broken image
 
@@ -257,7 +257,7 @@ class EncodedDataset:
 
 
 class _Centres:
-    """The centres of all images, decoded when they are asked for."""
+    """The centres of all images, decoded on demand."""
 
     def __init__(self, dataset: EncodedDataset) -> None:
         self.dataset = dataset

@@ -66,7 +66,7 @@ def make_split(labels: Tensor, *, n_classes: int, n_labelled: int | None, seed: 
     """Draw a split in which every class has the same number of labels.
 
     Args:
-        labels: [N], the true labels of the training set, `UNLABELLED` where there is none.
+        labels: [N], the true labels of the training set, `UNLABELLED` if there is none.
         n_classes: how many classes the labels may name.
         n_labelled: how many labels to keep in total, `None` for every one there is.
         seed: of the run: each seed draws another labelled set.

@@ -29,8 +29,8 @@ class ImageStream:
         labelled_view: what the student sees of the rows that show their label; `views["student"]` if not given
         normalise: applied before the views
         seed: of the views
-        device: where the batches are needed
-        rows: which rows of a batch its views hold, where several processes share them. They are those of the whole
+        device: the device of the batches
+        rows: which rows of a batch its views hold, if several processes share them. They are those of the whole
             batch to the bit: views are drawn for all rows
     """
 

@@ -14,7 +14,7 @@ MAX_SECONDS = 20.0
 
 _LARGE = 16_000_000
 _PIXELS_PER_BYTE = 200
-"""At most, in an image of more than `_LARGE` pixels. A photo has one byte for ten pixels or more."""
+"""The most pixels per byte in an image of more than `_LARGE` pixels. A photo has at most ten."""
 _SCANNED, _SCANNED_PER_BYTE = 400_000_000, 100
 """Pixels of all scans of a JPEG together, and how many more there may be for each byte. A progressive one has ten
 scans, each of which passes over the whole image."""

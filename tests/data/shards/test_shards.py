@@ -381,16 +381,19 @@ PLAIN = header(b"00000000004\0") + b"data".ljust(BLOCK, b"\0")
         (b"", "end is missing"),
         (PLAIN, "end is missing"),
         (PLAIN[:-1], "end is missing"),
-        (b"<html>" * 200, "checksum|number"),
+        (b"<html>" * 200, "invalid header"),
         (b"\x1f\x8b" + bytes(range(256)) * 4, "Compressed"),
         (header(b"77777777777\0") + END, "end is missing"),
         (header(b"\x80" + b"\xff" * 11) + END, "end is missing"),
-        (header(b"\xff" * 12) + END, "number"),
-        (header(b"-0000000512\0") + END, "number"),
+        (header(b"\xff" * 12) + END, "negative size"),
+        (header(b"-0000000512\0") + END, "negative size"),
+        (header(b"00000000004\0").replace(b"0.png", b"1.png") + END, "checksum"),
+        (header(b"-0000000512\0", b"x") + END, "negative size"),
+        (extended(b"13 size=five\n") + PLAIN + END, "literal"),
         (header(b"77777777777\0", b"x") + END, "header of"),
         (header(b"77777777777\0", b"L") + END, "header of"),
         (header(b"77777777777\0", b"K") + END, "end is missing"),
-        (extended(b"13 size=-512\n") + PLAIN + END, "number"),
+        (extended(b"13 size=-512\n") + PLAIN + END, "negative size"),
         (extended(b"999999999 path=x\n") + PLAIN + END, "damaged"),
         (extended(b"0 path=x\n") + PLAIN + END, "damaged"),
         (extended(b"9 path=x") + PLAIN + END, "damaged"),
@@ -505,7 +508,7 @@ def test_where_nothing_is_readable_the_search_ends(tmp_path: Path):
 def test_a_shard_that_shrinks_is_no_broken_image(tmp_path: Path):
     dataset = train_part(write_shards(tmp_path))
     os.truncate(tmp_path / "train-1.tar", 3000)
-    with pytest.raises(InputError, match=r"the shard ends.*resume"):
+    with pytest.raises(InputError, match=r"the shard is truncated: [\d,]+ bytes of this image are missing.*resume"):
         dataset.centres(torch.arange(20, 40))
     assert not dataset.broken.reasons
 

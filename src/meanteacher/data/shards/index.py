@@ -54,15 +54,15 @@ class ShardIndex:
     """The images of one shard."""
 
     n_bytes: int
-    """Of the shard."""
+    """Size of the shard."""
     class_names: tuple[str, ...] | None = None
-    """What the labels mean; None where they are numbers without names."""
+    """Names of the labels; None if they are numbers without names."""
     sha256: str = ""
-    """Of the shard; empty if unknown."""
+    """Hash of the shard; empty if unknown."""
     modified: int = 0
     """When the shard was last changed, in nanoseconds; 0 if that does not matter."""
     names: Names = field(default_factory=Names)
-    """Of the images' members."""
+    """Names of the images' members."""
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     labels: "array[int]" = field(default_factory=lambda: array("q"))

@@ -107,7 +107,7 @@ class ShardFiles:
             file.seek(self.offsets[position])
             content = file.read(size)
         if len(content) < size:
-            raise OSError(f"the shard ends {size - len(content):,} bytes before it does")
+            raise OSError(f"the shard is truncated: {size - len(content):,} bytes of this image are missing")
         return content
 
     def where(self, position: int) -> str:
@@ -205,7 +205,7 @@ def _index(shard: Path, folder: Path) -> ShardIndex:
 
 
 def _local(pattern: str, folder: Path, progress: Progress | None) -> list[Path]:
-    """The shards that a pattern names, in the order of their names, downloaded where they are on the web."""
+    """The shards that a pattern names, in the order of their names, downloaded if they are on the web."""
     if pattern.startswith(("http://", "https://")):
         return [_downloaded(url, folder, progress) for url in _expanded(pattern)]
     if pattern.startswith("file:"):
@@ -244,12 +244,10 @@ def _expanded(pattern: str) -> list[str]:
 
 
 def _downloaded(url: str, folder: Path, progress: Progress | None) -> Path:
-    """The local copy of a shard. Its index is downloaded first, and says which bytes to expect."""
+    """The local copy of a shard. Its index is downloaded first, with the expected size and sha256."""
     place, _, name = url.rpartition("/")
     if not _SHARD_NAME.fullmatch(name):
-        raise InputError(
-            f"{url} does not name a shard: its URL ends in NAME.tar, where NAME has no special characters."
-        )
+        raise InputError(f"{url} does not name a shard: its URL ends in NAME.tar, and NAME has no special characters.")
     shard = folder / _FOLDER / _digest(place) / name
     index = index_path(shard)
     if not index.exists():

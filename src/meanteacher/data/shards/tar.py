@@ -3,12 +3,14 @@
 Neighbouring members whose names are equal up to the first dot of the file name are one example: an image (.jpg, .jpeg,
 .png), and its label in a .cls member or in the field "label" of a .json member; without one it is unlabelled.
 
-Nothing is ever extracted. Names are only compared and shown, only plain files are read, and no amount of memory
-depends on what a header says. (Python's tarfile reads an extended header of any size, and lists all members in memory.)
+Nothing is ever extracted. Names are only compared and shown, only plain files are read, and neither memory nor time
+depends on the numbers in a header. Python's tarfile parses the blocks of 512 bytes. Extended headers are read here,
+because tarfile reads them at any size, in some versions in quadratic time, and keeps all members in memory.
 """
 
 import json
 import reprlib
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -19,27 +21,30 @@ from meanteacher.files.limits import MAX_BYTES
 
 MAX_CLASSES = 100_000
 
-_BLOCK = 512
+_BLOCK = tarfile.BLOCKSIZE
 _MAX_EXTENDED_BYTES = 1 << 16
-"""Of a header that holds a long name."""
+"""Size of a header that holds a long name."""
 _MAX_LABEL_BYTES = 1 << 20
 _IMAGES = ("jpg", "jpeg", "png")
 _SIGNATURES = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")
-_REGULAR, _FOLDER, _SPARSE = (b"0", b"\0", b"7"), b"5", b"S"
-_LONG_NAME, _LONG_LINK, _GLOBAL = b"L", b"K", b"g"
-_EXTENDED = (b"x", _LONG_NAME, _LONG_LINK, _GLOBAL)
-"""Members that say something about the one that follows."""
-_NOT_FILES = {b"1": "a link", b"2": "a link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+"""Members that describe the one that follows."""
+_NOT_FILES = {
+    **dict.fromkeys((tarfile.LNKTYPE, tarfile.SYMTYPE), "a link"),
+    **dict.fromkeys((tarfile.CHRTYPE, tarfile.BLKTYPE), "a device"),
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.DIRTYPE: "a folder",
+}
 
 
 class Example(NamedTuple):
     """An image of a shard, or what takes its place."""
 
     name: str
-    """Of the image's member: the same wherever the shard lies."""
+    """Name of the image's member."""
     offset: int
     size: int
-    """In bytes."""
+    """Bytes of the image."""
     label: int | str
     """A number or a name; `UNLABELLED` for none."""
     problem: str
@@ -139,76 +144,58 @@ def _members(file: IO[bytes], shard: Path) -> Iterator[_Member]:
     """The members of a tar file: ustar, with the long names of GNU and of POSIX."""
     n_bytes = file.seek(0, 2)
     at = 0
-    told: dict[str, bytes] = {}  # by extended headers, about the next member
+    described: dict[str, bytes] = {}  # path and size of the next member, from extended headers
     while True:
         file.seek(at)
         block = file.read(2 * _BLOCK)
-        header = block[:_BLOCK]
+        header, offset = block[:_BLOCK], at + _BLOCK
         if len(header) == _BLOCK and not any(header):
             return
         try:
             if len(header) < _BLOCK:
                 raise ValueError("its end is missing")
-            size, kind, offset = _checked_size(header), header[156:157], at + _BLOCK
-            if kind in _EXTENDED:
-                told |= _told(kind, file, offset, size)
-            elif "size" in told:
-                size = _number(told["size"], 10)
-            if kind in _NOT_FILES or kind == _FOLDER:
-                size = 0  # whatever the header says, no content follows
-            if offset + size > n_bytes:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            is_extended = info.type in _EXTENDED
+            if is_extended:
+                described |= _described(info, file, offset)
+            elif "size" in described:
+                info.size = int(described["size"])
+            if info.type in _NOT_FILES:
+                info.size = 0  # whatever the header says, no content follows
+            if info.size < 0:
+                raise ValueError("a negative size")
+            if offset + info.size > n_bytes:
                 raise ValueError("its end is missing")
-            if kind == _SPARSE:
+            if info.type == tarfile.GNUTYPE_SPARSE:
                 raise ValueError("a sparse file, which is not supported")
-        except ValueError as error:
+        except (ValueError, tarfile.TarError) as error:
             raise InputError(
                 f"{shard} is not a complete tar file: {error}, at byte {at:,} of {n_bytes:,}. Copy or pack it again. "
                 "Compressed tar files are not supported: an image in one cannot be read without all that precede it."
             ) from error
-        if kind not in _EXTENDED:
-            if kind != _FOLDER:
-                name = _text(told["path"]) if "path" in told else _own_name(header)
-                problem = "" if kind in _REGULAR else _NOT_FILES.get(kind, "not a plain file")
-                yield _Member(name, offset, size, block[_BLOCK:], problem)
-            told = {}
-        at = offset + -(-size // _BLOCK) * _BLOCK
+        if not is_extended:
+            if not info.isdir():
+                name = _text(described["path"]) if "path" in described else info.name
+                problem = "" if info.isreg() else _NOT_FILES.get(info.type, "not a plain file")
+                yield _Member(name, offset, info.size, block[_BLOCK:], problem)
+            described = {}
+        at = offset + -(-info.size // _BLOCK) * _BLOCK
 
 
-def _told(kind: bytes, file: IO[bytes], offset: int, size: int) -> dict[str, bytes]:
-    """The path and the size of the next member, as far as the extended header at this place has them."""
-    if kind == _LONG_LINK:
+def _described(info: tarfile.TarInfo, file: IO[bytes], offset: int) -> dict[str, bytes]:
+    """The path and the size of the next member, as far as the extended header has them."""
+    if info.type == tarfile.GNUTYPE_LONGLINK:
         return {}
-    if size > _MAX_EXTENDED_BYTES:
-        raise ValueError(f"a header of {size:,} bytes")
+    if info.size > _MAX_EXTENDED_BYTES:
+        raise ValueError(f"a header of {info.size:,} bytes")
     file.seek(offset)
-    content = file.read(size)
-    if kind == _LONG_NAME:
+    content = file.read(max(0, info.size))
+    if info.type == tarfile.GNUTYPE_LONGNAME:
         return {"path": content}
-    told = {key: value for key, value in _records(content).items() if key in ("path", "size")}
-    if kind == _GLOBAL and told:
+    described = {key: value for key, value in _records(content).items() if key in ("path", "size")}
+    if info.type == tarfile.XGLTYPE and described:
         raise ValueError("one name or size for all members")
-    return told
-
-
-def _checked_size(header: bytes) -> int:
-    """The size of the content, once the header's checksum is known to be right."""
-    if sum(header) - sum(header[148:156]) + 8 * ord(" ") != _number(header[148:156]):
-        raise ValueError("a wrong checksum")
-    # Sizes from 8 GB on are binary.
-    return int.from_bytes(header[125:136], "big") if header[124] == 0x80 else _number(header[124:136])
-
-
-def _number(field: bytes, base: int = 8) -> int:
-    digits = field.split(b"\0")[0].strip() or b"0"
-    if not digits.isdigit():
-        raise ValueError("no number where there should be one")
-    return int(digits, base)
-
-
-def _own_name(header: bytes) -> str:
-    # GNU's format has other fields where ustar has the first part of a long name.
-    parts = (header[345:500], header[:100]) if header[257:263] == b"ustar\0" else (header[:100],)
-    return "/".join(filter(None, map(_text, parts)))
+    return described
 
 
 def _text(field: bytes) -> str:

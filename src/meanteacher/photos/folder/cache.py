@@ -20,7 +20,7 @@ Stamp = tuple[int, int] | None
 """A file's size in bytes and the nanosecond of its last change; None if the file could not be read."""
 
 _VERSION = 1
-"""Of the decoded pixels: increase it when decoding changes, and every cache is made again."""
+"""Version of the decoded pixels: increase it when decoding changes, and every cache is made again."""
 
 _MAX_LIST_BYTES = 1 << 28
 _CHUNK = 256
@@ -32,7 +32,7 @@ class Decoded:
     """All images at one size."""
 
     images: NDArray[np.uint8]
-    """[N, 3, size, size], mapped from the file; zeros where unreadable."""
+    """[N, 3, size, size], mapped from the file; zeros if unreadable."""
     unreadable: dict[int, str]
     """index -> reason"""
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
 import torch
 from PIL import Image
@@ -21,7 +20,6 @@ from meanteacher.files.limits import MAX_BYTES
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.seeding import generator
 
-_BLOCK = tarfile.BLOCKSIZE
 _EXTENSIONS = {"jpg": ("jpg", "jpeg"), "png": ("png",)}
 
 
@@ -70,8 +68,8 @@ def pack(
         max_broken: how many photos may be left out because they cannot be read
         overwrite: replace shards in the folder
         resume: keep the complete shards of an interrupted call and write the others
-        progress: told the number of images so far and in all
-        should_stop: asked after every image
+        progress: called with the number of images so far and in all
+        should_stop: called after every image; True stops
 
     Raises:
         InputError: something given is wrong, or too many photos cannot be read.
@@ -144,7 +142,8 @@ def _groups(photos: Photos, images_per_shard: int | None, n_bytes: int) -> Itera
     group: list[int] = []
     size = 0
     for position in torch.randperm(len(photos), generator=generator(0, "pack/order")).tolist():
-        member = _size(photos, position) + 4 * _BLOCK  # its header, the label's member, and what fills up blocks
+        # Its header, the label's member, and the bytes that fill up blocks.
+        member = _size(photos, position) + 4 * tarfile.BLOCKSIZE
         if group and (size + member > n_bytes if images_per_shard is None else len(group) == images_per_shard):
             yield group
             group, size = [], 0
@@ -204,8 +203,7 @@ class _Packer:
     def _write(self, path: Path, group: Sequence[int]) -> ShardIndex:
         not_packed = []
         index_path(path).unlink(missing_ok=True)
-        with atomic_file(path) as file:
-            hashed = _Hashed(file)
+        with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w", encoding="utf-8") as tar:
             for position in group:
                 if self.should_stop():
                     raise Interrupted("Packing was interrupted; the complete shards are kept.")
@@ -215,16 +213,16 @@ class _Packer:
                     not_packed.append((self.photos.names[position], str(error)))
                     self.broken.note(*not_packed[-1])
                 else:
-                    _add(hashed, f"{self.keys[position]}.{extension}", content)
+                    _add(tar, f"{self.keys[position]}.{extension}", content)
                     label = int(self.photos.labels[position])
                     if label != UNLABELLED:
-                        _add(hashed, f"{self.keys[position]}.cls", str(label).encode())
+                        _add(tar, f"{self.keys[position]}.cls", str(label).encode())
                 self.done += 1
                 self.progress(self.done, len(self.photos))
-            hashed.write(bytes(2 * _BLOCK))  # the end of a tar file
         index = make_index(path)
-        index.class_names, index.sha256, index.modified = self.photos.class_names, hashed.digest.hexdigest(), 0
-        index.not_packed = not_packed
+        with path.open("rb") as written:
+            index.sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+        index.class_names, index.modified, index.not_packed = self.photos.class_names, 0, not_packed
         index.save(index_path(path))
         return index
 
@@ -240,27 +238,14 @@ class _Packer:
         return content, own if own.lower() in _EXTENSIONS[kind] else kind
 
 
-class _Hashed:
-    """A file, and the sha256 of what was written to it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> None:
-        self.digest.update(data)
-        self.file.write(data)
-
-
-def _add(file: _Hashed, name: str, content: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)  # with neither time nor owner, so that the same photos become the same bytes
     member.size = len(content)
-    file.write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-    file.write(content)
-    file.write(bytes(-len(content) % _BLOCK))
+    tar.addfile(member, BytesIO(content))
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-    """The name of each image's members up to their extension: its path, changed where that would be ambiguous.
+    """The name of each image's members up to their extension: its path, changed if that would be ambiguous.
 
     >>> _keys(["daisy/a.jpg", "daisy/a.png", "daisy/b.c.jpg", "../d"])
     ['daisy/a', 'daisy/a_2', 'daisy/b_c', 'd']
