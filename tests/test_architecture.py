@@ -1,11 +1,14 @@
-"""Imports point down only, and the command line's help does not wait for torch."""
+"""Imports are declared and point down, and the command line's help does not wait for torch."""
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from doctest import DocTestParser
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -17,56 +20,73 @@ SRC = Path(meanteacher.__file__).parent
 ALONE = {"PYTHONPATH": str(SRC.parent)}
 """An environment in which the package is found, and nothing that is installed beside it."""
 
-_FOUNDATION = {"core", "seeding", "passes", "devices", "distributed", "files", "formats", "records", "stats"}
-_PARTS = {"data", "views", "models", "schedules", "costs", "teacher"}
-_TRAINING = _FOUNDATION | _PARTS | {"methods", "evaluate", "train"}
-_PHOTOS = {f"photos.{part}" for part in ("folder", "features", "fitting", "model", "label", "pages")}
-# part -> the parts it may import besides itself; a part of a part, such as photos.folder, has an order of its own
-MAY_IMPORT = {
-    **{part: set() for part in _FOUNDATION},
-    "passes": {"core"},
-    "devices": {"core"},
-    "distributed": {"core"},
-    "files": {"core", "formats"},
-    "records": {"core", "files", "formats"},
-    **dict.fromkeys(_PARTS, _FOUNDATION),
-    "data.shards": _FOUNDATION | {"data"},
-    "methods": _FOUNDATION | {"schedules", "costs", "teacher"},
-    "evaluate": _FOUNDATION | {"data"},
-    "train": _FOUNDATION | {"schedules", "evaluate"},
-    "experiment": _TRAINING,
-    "paper.recipes": _TRAINING | {"experiment"},
-    "recipes": _TRAINING | {"experiment", "paper.recipes"},
-    "api": _TRAINING | {"experiment", "recipes"},
-    "report": {"core", "files", "formats", "records"},
-    "paper": _TRAINING | {"experiment", "recipes", "paper.recipes", "api", "report"},
-    "online": _TRAINING | {"experiment", "photos.folder"},
-    "photos": set(),
-    "photos.folder": _FOUNDATION | {"data", "data.shards"},
-    "photos.features": _TRAINING | {"experiment"},
-    "photos.model": _TRAINING | {"photos.features", "photos.folder"},
-    "photos.pages": {"core", "files", "formats", "records", "report"},
-    "photos.fitting": _TRAINING
-    | {"experiment", "recipes", "photos.folder", "photos.features", "photos.model", "photos.pages"},
-    "photos.label": _FOUNDATION | _PHOTOS | {"report"},
-    "estimator": _TRAINING | {"experiment", "recipes", "online", "photos.features", "photos.fitting"},
-    "__main__": {"cli"},
-    "cli": _TRAINING | _PHOTOS | {"api", "experiment", "recipes", "report", "paper", "data.shards"},
-}
+FILES = sorted(path for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
+PARTS = {".".join(path.parent.relative_to(SRC).parts) for path in FILES if path.name == "__init__.py"}
+PARTS |= {path.stem for path in SRC.glob("*.py") if path.name != "__init__.py"}
+"""Modules and folders of the package; a folder within a folder, such as photos.folder, is a part of its own."""
 
+TABLE = """
+0 core:
+0 formats:
+0 photos:
+0 seeding:
+0 stats:
+1 devices: core
+1 distributed: core
+1 files: core formats
+1 passes: core
+1 schedules: core
+1 views: core
+2 costs: core devices
+2 data: core devices files formats passes seeding
+2 models: core distributed passes
+2 records: core files formats
+2 teacher: core passes
+3 data.shards: core data files
+3 evaluate: core data distributed passes
+3 methods: core costs distributed passes schedules teacher
+3 photos.features: core devices files models seeding views
+3 report: files formats records
+3 train: core devices distributed files formats passes records schedules seeding
+4 experiment: core costs data devices distributed evaluate files formats methods models records schedules seeding train
+    views
+4 photos.folder: core data data.shards files formats records seeding
+4 photos.pages: files formats records report
+5 online: core data devices evaluate experiment models seeding train views
+5 paper.recipes: core costs data experiment methods models records schedules train views
+5 photos.label: core files formats photos.folder records
+5 photos.model: core devices files formats models passes photos.features photos.folder records stats views
+6 recipes: core costs data experiment methods models paper.recipes schedules train views
+7 api: core data experiment recipes records train
+7 estimator: core costs data devices evaluate experiment formats methods models online photos.features recipes schedules
+    seeding train views
+7 photos.fitting: core costs data devices distributed evaluate experiment files formats methods models photos.features
+    photos.folder photos.model photos.pages recipes records schedules seeding stats train views
+8 paper: api core data experiment files formats methods models paper.recipes recipes records report schedules views
+9 cli: api core data distributed experiment files formats paper photos.fitting photos.folder photos.label photos.model
+    photos.pages recipes records report train
+10 __main__: cli
+"""
+"""Level, part, and exactly the parts that it imports. Whoever adds a name has decided that the import belongs there.
 
-def _part(path: Path) -> str:
-    return _part_of(".".join(path.relative_to(SRC).with_suffix("").parts))
+Print the table of the imports as they are with: python tests/test_architecture.py
+"""
+
+LEVELS: dict[str, int] = {}
+DECLARED: dict[str, set[str]] = {}
+for _line in TABLE.replace("\n    ", " ").strip().splitlines():
+    _level, _name, *_imported = _line.replace(":", "").split()
+    LEVELS[_name], DECLARED[_name] = int(_level), set(_imported)
 
 
 def _part_of(module: str) -> str:
-    """The part that a dotted name lies in: the longest one that it begins with."""
-    first, _, rest = module.partition(".")
-    return part if (part := f"{first}.{rest.partition('.')[0]}") in MAY_IMPORT else first
+    """The part that a dotted name is in: the longest one that it begins with."""
+    first, second, *_ = [*module.split("."), ""]
+    return part if (part := f"{first}.{second}") in PARTS else first
 
 
 def _imports(path: Path) -> set[str]:
-    """Every part of the package that a file names in an import, wherever in the file it stands."""
+    """Every part of the package that a file imports, at its top or within a function."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -77,17 +97,44 @@ def _imports(path: Path) -> set[str]:
     return {_part_of(name.removeprefix("meanteacher.")) for name in found if name.startswith("meanteacher.")}
 
 
-FILES = sorted(path for path in SRC.rglob("*.py") if path != SRC / "__init__.py")
+@functools.cache
+def _found() -> dict[str, dict[str, set[str]]]:
+    """Part -> a part that it imports -> the files that do."""
+    found: dict[str, dict[str, set[str]]] = {part: {} for part in PARTS}
+    for path in FILES:
+        file = path.relative_to(SRC)
+        part = _part_of(".".join(file.with_suffix("").parts))
+        for other in _imports(path) - {part}:
+            found[part].setdefault(other, set()).add(file.as_posix())
+    return found
 
 
-def test_every_part_has_its_place_in_the_order():
-    assert {_part(path) for path in FILES} == set(MAY_IMPORT)
+def test_every_part_is_in_the_table_and_every_part_of_the_table_exists():
+    assert set(DECLARED) == PARTS
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SRC).as_posix())
-def test_imports_point_down_only(path: Path):
-    part = _part(path)
-    assert _imports(path) - {part} <= MAY_IMPORT[part]
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_a_part_imports_exactly_what_the_table_declares(part: str):
+    found, declared = _found()[part], DECLARED[part]
+    for other in found.keys() - declared:
+        files = ", ".join(sorted(found[other]))
+        pytest.fail(
+            f"{files}: {part} imports {other}. If that belongs there, add {other} to the line of {part} in TABLE."
+        )
+    for other in declared - found.keys():
+        pytest.fail(f"{part} does not import {other} any more: remove {other} from the line of {part} in TABLE.")
+
+
+@pytest.mark.parametrize("part", DECLARED)
+def test_imports_point_to_lower_levels(part: str):
+    """So that parts have an order: none imports a part that imports it, however far around."""
+    assert {other: LEVELS[other] for other in DECLARED[part] if LEVELS[other] >= LEVELS[part]} == {}
+
+
+def test_the_page_shows_the_parts_of_each_level():
+    page = (SRC.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([^|]*) \|", page, flags=re.MULTILINE)
+    assert {part: int(level) for level, parts in rows for part in re.findall(r"`([\w.]+)`", parts)} == LEVELS
 
 
 def test_concrete_methods_are_unknown_to_training():
@@ -175,3 +222,21 @@ def test_the_walks_in_the_documentation_pass_real_files_once_each(heading: str, 
     assert 15 < len(walked) <= most
     assert len(set(walked)) == len(walked)
     assert [file for file in walked if not (SRC / file).is_file()] == []
+
+
+def _table() -> str:
+    """The table of the imports as they are, each part as low as its imports allow."""
+    imports = {part: sorted(found) for part, found in _found().items()}
+    order = TopologicalSorter(imports).static_order()  # a CycleError names the parts that import each other
+    levels: dict[str, int] = {}
+    for part in order:
+        levels[part] = 1 + max((levels[other] for other in imports[part]), default=-1)
+    lines = [
+        f"{level} {part}: {' '.join(imports[part])}"
+        for part, level in sorted(levels.items(), key=lambda item: item[::-1])
+    ]
+    return "\n".join(textwrap.fill(line, 120, subsequent_indent="    ") for line in lines)
+
+
+if __name__ == "__main__":
+    print(_table())  # noqa: T201

@@ -50,7 +50,8 @@ def _inside(recipe: str, path: str, value: Any, declared: Any) -> Iterator[Place
             yield from _inside(recipe, at, item, kind)
 
 
-PLACES = [place for name, recipe in RECIPES.items() for place in _inside(name, "", recipe, Recipe)]
+PLACES = {name: list(_inside(name, "", recipe, Recipe)) for name, recipe in RECIPES.items()}
+every_recipe = pytest.mark.parametrize("name", PLACES)
 
 
 def _at(recipe: Any, path: str) -> Any:
@@ -66,12 +67,14 @@ def _refusal(recipe: str, setting: str) -> str:
 
 
 def test_there_is_enough_to_set():
-    assert len(PLACES) > 1000
-    assert {place.declared == Schedule for place in PLACES} == {True, False}
+    every = [place for places in PLACES.values() for place in places]
+    assert len(every) > 1000
+    assert {place.declared == Schedule for place in every} == {True, False}
 
 
-def test_number_fits_numbers_and_schedules_and_nothing_else():
-    for place in PLACES:
+@every_recipe
+def test_number_fits_numbers_and_schedules_and_nothing_else(name: str):
+    for place in PLACES[name]:
         setting = f"{place.path}=0.375"
         if place.declared in (Schedule, Scheduled):
             assert _at(override(find(place.recipe), setting), place.path) == Constant(0.375), place
@@ -86,17 +89,19 @@ def test_number_fits_numbers_and_schedules_and_nothing_else():
             assert ": ." not in sentence, place
 
 
-def test_whole_number_stays_whole_where_the_field_is():
-    for place in PLACES:
+@every_recipe
+def test_whole_number_stays_whole_where_the_field_is(name: str):
+    for place in PLACES[name]:
         if place.declared is int:
             assert type(_at(override(find(place.recipe), f"{place.path}={place.value}.0"), place.path)) is int, place
         if place.declared is float and not place.path.endswith(("threshold", "hue")):  # which are less than 1
             assert type(_at(override(find(place.recipe), f"{place.path}=1"), place.path)) is float, place
 
 
-def test_part_is_never_replaced_by_a_word_and_every_proposal_can_be_set():
+@every_recipe
+def test_part_is_never_replaced_by_a_word_and_every_proposal_can_be_set(name: str):
     proposed = 0
-    for place in PLACES:
+    for place in PLACES[name]:
         if place.is_plain:
             continue
         sentence = _refusal(place.recipe, f"{place.path}=nonsense")
@@ -105,17 +110,19 @@ def test_part_is_never_replaced_by_a_word_and_every_proposal_can_be_set():
         for setting in settings:
             assert override(find(place.recipe), setting) is find(place.recipe), setting
         proposed += len(settings)
-    assert proposed > 1000
+    assert proposed > 5
 
 
-def test_what_is_there_already_changes_nothing():
-    for place in PLACES:
+@every_recipe
+def test_what_is_there_already_changes_nothing(name: str):
+    for place in PLACES[name]:
         if place.is_plain:
             assert override(find(place.recipe), f"{place.path}={place.value!r}") is find(place.recipe), place
 
 
-def test_none_fits_only_where_it_is_declared():
-    for place in PLACES:
+@every_recipe
+def test_none_fits_only_where_it_is_declared(name: str):
+    for place in PLACES[name]:
         if type(None) in get_args(place.declared):
             assert _at(override(find(place.recipe), f"{place.path}=none"), place.path) is None, place
         else:

@@ -283,27 +283,33 @@ def test_a_network_that_is_initialised_from_data_waits_for_the_first_batch(tmp_p
     assert_same(trainer(FromData()).load(tmp_path), model)
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing():
+def test_settings_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="teacher is missing"):
         trainer(views={"student": VIEWS["student"]})
     with pytest.raises(InputError, match="every example"):
         trainer(method=METHODS["temporal-ensembling"])
     with pytest.raises(InputError, match="rows=9"):
         Replay(size=8, rows=9)
+
+
+FOUR = DATA.images[:4]
+BAD_BATCHES: dict[str, tuple[Any, Any]] = {
+    "other shape": (FOUR[:, :, :3], None),
+    "no image": (FOUR[:0], None),
+    "whole numbers": (FOUR.long(), None),
+    "not finite": (FOUR.float() / 0.0, None),
+    "too few labels": (FOUR, [0, 1]),
+    "unknown class": (FOUR, [0, 1, 2, N_CLASSES]),
+    "fractions as labels": (FOUR, [0.0, 1.0, 2.0, 0.5]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_BATCHES)
+def test_a_batch_that_does_not_fit_is_refused_and_changes_nothing(case: str):
     model = trainer()
     before = weights(model)
-    images = DATA.images[:4]
-    for bad_images, bad_labels in [
-        (images[:, :, :3], None),
-        (images[:0], None),
-        (images.long(), None),
-        (images.float() / 0.0, None),
-        (images, [0, 1]),
-        (images, [0, 1, 2, N_CLASSES]),
-        (images, [0.0, 1.0, 2.0, 0.5]),
-    ]:
-        with pytest.raises(InputError):
-            model.step(bad_images, bad_labels)
+    with pytest.raises(InputError):
+        model.step(*BAD_BATCHES[case])
     after = weights(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert (model.n_steps, model.n_seen) == (0, 0)
