@@ -11,8 +11,7 @@ from markupsafe import escape
 
 from meanteacher.files.typed import RecordError, read_json
 from meanteacher.formats import BASELINE, count, listed, percent, percent_range, percentage
-from meanteacher.records import Record
-from meanteacher.records.run import SCHEMA, to_json
+from meanteacher.records import SCHEMA, Record, to_json
 from meanteacher.report.compare import (
     Difference,
     Row,

@@ -8,9 +8,9 @@ from typing import Any
 from catalogue import Catalogue, Patch, during, replace, wrap
 
 import methods_page
+from meanteacher import records
 from meanteacher.formats import BASELINE, percentage
 from meanteacher.photos.pages import fit_page, fit_tables
-from meanteacher.records import run
 from meanteacher.report import compare, page
 
 MUTANTS = Catalogue()
@@ -86,19 +86,19 @@ def lower_is_called_higher(patch: Patch) -> None:
 
 @of_records
 def students_error_stands_for_that_of_the_run(patch: Patch) -> None:
-    patch.setattr(run.Record, "error", lambda self, part: self.errors.last.student.on(part))
+    patch.setattr(records.Record, "error", lambda self, part: self.errors.last.student.on(part))
 
 
 @of_records
 def validation_error_stands_for_the_test_error(patch: Patch) -> None:
-    patch.setattr(run.Record, "error", lambda self, part: self.errors.last.teacher.validation)
+    patch.setattr(records.Record, "error", lambda self, part: self.errors.last.teacher.validation)
 
 
 @of_records
 def best_step_is_reported_instead_of_the_last(patch: Patch) -> None:
     """Chosen by looking at errors, so that they flatter."""
 
-    patch.setattr(run.Record, "error", lambda self, part: self.errors.best_validation.teacher.on(part))
+    patch.setattr(records.Record, "error", lambda self, part: self.errors.best_validation.teacher.on(part))
 
 
 @of_records

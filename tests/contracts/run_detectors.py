@@ -18,7 +18,7 @@ from meanteacher.core import Problem
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, run
 from meanteacher.methods import Supervised
-from meanteacher.records.run import to_json
+from meanteacher.records import to_json
 from meanteacher.schedules import Constant, LinearWarmUp
 from meanteacher.train import AdamSpec, Evaluation, TrainState, loop
 from support import N_CLASSES, SmallNet, made_up, recipe

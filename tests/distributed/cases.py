@@ -30,7 +30,7 @@ from meanteacher.experiment import Recipe, dismissing_helpers, help_first, run, 
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.run import _broken_images
 from meanteacher.models.layers import synchronise_batch_norm
-from meanteacher.records.run import to_json
+from meanteacher.records import to_json
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
 from meanteacher.train.compile import Speed

@@ -16,8 +16,7 @@ from meanteacher.photos.fitting.plan import (
     check_enough,
     make_backbone_plan,
 )
-from meanteacher.records import FIT_METHODS, Plan
-from meanteacher.records.fit import runs_of
+from meanteacher.records import FIT_METHODS, Plan, runs_of
 
 TAIL, HEAD = 16, 19
 N = 4000

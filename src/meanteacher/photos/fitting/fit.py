@@ -39,8 +39,7 @@ from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.findings import shapes_of
 from meanteacher.photos.folder.flip import flip_is_safe
 from meanteacher.photos.model.bundle import Classifier, Seen, load
-from meanteacher.records import Fit
-from meanteacher.records.fit import runs_of
+from meanteacher.records import Fit, runs_of
 
 
 def fit(

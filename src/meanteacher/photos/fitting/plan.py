@@ -9,8 +9,7 @@ import numpy as np
 from meanteacher.core import InputError
 from meanteacher.photos.features.extraction import MAX_VIEWS, n_weak_views
 from meanteacher.photos.folder.find import Photos
-from meanteacher.records import Plan
-from meanteacher.records.fit import runs_of
+from meanteacher.records import Plan, runs_of
 
 FEWEST_STEPS = 60
 """Below this a run learns next to nothing."""

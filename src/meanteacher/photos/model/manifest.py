@@ -22,8 +22,7 @@ from meanteacher.core import InputError, Problem
 from meanteacher.files.typed import read_json
 from meanteacher.formats import listed
 from meanteacher.models import ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
-from meanteacher.records import Described, ModelFile, SeenSummary
-from meanteacher.records.model import SCHEMA
+from meanteacher.records import SCHEMA, Described, ModelFile, SeenSummary
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 if TYPE_CHECKING:

@@ -1,0 +1,625 @@
+"""The files of runs, fits and models as types: record.json, run.json, fit.json, plan.json and model.json.
+
+The code that writes a file and the code that reads it share its type here. `files.typed.read_json` checks a file
+against its type, because it may have been written by anyone. Nothing here imports torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
+
+from meanteacher.core import check_choice
+from meanteacher.files import write_json
+from meanteacher.files.typed import (
+    AnyText,
+    Count,
+    FileName,
+    Fraction,
+    Number,
+    Plain,
+    Positive,
+    RecordError,
+    Text,
+    read_json,
+)
+from meanteacher.formats import count
+
+SCHEMA = 1
+"""The format of record.json, fit.json and model.json."""
+
+# --- record.json and run.json -----------------------------------------------------------------------------------------
+
+FILE_NAME = "record.json"
+FIT_FILES = ("fit.json", "plan.json")
+"""One of them is in the folder of a fit. Its own runs are reported with the fit, not as an experiment."""
+
+Part = Literal["test", "validation"]
+"""The images that an error is measured on."""
+
+Metric = Literal["error", "top-5 error"]
+TOP5: Metric = "top-5 error"
+
+Environment = dict[str, Plain]
+"""Versions, commit and machine: what may explain why the same recipe gives another result elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something is wrong that the values of the costs do not show."""
+
+    step: Count
+    kind: Text
+    sentence: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One health check during training."""
+
+    step: Count
+    gradients: Mapping[str, Positive]
+    """cost -> the norm of its gradient on the student."""
+    distance: Positive | None
+    """The distance between the weights of student and teacher; None if there is no teacher."""
+    labelled_share: Fraction
+    """The share of labelled rows so far."""
+    largest_class_share: Fraction
+    """The share of the most frequent class among the predictions for a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One point of the learning curve: the errors of both models."""
+
+    step: Count
+    part: Part
+    """The images on which the errors were measured."""
+    student: Fraction
+    teacher: Fraction
+    student_cost: Positive | None = None
+    """The classification cost on the labelled training images, without noise; None in runs that do not record it."""
+    teacher_cost: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelErrors:
+    """The errors of one model; None for images that were not evaluated."""
+
+    test: Fraction
+    validation: Fraction | None = None
+    test_top5: Fraction | None = None
+    """The share of test images whose label is not among the five most probable classes."""
+
+    def on(self, part: Part) -> float | None:
+        return self.test if part == "test" else self.validation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalErrors:
+    """The errors of both models after one step. Without a teacher, the student's are recorded twice."""
+
+    step: Count
+    student: ModelErrors
+    teacher: ModelErrors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunErrors:
+    """The errors after the last step, and after the step with the lowest validation error."""
+
+    last: FinalErrors
+    best_validation: FinalErrors | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The error that the paper reports for a recipe, in per cent."""
+
+    error: Positive
+    spread: Positive | None
+    """The standard deviation over its runs."""
+    where: Text
+    metric: Metric = "error"
+    """"top-5 error" is the share of test images whose label is not among the five most probable classes."""
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, get_args(Metric))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRecipe:
+    """A recipe as its record has it."""
+
+    name: Text
+    fingerprint: Text
+    fields: Mapping[str, Any]
+    """The description of the recipe, without what stands beside it here."""
+    claim: Claim | None = None
+    deviations: tuple[Text, ...] = ()
+    """How the recipe deviates from the paper, in sentences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Images of one part that could not be used."""
+
+    n: Count
+    first: tuple[Text, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """The data of a run."""
+
+    fingerprint: Text
+    n_train: Count
+    n_labelled: Count
+    n_validation: Count
+    n_test: Count
+    class_names: tuple[FileName, ...]
+    official: bool | None = None
+    """Whether the files were compared with the official ones; None for a source without a known sha256."""
+    broken: Mapping[str, LeftOut] = field(default_factory=dict, hash=False)
+    """"train" or "test" -> images of that part that were left out."""
+
+    def n_images(self, part: Part) -> int:
+        return self.n_test if part == "test" else self.n_validation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """The number of processes that trained a run, from one step on."""
+
+    from_step: Count
+    n: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """record.json: a complete run."""
+
+    schema: Literal[1] = 1
+    recipe: RecordedRecipe
+    method: Text
+    seed: Count
+    data: RunData
+    split_fingerprint: Text
+    environment: Environment
+    n_parameters: Count
+    memory_bytes: Count | None
+    """The size of what the method keeps beside the student; None if it was not measured."""
+    processes: tuple[Processes, ...]
+    steps: Count
+    skipped_steps: Count
+    """Steps of the schedule that were left out to finish in time."""
+    seconds: Positive
+    cpu_seconds: Positive | None
+    """Processor time, which does not depend on other load; None if it was not measured."""
+    images_per_second: Positive
+    curve: tuple[Evaluation, ...]
+    errors: RunErrors
+    vitals: tuple[Reading, ...]
+    alarms: tuple[Alarm, ...]
+    file: str = field(default="", compare=False)
+    """The path that the record was read from. It is not part of the file."""
+
+    def error(self, part: Part) -> float:
+        """The teacher's error after the last step. No step is chosen by looking at the errors.
+
+        Raises:
+            RecordError: the run has no such images.
+        """
+        error = self.errors.last.teacher.on(part)
+        if error is None:
+            raise RecordError(
+                f"{self.file}: errors.last holds no {part} error. Report the other part, "
+                f"or run the recipe with {part} images."
+            )
+        return error
+
+
+def load_record(path: str | Path) -> Record:
+    """The record in a file.
+
+    Raises:
+        RecordError: the file is not a record; the message names the field.
+    """
+    return replace(read_json(Path(path), Record, schema=SCHEMA), file=str(path))
+
+
+def load_records(folder: str | Path) -> list[Record]:
+    """Every record below a folder, in the order of their paths, without those inside a fit.
+
+    Raises:
+        RecordError: there is none, or one of them is damaged.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordError(f"{folder}: is not a folder. Give the folder that holds the runs.")
+    fits = {path.parent for name in FIT_FILES for path in folder.rglob(name)}
+    if folder in fits:
+        raise RecordError(f"{folder}: holds a fit that is not complete. Finish it with: meanteacher fit ... --resume")
+    paths = [path for path in folder.rglob(FILE_NAME) if fits.isdisjoint(path.parents)]
+    if not paths:
+        raise RecordError(f"{folder}: no {FILE_NAME} below it. {_instead(folder, fits)}")
+    return [load_record(path) for path in sorted(paths, key=lambda path: path.relative_to(folder).parts)]
+
+
+def _instead(folder: Path, fits: set[Path]) -> str:
+    """What to do about a folder without a record."""
+    if fits:
+        return f"There is a fit in {min(fits)}: give that folder."
+    started = sorted(path.parent for path in folder.rglob("run.json"))
+    if started:
+        return f"No run there is complete. Finish one: meanteacher run RECIPE --out {started[0]} --resume"
+    return "Run a recipe into this folder first."
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """The content of record.json."""
+    content = asdict(record)
+    del content["file"]
+    return content
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record, the whole file or nothing."""
+    write_json(path, to_json(record))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """run.json: the identity of a run, and everything that it keeps if it is resumed."""
+
+    identity: Mapping[str, Text]
+    """"recipe", "data", "split", "seed" -> fingerprint."""
+    recipe: Mapping[str, Any]
+    """The description of the recipe."""
+    threads: Annotated[int, Meta(ge=1, le=1024)]
+    processes: Annotated[int, Meta(ge=1, le=1 << 20)]
+    device: Text
+    speed: Mapping[str, Plain] | None = None
+    """How the steps are computed, once that is chosen."""
+
+
+# --- fit.json and plan.json -------------------------------------------------------------------------------------------
+
+Severity = Literal["problem", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""What is wrong and should be corrected; what may make the result worse; what is good to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of `meanteacher check`. No finding stops a fit."""
+
+    kind: Text
+    """A word for programs, for instance "duplicate"."""
+    severity: Severity
+    sentence: Text
+    """The sentence is understandable alone and names what to do, if there is anything to do."""
+    names: tuple[AnyText, ...] = ()
+    """All images or classes that the sentence is about, printable."""
+    about: Literal["image", "class"] = "image"
+    """What they are names of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorEstimate:
+    """An estimated error and its interval."""
+
+    error: Fraction
+    low: Fraction
+    high: Fraction
+    wrong: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointsDifference:
+    """How many percentage points fewer errors Mean Teacher makes, with the interval."""
+
+    points: Number
+    low: Number
+    high: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The errors of both methods on labelled images that they did not learn from."""
+
+    how: Literal["held-out", "folds"]
+    n: Count
+    confidence: Fraction
+    n_needed: Count | None
+    """Test images that it takes to show a difference of this size; None if there is hardly any."""
+    errors: Mapping[str, ErrorEstimate]
+    """method -> its error."""
+    difference: PointsDifference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Whether the unlabelled images helped."""
+
+    helped: Text
+    """"yes", "no" or "unclear"."""
+    sentence: Text
+    shipped: Text
+    """The method whose model is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitPhotos:
+    """The photos of a fit."""
+
+    n_images: Count
+    n_labelled: Count
+    n_unlabelled: Count
+    n_unreadable: Count
+    size: Count
+    """Width and height in pixels of the images that the network takes."""
+    class_names: tuple[FileName, ...]
+    labelled_per_class: tuple[Count, ...]
+    source: Literal["class folders", "csv", "npz"]
+    """Where the labels come from."""
+    photos: FileName
+    labels_file: FileName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneSummary:
+    """The pretrained network of a fit."""
+
+    title: Text
+    name: Text
+    trained_on: Text
+    licence: Text
+    sha256: Text
+    size: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The outcome of the trial that chose the network for small images."""
+
+    chosen: Literal["pretrained", "scratch"]
+    n: Count
+    pretrained: ErrorEstimate
+    scratch: ErrorEstimate | None
+    """None if the pretrained network was hardly better than a guess."""
+    sentence: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassResult:
+    """One class: its labels, its error, and how often it is predicted."""
+
+    name: FileName
+    n_labelled: Count
+    n_judged: Count
+    error: Fraction | None
+    """None if no image of the class was tested."""
+    n_predicted: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationBin:
+    """Test images of similar confidence, and the share of them that the model gets right, with its interval."""
+
+    low: Fraction
+    high: Fraction
+    n: Annotated[int, Meta(ge=1)]
+    confidence: Fraction
+    accuracy: Fraction
+    accuracy_low: Fraction
+    accuracy_high: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The temperature, and the calibration error before and after it."""
+
+    temperature: Positive
+    before: Positive
+    after: Positive
+    bins: tuple[CalibrationBin, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingChecks:
+    """The health checks of one training run, and the alarms that they raised."""
+
+    readings: tuple[Reading, ...]
+    alarms: tuple[Alarm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """An image of the gallery."""
+
+    name: Text
+    label: FileName
+    confidence: Fraction
+    thumb: AnyText
+    """A data: address; empty if the image can no longer be read."""
+    reason: AnyText = ""
+    """Why a label for it would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything about the training runs of a fit that the time decides."""
+
+    minutes: Positive
+    size: Annotated[int, Meta(ge=1, le=1 << 12)]
+    steps: Annotated[int, Meta(ge=1, le=1 << 40)]
+    flip: bool
+    width: Positive = 0.0
+    """The width of a network that is trained from scratch."""
+    backbone: AnyText = ""
+    """The name of the pretrained network whose last layers are trained; empty from scratch."""
+    cut: Annotated[int, Meta(ge=0, le=1 << 12)] = 0
+    """The number of its first layers that are frozen."""
+    n_views: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Views of each photo for which the frozen layers are computed."""
+    weak_labelled_view: bool = False
+    """Whether labelled rows get no RandAugment."""
+    threads: Annotated[int, Meta(ge=1, le=1024)] = 1
+    seconds_per_step: Mapping[str, Positive] = field(default_factory=dict)
+    """method -> seconds."""
+    seconds: Positive = 0.0
+    """The expected time of all runs."""
+    seconds_per_image: Positive = 0.0
+    """The time of a prediction at the end."""
+    n_rounds: Annotated[int, Meta(ge=1, le=1 << 10)] = 1
+    """1 with a held-out part; with folds, one per fold and a last one on all labels."""
+
+    def runs(self) -> list[str]:
+        return runs_of(self.n_rounds)
+
+    def sentence(self) -> str:
+        what = f"FastNet at width {self.width:g}"
+        if self.backbone:
+            copies = count(self.n_views, "copy", "copies")
+            what = f"the last layers of the pretrained network {self.backbone}, {copies} of each image"
+        return (
+            f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
+            f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
+            f"{max(1, round(self.seconds / 60))} min."
+        )
+
+
+FIT_METHODS = ("supervised", "mean-teacher")
+
+
+def runs_of(n_rounds: int) -> list[str]:
+    """The method of each run of a fit, in order. The last run, on all labels, counts as the more expensive method."""
+    if n_rounds == 1:
+        return list(FIT_METHODS)
+    return [method for method in FIT_METHODS for _ in range(n_rounds - 1)] + [FIT_METHODS[-1]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRecord:
+    """plan.json: the plan of a fit, the seconds used so far, and what must be unchanged to resume."""
+
+    fingerprint: Text
+    """The fingerprint of photos and labels."""
+    spent: Positive
+    device: Text
+    trial: Trial | None
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """The time of a fit, and of its parts in their order."""
+
+    total_seconds: Positive
+    parts: Mapping[str, Positive]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """fit.json: everything that the pages of a fit show."""
+
+    schema: Literal[1] = 1
+    title: Text
+    folder: FileName
+    created: Text
+    version: Text
+    answer: Answer
+    data: FitPhotos
+    backbone: BackboneSummary | None
+    estimate: Estimate
+    alternatives: Mapping[str, ErrorEstimate]
+    """What else was tested on the same images -> its error."""
+    trial: Trial | None
+    confusion: tuple[tuple[Count, ...], ...]
+    """A row per true class, a column per prediction."""
+    per_class: tuple[ClassResult, ...]
+    calibration: Calibration
+    curves: Mapping[str, tuple[Evaluation, ...]]
+    """method -> its learning curve."""
+    vitals: Mapping[str, TrainingChecks]
+    """method -> its health checks."""
+    findings: tuple[Finding, ...]
+    gallery: Mapping[str, tuple[Picture, ...]]
+    held_out: tuple[FileName, ...]
+    """Names of the labelled images that no model learned from; empty with folds."""
+    plan: Plan
+    network: Text
+    n_parameters: Count
+    planned: AnyText
+    """The plan in a sentence or two."""
+    timing: TimeSpent
+    environment: Environment
+
+    def __post_init__(self) -> None:
+        n_classes = len(self.data.class_names)
+        if {len(self.confusion), *map(len, self.confusion)} != {n_classes}:
+            raise ValueError(f"Expected a confusion matrix of {n_classes} rows and columns")
+
+
+def read_fit(folder: str | Path) -> Fit:
+    """The content of fit.json in a folder.
+
+    Raises:
+        RecordError: there is none, or it is not one that this version wrote.
+    """
+    try:
+        return read_json(Path(folder) / "fit.json", Fit, "", schema=SCHEMA)
+    except RecordError as error:
+        raise RecordError(f"{folder} holds no finished fit ({error}). Give the folder of one, or fit again.") from error
+
+
+# --- model.json -------------------------------------------------------------------------------------------------------
+
+_Number = Annotated[int, Meta(ge=-1000, le=1000)] | Annotated[float, Meta(ge=-1000, le=1000)] | bool
+"""A field of a network. No network of this package has a thousand layers, or is a thousand times as wide."""
+_Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:/-]{1,100}\Z")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A network or a normaliser: its kind, which is looked up in a table, and its fields."""
+
+    kind: Text
+    fields: Mapping[str, _Number | _Name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSummary:
+    """The images that a model has learnt from; their digests are in seen.bin."""
+
+    n_labelled: Annotated[int, Meta(ge=0, le=1 << 27)]
+    n_unlabelled: Annotated[int, Meta(ge=0, le=1 << 27)]
+    complete: bool
+    sha256: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """model.json: the description of a trained model."""
+
+    format: Literal["meanteacher-model"] = "meanteacher-model"
+    schema: Literal[1] = 1
+    network: Described
+    normalise: Described
+    class_names: Annotated[tuple[FileName, ...], Meta(min_length=2)]
+    size: Annotated[int, Meta(ge=8, le=1024)]
+    """Width and height in pixels of the images that the network takes."""
+    temperature: Annotated[float, Meta(ge=1e-6, le=1e6)]
+    sha256: Text
+    """The digest of weights.safetensors."""
+    about: dict[str, Any]
+    """Free JSON: versions, error estimate, date, commit."""
+    seen: SeenSummary | None
+    """None if it is unknown what the model has learnt from."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.class_names)) < len(self.class_names):
+            raise ValueError("Expected class names that differ")
