@@ -89,12 +89,12 @@ def mean_over_classes(fit: dict[str, Any]) -> float:
 @every_fit
 def test_every_fit_has_its_row(name: str) -> None:
     fit = FITS[name]
-    estimate = fit["estimate"][fit["answer"]["shipped"]]
+    estimate = fit["estimate"]["errors"][fit["answer"]["shipped"]]
     minutes, seconds = divmod(round(fit["timing"]["total_seconds"]), 60)
     row = (
         f"| `{name}` | {fit['plan']['minutes']:g} | {percent(fit['test']['error'])} | {fit['test']['n_judged']:,} | "
         f"{percent(estimate['error'])} ({100 * estimate['low']:.1f} to {percent(estimate['high'])}) | "
-        f"{percent(fit['estimate']['supervised']['error'])} | {minutes} min {seconds} s |"
+        f"{percent(fit['estimate']['errors']['supervised']['error'])} | {minutes} min {seconds} s |"
     )
     assert row in (DOCS / "results.md").read_text(encoding="utf-8")
 
@@ -103,7 +103,7 @@ def test_every_fit_has_its_row(name: str) -> None:
 def test_every_fit_was_made_by_a_commit_and_says_how_wrong_it_is(name: str) -> None:
     fit = FITS[name]
     assert "dirty" not in fit["environment"]["commit"]
-    estimate = fit["estimate"][fit["answer"]["shipped"]]
+    estimate = fit["estimate"]["errors"][fit["answer"]["shipped"]]
     assert estimate["low"] <= fit["test"]["error"] <= estimate["high"] or name in OUTSIDE
 
 
