@@ -4,7 +4,8 @@ All count optimiser steps from zero. A schedule is a frozen value, so it can be 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from meanteacher.core import Schedule, Scheduled
 
@@ -32,19 +33,21 @@ def as_schedule(given: Scheduled) -> Schedule:
     return given if callable(given) else Constant(float(given))
 
 
-def fix_schedules(owner: object, *names: str) -> None:
-    """Replace numbers in these fields of a frozen dataclass by constant schedules, in its `__post_init__`.
+def fix_schedules(owner: Any) -> None:
+    """Replace numbers in the `Scheduled` fields of a frozen dataclass by constant schedules, in its `__post_init__`.
 
     A number and a constant schedule thus give equal recipes with the same fingerprint.
 
-    >>> from types import SimpleNamespace
-    >>> owner = SimpleNamespace(decay=0.99)
-    >>> fix_schedules(owner, "decay")
-    >>> owner.decay
-    Constant(value=0.99)
+    >>> @dataclass(frozen=True)
+    ... class Method:
+    ...     decay: Scheduled
+    ...     __post_init__ = fix_schedules
+    >>> Method(0.99)
+    Method(decay=Constant(value=0.99))
     """
-    for name in names:
-        object.__setattr__(owner, name, as_schedule(getattr(owner, name)))
+    for field in fields(owner):
+        if field.type == Scheduled:
+            object.__setattr__(owner, field.name, as_schedule(getattr(owner, field.name)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -352,10 +352,10 @@ def extra_passes_of_vat_count_in_the_batch_statistics(patch: Patch) -> None:
 
 @mutant
 def smoothness_of_vat_is_detached(patch: Patch) -> None:
-    def wrong(real, *given):
-        output = real(*given)
-        cost = output.costs["smoothness"]
-        return StepOutput({**output.costs, "smoothness": Cost(cost.value.detach(), cost.weight)}, output.logits)
+    def wrong(real, self, *given):
+        output = real(self, *given)
+        cost = output.costs[self.cost_name]
+        return StepOutput({**output.costs, self.cost_name: Cost(cost.value.detach(), cost.weight)}, output.logits)
 
     wrap(patch, vat.Vat.forward, wrong)
 

@@ -47,7 +47,7 @@ def test_the_network_has_the_parameters_of_resnext_152_32x4d() -> None:
     assert stem + sum(stages) + 2 * head == 62_000_400
 
     one = on_paper()
-    assert [size(part) for part in one.children()] == [stem, *stages, head]
+    assert [n for part in one.children() if (n := size(part))] == [stem, *stages, head]
     assert size(on_paper(outputs=2)) == 62_000_400
 
 
@@ -71,6 +71,7 @@ def test_the_stages_put_out_256_to_2048_channels_at_a_quarter_to_a_32nd_of_the_s
         "stage2": (2, 512, 28, 28),
         "stage3": (2, 1024, 14, 14),
         "stage4": (2, 2048, 7, 7),
+        "pool": (2, 2048),
         "head": (2, 1000),
     }
 
@@ -90,7 +91,7 @@ def test_only_the_first_block_of_a_stage_has_a_shortcut_with_weights() -> None:
 
 
 def test_a_block_activates_after_each_convolution_and_after_the_sum() -> None:
-    block, x = Bottleneck(6, 32, stride=2).double(), torch.randn(4, 6, 8, 8, dtype=torch.float64)
+    block, x = Bottleneck(6, 64, stride=2).double(), torch.randn(4, 6, 8, 8, dtype=torch.float64)
     reduce, across, expand = (layer for layer in block.residual if isinstance(layer, nn.Conv2d))
 
     def normalised(y: torch.Tensor) -> torch.Tensor:
@@ -104,7 +105,7 @@ def test_a_block_activates_after_each_convolution_and_after_the_sum() -> None:
 
 
 def test_the_identity_shortcut_leaves_its_input_untouched() -> None:
-    block, x = Bottleneck(64, 32, stride=1), torch.randn(2, 64, 4, 4)
+    block, x = Bottleneck(64, 64, stride=1), torch.randn(2, 64, 4, 4)
     before = x.clone()
     y = block(x)
     assert torch.equal(x, before)
@@ -112,7 +113,7 @@ def test_the_identity_shortcut_leaves_its_input_untouched() -> None:
 
 
 def test_convolutions_start_normal_with_a_variance_of_two_over_their_outputs() -> None:
-    layer = Bottleneck(64, 128, stride=1).residual[3]
+    layer = Bottleneck(64, 256, stride=1).residual[3]
     expected = math.sqrt(2 / (9 * 128))
     assert layer.weight.std().item() == pytest.approx(expected, rel=4 / math.sqrt(2 * layer.weight.numel()))
 

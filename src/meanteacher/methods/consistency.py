@@ -9,7 +9,7 @@ from meanteacher.core import UNLABELLED, Batch, Cost, InputError, Scheduled, Ste
 from meanteacher.costs import ConsistencyCost, Mse, logit_distance, per_place
 from meanteacher.methods.supervised import M, TeacherMethod
 from meanteacher.passes import Logits, both_outputs
-from meanteacher.schedules import as_schedule, fix_schedules
+from meanteacher.schedules import as_schedule
 
 ConsistencyOn = Literal["all", "unlabelled"]
 
@@ -28,7 +28,6 @@ class ConsistencyMethod(TeacherMethod[M]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fix_schedules(self, "weight")
         check_choice("consistency_on", self.consistency_on, get_args(ConsistencyOn))
 
     def outputs(self, output: Logits) -> tuple[Tensor, Tensor]:

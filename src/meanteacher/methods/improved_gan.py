@@ -11,7 +11,7 @@ from meanteacher.core import Batch, Cost, InputError, Problem, Scheduled, StepOu
 from meanteacher.distributed.rows import all_rows, normal_rows
 from meanteacher.methods.supervised import TeacherMethod
 from meanteacher.passes import at_least_float32, class_output, untracked
-from meanteacher.schedules import as_schedule, fix_schedules
+from meanteacher.schedules import as_schedule
 from meanteacher.teacher import Memory
 
 
@@ -43,10 +43,6 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
 
     generator: GeneratorSpec
     weight: Scheduled
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fix_schedules(self, "weight")
 
     def init(self, student: nn.Module, problem: Problem) -> Memory[nn.Module]:
         return Memory(self.new_teacher(student, problem), self.generator.build(problem))

@@ -25,9 +25,6 @@ class PiModel(ConsistencyMethod[Teacher]):
     one_sided: bool = False
     """Whether the second pass is detached, which is Mean Teacher with a decay of 0."""
 
-    def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return self.new_teacher(student, problem)
-
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))
         other = class_output(student(batch.views["teacher"]))
@@ -48,9 +45,6 @@ class PseudoEnsemble(ConsistencyMethod[Teacher]):
     >>> PseudoEnsemble(decay=Constant(0.99), buffers="average", weight=SigmoidRampUp(value=10.0, steps=100)).roles
     ('student', 'teacher')
     """
-
-    def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return self.new_teacher(student, problem)
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits, consistency_logits = self.outputs(student(batch.views["student"]))

@@ -11,7 +11,7 @@ from meanteacher.core import UNLABELLED, Batch, Cost, Problem, Scheduled, StepOu
 from meanteacher.costs import classification_cost
 from meanteacher.methods.supervised import M, Supervised, TeacherMethod
 from meanteacher.passes import class_output
-from meanteacher.schedules import as_schedule, fix_schedules
+from meanteacher.schedules import as_schedule
 from meanteacher.teacher import Memory, Teacher
 
 
@@ -27,10 +27,6 @@ class PseudoLabel(Supervised):
     """
 
     weight: Scheduled
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fix_schedules(self, "weight")
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))
@@ -62,7 +58,6 @@ class MatchMethod(TeacherMethod[M]):
     def __post_init__(self) -> None:
         check_choice("labelled_by", self.labelled_by, ("student", "teacher"))
         super().__post_init__()
-        fix_schedules(self, "weight")
 
     @property
     def teacher_runs(self) -> bool:
@@ -105,9 +100,6 @@ class FixMatch(MatchMethod[Teacher]):
     """
 
     threshold: float = 0.95
-
-    def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return self.new_teacher(student, problem)
 
     def thresholds(self, memory: Teacher, guess: Tensor) -> Tensor:
         return torch.full_like(guess, self.threshold, dtype=torch.float32)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
@@ -43,7 +43,7 @@ class TeacherMethod(ABC, Generic[M]):
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
     def __post_init__(self) -> None:
-        fix_schedules(self, "decay")
+        fix_schedules(self)
         check_choice("buffers", self.buffers, get_args(Buffers))
         if self.buffers == "own" and not self.teacher_runs:
             raise InputError(
@@ -61,9 +61,9 @@ class TeacherMethod(ABC, Generic[M]):
         """Whether the teacher makes passes in training, which lets it keep statistics of its own."""
         return False
 
-    @abstractmethod
     def init(self, student: nn.Module, problem: Problem) -> M:
-        """The memory at step 0."""
+        """The memory at step 0: the teacher. Methods that keep more than the teacher return a `Memory`."""
+        return cast(M, self.new_teacher(student, problem))
 
     @abstractmethod
     def forward(self, student: nn.Module, memory: M, batch: Batch, step: int) -> StepOutput:
@@ -128,9 +128,6 @@ class Supervised(TeacherMethod[Teacher]):
     >>> Supervised(decay=Constant(0.99), buffers="average").roles
     ('student',)
     """
-
-    def init(self, student: nn.Module, problem: Problem) -> Teacher:
-        return self.new_teacher(student, problem)
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         logits = class_output(student(batch.views["student"]))

@@ -12,7 +12,7 @@ from meanteacher.costs import entropy, kl_divergence
 from meanteacher.distributed.rows import normal_rows
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
-from meanteacher.schedules import as_schedule, fix_schedules
+from meanteacher.schedules import as_schedule
 from meanteacher.teacher import Teacher
 
 
@@ -71,22 +71,24 @@ class Vat(Supervised):
     step_size: float = 1e-2
     """Length of the finite step. The original's 1e-6 is below the resolution of float32."""
     iterations: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fix_schedules(self, "weight")
+    cost_name: ClassVar[str] = "smoothness"
 
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x = batch.views["student"]
         noise = SameNoise(x.device)
         logits = class_output(student(x))
+        target = self.target(logits, memory, batch)
         weight = as_schedule(self.weight)(step)
-        smoothness = kl_divergence(self.perturbed(student, x, logits.detach(), noise), logits.detach())
+        distance = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
         costs = {
             "classification": self.classification(logits, batch.labels),
-            "smoothness": Cost(weight * smoothness, weight),
+            self.cost_name: Cost(weight * distance, weight),
         }
         return StepOutput(costs, logits)
+
+    def target(self, logits: Tensor, memory: Teacher, batch: Batch) -> Tensor:
+        """The logits that the perturbed student must agree with: its own."""
+        return logits.detach()
 
     def perturbed(self, student: nn.Module, x: Tensor, logits: Tensor, noise: SameNoise) -> Tensor:
         """The student's logits at the adversarial point at distance `epsilon` from x."""
@@ -135,20 +137,11 @@ class MeanTeacherVat(Vat):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("student", "teacher")
+    cost_name: ClassVar[str] = "consistency"
 
     @property
     def teacher_runs(self) -> bool:
         return True
 
-    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
-        x = batch.views["student"]
-        noise = SameNoise(x.device)
-        logits = class_output(student(x))
-        target = class_output(memory(batch.views["teacher"]))
-        weight = as_schedule(self.weight)(step)
-        consistency = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
-        costs = {
-            "classification": self.classification(logits, batch.labels),
-            "consistency": Cost(weight * consistency, weight),
-        }
-        return StepOutput(costs, logits)
+    def target(self, logits: Tensor, memory: Teacher, batch: Batch) -> Tensor:
+        return class_output(memory(batch.views["teacher"]))

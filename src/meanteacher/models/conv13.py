@@ -14,7 +14,6 @@ from meanteacher.models.layers import (
     initialise_layers,
     last_layer,
 )
-from meanteacher.passes import Logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Conv13Spec:
         return Conv13Network(n_channels, problem.n_classes, self)
 
 
-class Conv13Network(nn.Module):
+class Conv13Network(nn.Sequential):
     """The network. Its children are the rows of Table 5, in order and under their names."""
 
     def __init__(self, n_channels: int, n_classes: int, spec: Conv13Spec) -> None:
@@ -79,12 +78,6 @@ class Conv13Network(nn.Module):
         self.pool3 = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.softmax = last_layer(spec.outputs, lambda: WeightNormLinear(n128, n_classes, mean_decay=spec.mean_decay))
-
-    def forward(self, x: Tensor) -> Logits:
-        """The logits; the costs apply the softmax."""
-        for layer in self.children():
-            x = layer(x)
-        return x
 
     def initialise_from(self, images: Tensor) -> None:
         initialise_layers(self, images)

@@ -18,7 +18,28 @@ Library = Literal["timm", "torchvision"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExternalSpec:
+class _LibrarySpec:
+    library: Library
+    name: str
+
+    def __post_init__(self) -> None:
+        check_choice("library", self.library, get_args(Library))
+
+    def _create(self, problem: Problem, of_timm: dict[str, Any], of_torchvision: dict[str, Any]) -> nn.Module:
+        """The network without pretrained weights, with these options of its library."""
+        n_channels = channels_of(problem, f"{self.library}'s {self.name}")
+        models = _models(self.library)
+        _check_name(models, self.library, self.name)
+        if self.library == "timm":
+            network: nn.Module = models.create_model(self.name, pretrained=False, in_chans=n_channels, **of_timm)
+        else:
+            network = models.get_model(self.name, weights=None, **of_torchvision)
+            _take_channels(network, n_channels)
+        return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalSpec(_LibrarySpec):
     """A classification network of another library by its name, without pretrained weights.
 
     timm and torchvision are not dependencies of this package. They are imported when a network is built.
@@ -27,27 +48,15 @@ class ExternalSpec:
     1
     """
 
-    library: Library
-    name: str
     outputs: Outputs = 1
 
     def __post_init__(self) -> None:
-        check_choice("library", self.library, get_args(Library))
+        super().__post_init__()
         check_outputs(self.outputs)
 
     def build(self, problem: Problem) -> nn.Module:
-        n_channels = channels_of(problem, f"{self.library}'s {self.name}")
-        n_logits = self.outputs * problem.n_classes
-        if self.library == "timm":
-            timm = _imported("timm", self.library)
-            _check_name(self.library, self.name, timm.list_models())
-            network = timm.create_model(self.name, pretrained=False, in_chans=n_channels, num_classes=n_logits)
-        else:
-            models = _imported("torchvision.models", self.library)
-            _check_name(self.library, self.name, _classifiers(models))
-            network = models.get_model(self.name, weights=None, num_classes=n_logits)
-            _take_channels(network, n_channels)
-        return ExternalNetwork(network, problem.n_classes, self)
+        options = {"num_classes": self.outputs * problem.n_classes}
+        return ExternalNetwork(self._create(problem, options, options), problem.n_classes, self)
 
 
 class ExternalNetwork(nn.Module):
@@ -68,7 +77,7 @@ class ExternalNetwork(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledSpec:
+class PooledSpec(_LibrarySpec):
     """A network of another library as a sequence of two layers: its pooled features, and a linear classifier.
 
     It is built without pretrained weights; `pretrained_features` has the weights of the first layer.
@@ -77,39 +86,20 @@ class PooledSpec:
     'resnet18'
     """
 
-    library: Library
-    name: str
-
-    def __post_init__(self) -> None:
-        check_choice("library", self.library, get_args(Library))
-
     def build(self, problem: Problem) -> nn.Sequential:
-        n_channels = channels_of(problem, f"{self.library}'s {self.name}")
-        if self.library == "timm":
-            timm = _imported("timm", self.library)
-            _check_name(self.library, self.name, timm.list_models())
-            # A vision transformer has parameters for each position, and timm reads their number in the configuration.
-            size = {"input_size": problem.input_shape}
-            network = timm.create_model(
-                self.name, pretrained=False, in_chans=n_channels, num_classes=0, pretrained_cfg_overlay=size
-            )
-            features = PooledFeatures(network, _n_features_of_timm(network), self)
-        else:
-            models = _imported("torchvision.models", self.library)
-            _check_name(self.library, self.name, _classifiers(models))
-            network = models.get_model(self.name, weights=None)
-            _take_channels(network, n_channels)
-            features = PooledFeatures(network, _without_last_layer(network, self), self)
+        # A vision transformer has parameters for each position, and timm reads their number in the configuration.
+        of_timm = {"num_classes": 0, "pretrained_cfg_overlay": {"input_size": problem.input_shape}}
+        features = PooledFeatures(self._create(problem, of_timm, {}), self)
         return nn.Sequential(features, nn.Linear(features.n_features, problem.n_classes))
 
 
 class PooledFeatures(nn.Module):
     """The network of the other library without its classifier, with a check that it returns [B, n_features]."""
 
-    def __init__(self, network: nn.Module, n_features: int, spec: PooledSpec) -> None:
+    def __init__(self, network: nn.Module, spec: PooledSpec) -> None:
         super().__init__()
+        self.n_features = _n_features_of_timm(network) if spec.library == "timm" else _cut_last_layer(network, spec)
         self.network = network
-        self.n_features = n_features
         self.spec = spec
 
     def forward(self, x: Tensor) -> Tensor:
@@ -147,23 +137,20 @@ def pretrained_features(library: Library, name: str) -> Pretrained:
         InputError: the library has no network of this name.
     """
     check_choice("library", library, get_args(Library))
+    models = _models(library)
     if library == "timm":
-        timm = _imported("timm", library)
         if not name.startswith(_HUB):
-            _check_name(library, name, timm.list_models())
-        network = _downloaded(library, name, lambda: timm.create_model(name, pretrained=True, num_classes=0))
+            _check_name(models, library, name)
+        network = _downloaded(library, name, lambda: models.create_model(name, pretrained=True, num_classes=0))
         about: Mapping[str, Any] = network.pretrained_cfg
         spec = PooledSpec(library=library, name=about["architecture"] if name.startswith(_HUB) else name)
-        features = PooledFeatures(network, _n_features_of_timm(network), spec)
-        return Pretrained(features=features.eval(), **preprocessing(about), **_origin(about))
-    models = _imported("torchvision.models", library)
-    _check_name(library, name, _classifiers(models))
+        return Pretrained(features=PooledFeatures(network, spec).eval(), **preprocessing(about), **_origin(about))
+    _check_name(models, library, name)
     weights = models.get_model_weights(name).DEFAULT
     network = _downloaded(library, name, lambda: models.get_model(name, weights=weights))
-    spec = PooledSpec(library=library, name=name)
     preset = weights.transforms()
     return Pretrained(
-        features=PooledFeatures(network, _without_last_layer(network, spec), spec).eval(),
+        features=PooledFeatures(network, PooledSpec(library=library, name=name)).eval(),
         size=preset.crop_size[0],
         mean=_three(preset.mean),
         deviation=_three(preset.std),
@@ -222,7 +209,7 @@ def _n_features_of_timm(network: Any) -> int:
     return int(getattr(network, "head_hidden_size", None) or network.num_features)
 
 
-def _without_last_layer(network: nn.Module, spec: PooledSpec) -> int:
+def _cut_last_layer(network: nn.Module, spec: PooledSpec) -> int:
     """Replace the last linear layer, the classifier, by the identity, and return its number of inputs."""
     linear = [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
@@ -233,12 +220,9 @@ def _without_last_layer(network: nn.Module, spec: PooledSpec) -> int:
     return n_features
 
 
-def _classifiers(models: Any) -> list[str]:
-    """The names of classification networks; those for other tasks are in torchvision's submodules."""
-    return list(models.list_models(module=models))
-
-
-def _check_name(library: Library, name: str, known: list[str]) -> None:
+def _check_name(models: Any, library: Library, name: str) -> None:
+    # torchvision has networks for other tasks in submodules.
+    known = models.list_models() if library == "timm" else models.list_models(module=models)
     # A name of timm may end in a tag, which identifies the training of the weights.
     if name.partition(".")[0] not in known:
         near = get_close_matches(name, known, n=3)
@@ -246,9 +230,10 @@ def _check_name(library: Library, name: str, known: list[str]) -> None:
         raise InputError(f"{library} has no classification network {name!r}. {hint}")
 
 
-def _imported(module: str, library: str) -> Any:
+def _models(library: Library) -> Any:
+    """The library's module of networks."""
     try:
-        return import_module(module)
+        return import_module("timm" if library == "timm" else "torchvision.models")
     except Exception as error:
         # A build for another torch raises a RuntimeError, an OSError, an AttributeError or others.
         reason = str(error).partition("\n")[0]

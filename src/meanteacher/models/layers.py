@@ -1,5 +1,6 @@
 """Common parts of networks: the protocol of their descriptions, heads with one or two outputs, normalisation."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from math import sqrt
 from typing import Literal, Protocol, get_args
@@ -51,23 +52,13 @@ class TwoHeads(nn.Module):
 
 
 def last_layer(outputs: Outputs, make: Callable[[], nn.Module]) -> nn.Module:
-    """One layer from `make`, or two separate ones.
-
-    A single layer is not wrapped, so that its parameters keep their names.
-
-    Raises:
-        InputError: outputs is neither 1 nor 2.
-    """
+    """One layer from `make`, which is not wrapped so that its parameters keep their names, or two separate ones."""
     check_outputs(outputs)
     return make() if outputs == 1 else TwoHeads(make(), make())
 
 
 def check_outputs(outputs: int) -> None:
-    """Check the number of outputs.
-
-    Raises:
-        InputError: outputs is neither 1 nor 2.
-    """
+    """Raise an InputError if outputs is neither 1 nor 2."""
     if outputs not in get_args(Outputs):
         raise InputError(
             f"outputs=1 is the usual network, outputs=2 separates classification and consistency; got {outputs!r}."
@@ -75,11 +66,7 @@ def check_outputs(outputs: int) -> None:
 
 
 def channels_of(problem: Problem, network: str) -> int:
-    """The number of channels of the images.
-
-    Raises:
-        InputError: the data are not images.
-    """
+    """The number of channels of the images, or an InputError if the data are not images."""
     if len(problem.input_shape) != 3:
         raise InputError(
             f"{network} takes images (channels, height, width); got data of shape {problem.input_shape}. "
@@ -89,11 +76,7 @@ def channels_of(problem: Problem, network: str) -> int:
 
 
 def check_width(width: float, network: str) -> None:
-    """Check the factor of a network's channels.
-
-    Raises:
-        InputError: the width is not above 0 and at most 1000.
-    """
+    """Raise an InputError if the factor of a network's channels is not above 0 and at most 1000."""
     if not 0 < width <= _WIDEST:
         raise InputError(
             f"width multiplies the channels of {network} and is above 0 and at most {_WIDEST}; got {width:g}."
@@ -105,6 +88,18 @@ def conv(n_in: int, n_out: int, kernel: int, *, stride: int = 1, groups: int = 1
     layer = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias)
     nn.init.normal_(layer.weight, std=sqrt(2 / (kernel**2 * n_out)))
     return layer
+
+
+def named_layers(**layers: nn.Module) -> nn.Sequential:
+    """A network of layers in this order and under these names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+class MeanOfPositions(nn.Module):
+    """The mean over the positions of an image, [B, C, H, W] -> [B, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))
 
 
 class WeightNormLayer(nn.Module):

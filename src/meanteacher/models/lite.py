@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.layers import channels_of
+from meanteacher.models.layers import MeanOfPositions, channels_of
 
 _STAGES = (
     (1, 3, 1, 1, 16),
@@ -119,10 +119,3 @@ class PadToHalf(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows, columns = (self.kernel - 2 + side % 2 for side in (x.shape[2], x.shape[3]))
         return F.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
-
-
-class MeanOfPositions(nn.Module):
-    """The mean over the positions of an image, [B, C, H, W] -> [B, C]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mean((2, 3))

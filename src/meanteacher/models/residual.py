@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,8 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.layers import Outputs, channels_of, check_width, conv, last_layer
-from meanteacher.passes import Logits
+from meanteacher.models.layers import (
+    MeanOfPositions,
+    Outputs,
+    channels_of,
+    check_width,
+    conv,
+    last_layer,
+    named_layers,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +39,24 @@ class Shake26Spec:
 
     def build(self, problem: Problem) -> nn.Module:
         check_width(self.width, "Shake26")
-        return Shake26Network(channels_of(problem, "Shake26"), problem.n_classes, self)
-
-
-class Shake26Network(nn.Module):
-    """Three stages of four blocks; each stage but the first halves the image's sides."""
-
-    def __init__(self, n_channels: int, n_classes: int, spec: Shake26Spec) -> None:
-        super().__init__()
         # The numbers are even, because the shortcuts are convolutions in two groups.
-        n96, n192, n384 = (2 * max(1, round(full * spec.width / 2)) for full in (96, 192, 384))
-        self.stem = conv(n_channels, 16, 3)
-        self.stage1 = _shake_stage(16, n96, stride=1)
-        self.stage2 = _shake_stage(n96, n192, stride=2)
-        self.stage3 = _shake_stage(n192, n384, stride=2)
-        self.head = last_layer(spec.outputs, lambda: nn.Linear(n384, n_classes))
+        n96, n192, n384 = (2 * max(1, round(full * self.width / 2)) for full in (96, 192, 384))
+        return named_layers(
+            stem=conv(channels_of(problem, "Shake26"), 16, 3),
+            stage1=_stage(4, ShakeBlock, 16, n96, stride=1),
+            stage2=_stage(4, ShakeBlock, n96, n192, stride=2),
+            stage3=_stage(4, ShakeBlock, n192, n384, stride=2),
+            pool=MeanOfPositions(),
+            head=last_layer(self.outputs, lambda: nn.Linear(n384, problem.n_classes)),
+        )
 
-    def forward(self, x: Tensor) -> Logits:
-        x = self.stage3(self.stage2(self.stage1(self.stem(x))))
-        logits: Logits = self.head(x.mean((2, 3)))
-        return logits
+
+def _stage(
+    n: int, block: Callable[..., nn.Module], n_in: int, n_out: int, *, stride: int, **of_first: bool
+) -> nn.Module:
+    """A stage of n blocks; the first one has the stride, and further arguments of its own."""
+    others = (block(n_out, n_out, stride=1) for _ in range(n - 1))
+    return nn.Sequential(block(n_in, n_out, stride=stride, **of_first), *others)
 
 
 class ShakeBlock(nn.Module):
@@ -104,11 +110,6 @@ class _EveryOtherPixel(nn.Module):
         return torch.cat((x[:, :, 0::2, 0::2], x[:, :, 1::2, 1::2]), dim=1)
 
 
-def _shake_stage(n_in: int, n_out: int, *, stride: int) -> nn.Module:
-    others = (ShakeBlock(n_out, n_out, stride=1) for _ in range(3))
-    return nn.Sequential(ShakeBlock(n_in, n_out, stride=stride), *others)
-
-
 def _branch(n_in: int, n_out: int, stride: int) -> nn.Module:
     """A branch after the first ReLU, which both branches share."""
     return nn.Sequential(
@@ -132,7 +133,6 @@ def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Module:
 
 
 _GROUPS = 32
-_BLOCKS = (3, 8, 36, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,41 +153,32 @@ class ResNeXt152Spec:
 
     def build(self, problem: Problem) -> nn.Module:
         check_width(self.width, "ResNeXt152")
-        return ResNeXt152Network(channels_of(problem, "ResNeXt152"), problem.n_classes, self)
-
-
-class ResNeXt152Network(nn.Module):
-    """Four stages; each but the first halves the image's sides. The stem halves them twice."""
-
-    def __init__(self, n_channels: int, n_classes: int, spec: ResNeXt152Spec) -> None:
-        super().__init__()
-        n_stem = max(1, round(64 * spec.width))
+        n_stem = max(1, round(64 * self.width))
         # Every channel count is a multiple of the number of groups.
-        n1, n2, n3, n4 = (_GROUPS * max(1, round(full * spec.width)) for full in (4, 8, 16, 32))
-        self.stem = nn.Sequential(
-            conv(n_channels, n_stem, 7, stride=2),
+        n1, n2, n3, n4 = (2 * _GROUPS * max(1, round(full * self.width)) for full in (4, 8, 16, 32))
+        stem = nn.Sequential(
+            conv(channels_of(problem, "ResNeXt152"), n_stem, 7, stride=2),
             nn.BatchNorm2d(n_stem),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2, padding=1),
         )
-        self.stage1 = _bottleneck_stage(_BLOCKS[0], n_stem, n1, stride=1)
-        self.stage2 = _bottleneck_stage(_BLOCKS[1], 2 * n1, n2, stride=2)
-        self.stage3 = _bottleneck_stage(_BLOCKS[2], 2 * n2, n3, stride=2)
-        self.stage4 = _bottleneck_stage(_BLOCKS[3], 2 * n3, n4, stride=2)
-        self.head = last_layer(spec.outputs, lambda: nn.Linear(2 * n4, n_classes))
-
-    def forward(self, x: Tensor) -> Logits:
-        x = self.stage4(self.stage3(self.stage2(self.stage1(self.stem(x)))))
-        logits: Logits = self.head(x.mean((2, 3)))
-        return logits
+        return named_layers(
+            stem=stem,
+            stage1=_stage(3, Bottleneck, n_stem, n1, stride=1),
+            stage2=_stage(8, Bottleneck, n1, n2, stride=2),
+            stage3=_stage(36, Bottleneck, n2, n3, stride=2),
+            stage4=_stage(3, Bottleneck, n3, n4, stride=2),
+            pool=MeanOfPositions(),
+            head=last_layer(self.outputs, lambda: nn.Linear(n4, problem.n_classes)),
+        )
 
 
 class Bottleneck(nn.Module):
-    """Convolutions to `n_inner` channels, then in groups with stride, then to twice as many channels."""
+    """Convolutions to half the final number of channels, then in groups with stride, then to the final number."""
 
-    def __init__(self, n_in: int, n_inner: int, *, stride: int) -> None:
+    def __init__(self, n_in: int, n_out: int, *, stride: int) -> None:
         super().__init__()
-        n_out = 2 * n_inner
+        n_inner = n_out // 2
         self.residual = nn.Sequential(
             conv(n_in, n_inner, 1),
             nn.BatchNorm2d(n_inner),
@@ -205,11 +196,6 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.shortcut(x) + self.residual(x)
         return output.relu_()
-
-
-def _bottleneck_stage(n_blocks: int, n_in: int, n_inner: int, *, stride: int) -> nn.Module:
-    others = (Bottleneck(2 * n_inner, n_inner, stride=1) for _ in range(n_blocks - 1))
-    return nn.Sequential(Bottleneck(n_in, n_inner, stride=stride), *others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,32 +226,25 @@ class WideResNetSpec:
             raise InputError(f"The depth of a WideResNet is 6 n + 4: 10, 16, 22, 28, 34, 40 …; got {self.depth}.")
         if self.widen < 1:
             raise InputError(f"widen multiplies the channels of a WideResNet: 1, 2, 4, 8 …; got {self.widen}.")
-        return WideResNetNetwork(channels_of(problem, "WideResNet"), problem.n_classes, self)
-
-
-class WideResNetNetwork(nn.Module):
-    """Three stages; each but the first halves the image's sides."""
-
-    def __init__(self, n_channels: int, n_classes: int, spec: WideResNetSpec) -> None:
-        super().__init__()
-        n1, n2, n3 = (spec.widen * full for full in (16, 32, 64))
-        self.stem = conv(n_channels, 16, 3)
-        self.stage1 = _wide_stage(16, n1, spec, stride=1, activate_shortcut=True)
-        self.stage2 = _wide_stage(n1, n2, spec, stride=2)
-        self.stage3 = _wide_stage(n2, n3, spec, stride=2)
-        self.activate = _activation(n3, spec)
-        self.head = last_layer(spec.outputs, lambda: _linear(n3, n_classes))
-
-    def forward(self, x: Tensor) -> Logits:
-        x = self.activate(self.stage3(self.stage2(self.stage1(self.stem(x)))))
-        logits: Logits = self.head(x.mean((2, 3)))
-        return logits
+        n1, n2, n3 = (self.widen * full for full in (16, 32, 64))
+        n, block = (self.depth - 4) // 6, partial(PreActivationBlock, spec=self)
+        return named_layers(
+            stem=conv(channels_of(problem, "WideResNet"), 16, 3),
+            stage1=_stage(n, block, 16, n1, stride=1, activate_shortcut=True),
+            stage2=_stage(n, block, n1, n2, stride=2),
+            stage3=_stage(n, block, n2, n3, stride=2),
+            activate=_activation(n3, self),
+            pool=MeanOfPositions(),
+            head=last_layer(self.outputs, lambda: _linear(n3, problem.n_classes)),
+        )
 
 
 class PreActivationBlock(nn.Module):
     """x + two convolutions, each preceded by normalisation and activation."""
 
-    def __init__(self, n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool) -> None:
+    def __init__(
+        self, n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool = False
+    ) -> None:
         super().__init__()
         self.activate_shortcut = activate_shortcut
         self.activate = _activation(n_in, spec)
@@ -280,15 +259,6 @@ class PreActivationBlock(nn.Module):
         activated = self.activate(x)
         output: Tensor = self.shortcut(activated if self.activate_shortcut else x) + self.residual(activated)
         return output
-
-
-def _wide_stage(
-    n_in: int, n_out: int, spec: WideResNetSpec, *, stride: int, activate_shortcut: bool = False
-) -> nn.Module:
-    first = PreActivationBlock(n_in, n_out, spec, stride=stride, activate_shortcut=activate_shortcut)
-    n_others = (spec.depth - 4) // 6 - 1
-    others = (PreActivationBlock(n_out, n_out, spec, stride=1, activate_shortcut=False) for _ in range(n_others))
-    return nn.Sequential(first, *others)
 
 
 def _activation(n: int, spec: WideResNetSpec) -> nn.Module:

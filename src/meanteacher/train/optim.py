@@ -31,7 +31,7 @@ class AdamSpec:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        fix_schedules(self, "learning_rate", "beta1", "beta2")
+        fix_schedules(self)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, eps=self.epsilon, fused=True)
@@ -51,7 +51,7 @@ class SgdSpec:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        fix_schedules(self, "learning_rate")
+        fix_schedules(self)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.SGD(
@@ -87,7 +87,7 @@ class MuonSpec:
     """The convolutions shrink by learning rate times this in every step."""
 
     def __post_init__(self) -> None:
-        fix_schedules(self, "learning_rate", "sgd_learning_rate")
+        fix_schedules(self)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         every = list(parameters)
