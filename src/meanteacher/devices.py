@@ -55,13 +55,8 @@ def choose_device(name: str = "auto") -> torch.device:
 def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
     """The device to resume `folder` on: one of the kind that its run was started on, since others round differently.
 
-    Args:
-        wanted: the name of a device; "auto" takes `kind`
-        kind: "cpu", "cuda" or "mps"
-        folder: the folder to name in an error
-
-    Raises:
-        InputError: `wanted` is of another kind, or this machine has no device of this kind.
+    "auto" takes a device of this kind. An InputError names the folder if `wanted` is of another kind, or if there is
+    none.
     """
     try:
         device = choose_device(kind if wanted == "auto" else wanted)

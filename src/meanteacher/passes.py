@@ -106,14 +106,8 @@ def class_output(output: Logits) -> Tensor:
 def untracked(network: nn.Module, *args: Any, parameters: Mapping[str, Tensor] | None = None, **kwargs: Any) -> Any:
     """The output of a pass that leaves running statistics unchanged: its writes go to discarded copies.
 
-    In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count
-    twice, and a pass over other images, such as adversarial ones, must not count.
-
-    Args:
-        network: a network in any mode
-        *args: inputs of the network
-        parameters: name -> tensor to use instead of the network's parameter
-        **kwargs: further inputs of the network
+    In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count twice,
+    and a pass over other images, such as adversarial ones, must not count. `parameters` replace the network's own.
     """
     copies = {name: buffer.clone() for name, buffer in network.named_buffers()}
     return functional_call(network, {**copies, **(parameters or {})}, args, kwargs)

@@ -34,11 +34,7 @@ def warmed_up(decay: float, step: int) -> float:
 
 
 def check_dropout(name: str, rate: float | None) -> None:
-    """Check that a dropout rate is None, or from 0 to below 1.
-
-    Raises:
-        InputError: the rate is out of range or a bool.
-    """
+    """Raise an InputError if a dropout rate is neither None nor a number from 0 to below 1."""
     if rate is not None and (isinstance(rate, bool) or not 0 <= rate < 1):
         raise InputError(
             f"{name} is a rate from 0 (no dropout) to below 1, or None for the student's own rate; got {rate}."
@@ -46,11 +42,7 @@ def check_dropout(name: str, rate: float | None) -> None:
 
 
 def set_dropout(network: nn.Module, rate: float) -> None:
-    """Set the rate of every dropout layer.
-
-    Raises:
-        InputError: the rate is above 0 and the network has no dropout layer.
-    """
+    """Set the rate of every dropout layer, or raise an InputError if there is none and the rate is above 0."""
     layers = [layer for layer in network.modules() if isinstance(layer, _DropoutNd)]
     if rate and not layers:
         raise InputError(

@@ -22,11 +22,7 @@ _NAMED = 10
 
 
 class BrokenImages:
-    """Images that cannot be used: counted, named, and left out up to a limit.
-
-    Args:
-        most: how many may be left out
-    """
+    """Images that cannot be used: counted, named, and left out as long as there are at most `most`."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most
@@ -36,11 +32,7 @@ class BrokenImages:
         """Positions in the data set of images that could not be decoded."""
 
     def note(self, image: str, reason: str) -> None:
-        """Leave one more image out.
-
-        Raises:
-            InputError: these are too many. Names the first ones.
-        """
+        """Leave one more image out, or raise an InputError that names the first ones if these are too many."""
         self.reasons[image] = reason
         if len(self.reasons) > self.most:
             raise InputError(
@@ -126,11 +118,7 @@ class Dataset:
 
 
 def check_labels(labels: Tensor, *, n_images: int, n_classes: int) -> None:
-    """Refuse labels that do not fit the images.
-
-    Raises:
-        InputError: their number, type or range is wrong.
-    """
+    """Raise an InputError if number, type or range of the labels does not fit the images."""
     if n_images != len(labels):
         raise InputError(
             f"{n_images} images but {len(labels)} labels: give one label per image, {UNLABELLED} if it is unknown."

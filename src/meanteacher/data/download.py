@@ -63,20 +63,10 @@ def fetch(
 
     Temporary faults (no connection, a broken one, a server's 5xx) are retried after `pause` seconds, then after twice
     that. A wrong checksum is not: the server would send the same bytes again. Several processes may download the same
-    file at once.
+    file at once. A sha256 of None is for a file that is checked when it is read; `progress` is called with bytes after
+    every piece, if the server states how many there are.
 
-    Args:
-        url: of the file
-        path: where to put it
-        sha256: of the file; None for one that is checked when it is read
-        max_bytes: a larger file is refused
-        progress: called with bytes after every piece, if the server states how many there are
-        tries: how often to try
-        pause: seconds before the second try
-        timeout: seconds without an answer
-
-    Raises:
-        InputError: it could not be downloaded or written, or it is another file.
+    An InputError says why the file could not be downloaded or written, or that it is another one.
     """
     assert tries > 0
     for attempt in range(1, tries + 1):
