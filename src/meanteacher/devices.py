@@ -18,13 +18,9 @@ CPU = torch.device("cpu")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device with this name.
+    """The device with this name: "cpu", "cuda", "cuda:N" or "mps", or "auto" for a GPU if there is one.
 
-    Args:
-        name: "cpu", "cuda", "cuda:N" or "mps", or "auto" for a GPU if there is one
-
-    Raises:
-        InputError: the name is unknown, or this machine has no such device. The message lists the devices it has.
+    An InputError, which lists the devices of this machine, is raised if the name is unknown or there is no such device.
 
     >>> choose_device("cpu")
     device(type='cpu')

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 
 import torch
@@ -24,19 +24,14 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
-        with _not_compiled(), torch.inference_mode():
+        # Compiling again for another mode and batch size takes longer than it saves. If torch's compiler was never
+        # imported, nothing is compiled, and an import would take seconds.
+        is_compiled = "torch._dynamo" in sys.modules
+        with torch.compiler.set_stance("force_eager") if is_compiled else nullcontext(), torch.inference_mode():
             yield
     finally:
         for module in training:
             module.training = True
-
-
-def _not_compiled() -> AbstractContextManager[object]:
-    """Run compiled networks eagerly: compiling again for another mode and batch size takes longer than it saves.
-
-    If torch's compiler was never imported, nothing is compiled, and an import would take seconds.
-    """
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def predict_logits(

@@ -66,10 +66,8 @@ def to_channels_last(x: Tensor) -> Tensor:
 def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     """The logits for classification and for consistency; the same tensor twice if there is one output.
 
-    Logits in half precision become float32, because a cost compares differences that bfloat16 would round away.
-
-    Raises:
-        InputError: the output is neither logits nor a pair of logits, but for instance logits and features.
+    Logits in half precision become float32, because a cost compares differences that bfloat16 would round away. An
+    InputError is raised for other outputs, for instance logits and features.
     """
     first, second = output if isinstance(output, tuple) and len(output) == 2 else (output, output)
     if not isinstance(first, Tensor) or not isinstance(second, Tensor) or first.shape != second.shape:

@@ -152,17 +152,16 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def update(self, student: nn.Module, *, decay: float) -> None:
         """Set teacher = decay · teacher + (1 - decay) · student."""
-        _average(list(self.network.parameters()), list(student.parameters()), decay)
+        _average(list(zip(self.network.parameters(), student.parameters(), strict=True)), decay)
         if self.buffer_policy == "own":
             return
-        ours, theirs = list(self.network.buffers()), list(student.buffers())
-        if self.buffer_policy == "average":
-            floating = [i for i, buffer in enumerate(ours) if buffer.is_floating_point()]
-            _average([ours[i] for i in floating], [theirs[i] for i in floating], decay)
-            ours = [buffer for buffer in ours if not buffer.is_floating_point()]
-            theirs = [buffer for buffer in theirs if not buffer.is_floating_point()]
-        for own, new in zip(ours, theirs, strict=True):
-            own.copy_(new)
+        averaged = []
+        for own, new in zip(self.network.buffers(), student.buffers(), strict=True):
+            if self.buffer_policy == "average" and own.is_floating_point():
+                averaged.append((own, new))
+            else:
+                own.copy_(new)
+        _average(averaged, decay)
 
 
 Own = TypeVar("Own", bound=nn.Module)
@@ -181,8 +180,8 @@ def _wide(value: Any) -> Any:
     return at_least_float32(value) if isinstance(value, Tensor) else value
 
 
-def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:
-    """Update all tensors in one fused operation, because a Python loop costs more than the arithmetic."""
-    if averages:
-        values = [value.to(average.device, average.dtype) for average, value in zip(averages, values, strict=True)]
-        torch._foreach_lerp_(averages, values, 1 - decay)
+def _average(pairs: list[tuple[Tensor, Tensor]], decay: float) -> None:
+    """Update all averages in one fused operation, because a Python loop costs more than the arithmetic."""
+    if pairs:
+        values = [value.to(average.device, average.dtype) for average, value in pairs]
+        torch._foreach_lerp_([average for average, _ in pairs], values, 1 - decay)

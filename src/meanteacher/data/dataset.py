@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,15 +21,15 @@ _PART_BYTES = 1 << 26
 _NAMED = 10
 
 
+@dataclass(eq=False)
 class BrokenImages:
     """Images that cannot be used: counted, named, and left out as long as there are at most `most`."""
 
-    def __init__(self, most: int = 0) -> None:
-        self.most = most
-        self.reasons: dict[str, str] = {}
-        """Which image -> why."""
-        self.positions: set[int] = set()
-        """Positions in the data set of images that could not be decoded."""
+    most: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Which image -> why."""
+    positions: set[int] = field(default_factory=set)
+    """Positions in the data set of images that could not be decoded."""
 
     def note(self, image: str, reason: str) -> None:
         """Leave one more image out, or raise an InputError that names the first ones if these are too many."""

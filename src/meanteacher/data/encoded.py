@@ -140,21 +140,14 @@ class EncodedDataset:
         rows: slice = slice(None),
         instead: Callable[[int], Iterator[int]] = lambda row: iter(()),
     ) -> Callable[[], tuple[Tensor, dict[str, Tensor]]]:
-        """Start decoding random crops of the images at `index`, each image once for all roles.
+        """Start decoding random crops of the images at `index` [B], each image once for all roles.
 
-        The crops of a role depend on its own generator alone.
+        The crops of a role depend on its own generator in `draws` alone. They are drawn for all rows, and decoded for
+        `rows`. The first readable position of `instead(row)` takes the place of a broken image.
 
-        Args:
-            index: [B], positions
-            draws: role -> the generator of its crops
-            rows: which of them to decode. Crops are drawn for all, so they are the same whatever else is decoded.
-            instead: row of the batch -> positions, of which the first readable one takes the place of a broken image
-
-        Returns:
-            A function that waits for the crops. It returns `index` with the positions that took the place of others,
-            and role -> [rows, 3, size, size] as uint8.
-
-            It raises InputError, which names the file, if an image cannot be read, or if too many are broken.
+        The returned function waits for the crops. It returns `index` with the positions that took the place of others,
+        and role -> [rows, 3, size, size] as uint8, or raises an InputError if a file cannot be read or too many are
+        broken.
         """
         uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
         place = {row: i for i, row in enumerate(range(len(index))[rows])}  # of a row among those that are decoded

@@ -85,8 +85,12 @@ def read_label_list(path: Path, *, names: Sequence[str], labels: Tensor, class_n
     are those of the training images, with folders before a slash. An InputError names a line that cannot be read, an
     image that is listed twice, is not there, has another class or none.
     """
+    try:
+        lines = read_regular(path, _MAX_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}). Give a text file with one image per line.") from error
     wanted: dict[tuple[str, str], int | None] = {}
-    for number, line in enumerate(_lines_of_list(path), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         words = line.rsplit(maxsplit=1)
@@ -111,13 +115,6 @@ def read_label_list(path: Path, *, names: Sequence[str], labels: Tensor, class_n
                 f"{path} lists {file}, which is no training image with a class. Is it the list of another data set?"
             )
     return _assemble(len(labels), [position for position in wanted.values() if position is not None], [])
-
-
-def _lines_of_list(path: Path) -> list[str]:
-    try:
-        return read_regular(path, _MAX_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}). Give a text file with one image per line.") from error
 
 
 def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: int) -> Tensor:

@@ -135,7 +135,8 @@ def locked_folder(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None
         try:
             path.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked(path / LOCK, wait=wait))
-            clear_parts(path)
+            for part in path.glob(PARTS):
+                part.unlink(missing_ok=True)
         except HeldError as error:
             raise InputError(
                 f"Another process is {doing} {path}. Wait for it, or give another folder with --out."
@@ -163,12 +164,6 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         part.replace(path)
     finally:
-        part.unlink(missing_ok=True)
-
-
-def clear_parts(folder: Path) -> None:
-    """Delete the unfinished files of killed processes from a folder. No other process may be writing there."""
-    for part in folder.glob(PARTS):
         part.unlink(missing_ok=True)
 
 

@@ -130,15 +130,10 @@ def decode(source: Path | bytes | Image.Image | NDArray[np.uint8], size: int) ->
 
 
 def decode_whole(source: bytes | Image.Image, reduction: Callable[[int, int], float]) -> DecodedImage:
-    """Decode an image of which boxes are shown afterwards.
+    """Decode the content of a file, or an image in memory, of which boxes are shown afterwards.
 
-    Args:
-        source: the content of a file, or an image in memory
-        reduction: width, height -> the factor by which the decoded image may be smaller than the file: a JPEG decodes
-            at a half, a quarter or an eighth in a fraction of the time
-
-    Raises:
-        UnreadableError: the image cannot be read, or asks for more than the limits.
+    `reduction` is the factor, by width and height, by which the decoded image may be smaller than the file: a JPEG
+    decodes at a half, a quarter or an eighth in a fraction of the time. An UnreadableError is raised as by `decode`.
     """
     data = source if isinstance(source, bytes) else b""
     with _explaining_failure(data):

@@ -62,13 +62,10 @@ def read_json(
 
 
 def checked(content: object, kind: type[T]) -> T:
-    """Plain values as a value of type `kind`.
+    """Plain values as a value of type `kind`, or a ValueError that names the place.
 
     >>> checked({"n": 3}, dict[str, Count])
     {'n': 3}
-
-    Raises:
-        ValueError: they do not have this type; the message names the place.
     """
     try:
         return msgspec.convert(content, kind)
