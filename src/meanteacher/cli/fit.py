@@ -83,8 +83,12 @@ def fit(
         backbone=backbone,
     )
     console = Console(quiet=not is_first_rank())
-    with progress_bar(console) as show, graceful_stop(console) as should_stop:
-        fitted = fitting.run_fit(config, FitProgress(console, show, should_stop), began=began)
+    with (
+        progress_bar(console) as show,
+        graceful_stop(console) as should_stop,
+        FitProgress(console, show, should_stop) as progress,
+    ):
+        fitted = fitting.run_fit(config, progress, began=began)
     if fitted is None:
         return
     estimate = fitted.estimate.errors[fitted.answer.shipped]
@@ -115,8 +119,8 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     from meanteacher.photos.fitting.plan import image_size, shorter_side
     from meanteacher.photos.folder import check as checking
     from meanteacher.photos.folder.cache import decode_all
+    from meanteacher.photos.folder.check import shapes_of
     from meanteacher.photos.folder.find import find_photos
-    from meanteacher.photos.folder.findings import shapes_of
 
     console = Console()
     found = find_photos(photos, labels)

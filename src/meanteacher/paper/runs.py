@@ -17,7 +17,6 @@ from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.files import LOCK, HeldError, last_lines, locked
-from meanteacher.files.typed import RecordError
 from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
 from meanteacher.paper.recipes.shared import AS_CODED
 from meanteacher.paper.scaled import has_twin, scaled
@@ -70,13 +69,7 @@ class Run:
             InputError: its folder holds a run of another version of the recipe, or a damaged record.
         """
         if self.record.exists():
-            try:
-                recorded = load_record(self.record).recipe.fingerprint
-            except RecordError as error:
-                raise InputError(
-                    f"{self.record} is damaged ({error}). Move the folder away to run it again."
-                ) from error
-            self._check_same(recorded)
+            self._check_same(load_record(self.record).recipe.fingerprint)
             return "complete"
         if not (self.folder / "run.json").exists():
             return "running" if self._held() else "missing"
@@ -197,15 +190,16 @@ def runs_of(
 def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
     """recipe -> seconds that one of its runs takes on this machine, by a few steps of each on made-up images."""
     recipes = {run.recipe.name: run.recipe for run in runs}
-    return {name: recipe.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
+    return {name: recipe.training.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
 
 
 def _step_seconds(recipe: Recipe, device: str) -> float:
     """Of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
     from meanteacher.views import PerChannel
 
-    batch = recipe.batch
-    method: Any = recipe.method
+    training = recipe.training
+    batch = training.batch
+    method: Any = training.method
     side = getattr(recipe.data.source, "size", 32)
     part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
     if isinstance(batch, Fixed):
@@ -220,7 +214,7 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
         labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
     )
     assert isinstance(batch, Fixed | Mixed)
-    trial = replace(recipe, batch=batch, method=method, normalise=PerChannel(), steps=max(recipe.steps, 2000))
+    trial = replace(training, batch=batch, method=method, normalise=PerChannel(), steps=max(training.steps, 2000))
     times = step_seconds(
         trial,
         data=TrainTest(data, data),
@@ -230,4 +224,4 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
         device=device,
     )
     # The first one also allocates.
-    return recipe.batch.size / batch.size * fmean(times[1:] or times)
+    return training.batch.size / batch.size * fmean(times[1:] or times)
