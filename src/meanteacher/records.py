@@ -128,6 +128,11 @@ class Claim:
     def __post_init__(self) -> None:
         check_choice("metric", self.metric, get_args(Metric))
 
+    def __str__(self) -> str:
+        """The error with as many digits as the paper reports: two."""
+        spread = "" if self.spread is None else f" ± {self.spread:.2f}"
+        return f"{self.error:.2f}{spread}{' (top-5)' if self.metric == TOP5 else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRecipe:
@@ -280,9 +285,8 @@ class RunFile:
     """The description of the recipe."""
     threads: Annotated[int, Meta(ge=1, le=1024)]
     processes: Annotated[int, Meta(ge=1, le=1 << 20)]
-    device: Text
-    speed: Mapping[str, Plain] | None = None
-    """How the steps are computed, once that is chosen."""
+    options: Mapping[str, Plain]
+    """How it is executed: the kind of device, compilation, precision, parts of a batch."""
 
 
 # --- fit.json and plan.json -------------------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
 """Supervised-only, and the common part of all methods."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
 from meanteacher.core import (
-    ADDED_LATER,
     UNLABELLED,
     Batch,
     Cost,
@@ -36,10 +35,10 @@ class TeacherMethod(ABC, Generic[M]):
     decay: Scheduled
     """EMA decay: a schedule, or a constant."""
     buffers: Buffers
-    labelled_share: float | None = field(default=None, metadata=ADDED_LATER)
+    labelled_share: float | None = None
     """Expected share of labelled rows in a batch, for batches whose number of labelled rows varies. The classification
     cost is divided by their expected number instead of their actual one, so that all labelled rows weigh alike."""
-    ignore_index: int = field(default=UNLABELLED, metadata=ADDED_LATER)
+    ignore_index: int = UNLABELLED
     """A further label that counts as unlabelled, for instance 255 for pixels without a class in segmentation."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 
@@ -74,10 +73,8 @@ class TeacherMethod(ABC, Generic[M]):
         """The teacher at step 0, after a check of the student's output.
 
         A copy of the student is run on two examples of zeros. If it rejects them, its output is checked in the first
-        step.
-
-        Raises:
-            InputError: the student does not return the logits of this problem, or `ignore_index` is a class.
+        step. An InputError says that the student does not return the logits of this problem, or that `ignore_index` is
+        a class.
         """
         teacher = Teacher(student, buffers=self.buffers, dropout=dropout)
         if 0 <= self.ignore_index < problem.n_classes:

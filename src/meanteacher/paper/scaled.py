@@ -28,11 +28,11 @@ from meanteacher.schedules import (
 from meanteacher.views import Zca
 
 _OPERATIONS = 1.463e9
-"""Of the ConvNet's forward pass for one image at full width; they grow like the square of the width."""
+"""Operations of the ConvNet's forward pass for one image at full width. They grow like the square of the width."""
 _PASSES = 4
 """A step of Mean Teacher: forward twice, and a backward pass that takes as long as two."""
 _OPERATIONS_PER_SECOND = 4e10
-"""Of one core, with narrow layers."""
+"""Speed of one core with narrow layers."""
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _ENOUGH_STEPS = 1000
 """The widest network that can take so many steps is used; the narrowest where none can."""
@@ -40,40 +40,41 @@ _RAMP_UPS = 4.5
 """The paper's runs on SVHN last for so many ramp-ups. Baselines that the paper stops earlier, some within the ramp-up,
 get twins that last as long."""
 _WEIGHT_RAMP_UP = 0.5
-"""Of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end there),
+"""Share of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end there),
 which takes about half of a twin."""
 _RATE_RAMP_UP = 0.1
-"""Of a run."""
+"""Share of a run."""
 _LEARNING_RATE = 2.0
 """Times the recipe's own, so that a short run learns more."""
 _BETA2 = 0.99
-"""Of Adam, the paper's of the first steps: 0.999 averages over more steps than a short run should."""
+"""Adam's beta2 of the paper's first steps: 0.999 averages over more steps than a short run should."""
 _DROPOUT = 0.2
 """Times the paper's rate: half of an eighth of the channels are too few to learn from in a short run."""
 _BATCH, _LABELLED_ROWS = 50, 25
-"""Of every system; supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a short run
+"""Rows of every system. Supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a short run
 would hardly see its labels. Smaller batches allow more steps."""
 _PAPER_BATCH = 100
 _HORIZON = 0.05
-"""Of a run: how far the average with the paper's decay of 0.999 reaches back."""
+"""Share of a run over which the average with the paper's decay of 0.999 reaches back."""
 _EPOCHS = 2.5
 """How often a twin sees each unlabelled image, about. Temporal Ensembling has to see it twice; Mean Teacher has a lower
 error on twice as many images (docs/experiments/scaled-twins.md)."""
 _POINTS = 25
-"""Of a curve."""
+"""Number of points of a curve."""
 _TEST = 0.2
 """The share of the test images: all of them would take as long as a quarter of the training."""
 _IMAGES = 73_257
-"""Of SVHN. Other sets keep their size relative to it."""
+"""Number of images of SVHN. Other sets keep their size relative to it."""
 _FEWEST_IMAGES = 50_000
-"""Of CIFAR-10, the smaller set."""
+"""Number of images of CIFAR-10, the smaller set."""
 _WHITENED_IMAGES = 12_000
 """From fewer of them, ZCA would estimate its 3,072 directions badly."""
 
 
 def has_twin(recipe: Recipe) -> bool:
     """Whether it can be scaled: a recipe of the paper's ConvNet at full width."""
-    return recipe.scale is None and isinstance(recipe.model, Conv13Spec) and recipe.model.width == 1
+    model = recipe.training.model
+    return recipe.scale is None and isinstance(model, Conv13Spec) and model.width == 1
 
 
 def scaled(recipe: Recipe, minutes: float) -> Recipe:
@@ -86,10 +87,11 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     Raises:
         InputError: the recipe has no twin.
     """
-    if not has_twin(recipe) or not isinstance(recipe.model, Conv13Spec):
-        kind = f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
-        if isinstance(recipe.model, Conv13Spec):
-            kind = "is scaled already" if recipe.scale else f"trains {recipe.model.width:g} of its width"
+    training, model = recipe.training, recipe.training.model
+    if not has_twin(recipe) or not isinstance(model, Conv13Spec):
+        kind = f"trains {type(model).__name__.removesuffix('Spec')}"
+        if isinstance(model, Conv13Spec):
+            kind = "is scaled already" if recipe.scale else f"trains {model.width:g} of its width"
         raise InputError(
             f"{recipe.name} {kind}: only the paper's recipes on the 13-layer ConvNet can be scaled. Change single "
             "fields of others with --set."
@@ -100,29 +102,28 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.
     images = max(images, 3 * (recipe.data.n_labelled or 0) / _FEWEST_IMAGES)
-    if isinstance(recipe.normalise, Zca):
+    if isinstance(training.normalise, Zca):
         images = max(images, _WHITENED_IMAGES / _FEWEST_IMAGES)
     images = min(1.0, images)
-    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(getattr(recipe.optim, "learning_rate", None))))
-    supervised = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == recipe.batch.size
+    of_steps = max(training.steps, round(_RAMP_UPS * _ramp_up(getattr(training.optim, "learning_rate", None))))
+    supervised = isinstance(training.batch, Fixed) and training.batch.labelled == training.batch.size
     rows = _LABELLED_ROWS if supervised else _BATCH
     scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=of_steps, images=round(images, 4), test=_TEST)
-    model = replace(
-        recipe.model,
+    narrow = replace(
+        model,
         width=width,
-        dropout=_DROPOUT * recipe.model.dropout,
-        mean_decay=_shorter(recipe.model.mean_decay, steps),
+        dropout=_DROPOUT * model.dropout,
+        mean_decay=_shorter(model.mean_decay, steps),
     )
-    return replace(
-        recipe,
+    return recipe.varied(
         name=f"scaled-{minutes:g}-minutes/{recipe.name}",
         data=replace(recipe.data, source=Subset(recipe.data.source, train=scale.images, test=_TEST)),
-        model=model,
-        method=_method(recipe.method, scale),
+        model=narrow,
+        method=_method(training.method, scale),
         batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
-        optim=_optim(recipe.optim, steps, of_steps),
+        optim=_optim(training.optim, steps, of_steps),
         steps=steps,
-        evaluate_every=steps // _POINTS if recipe.evaluate_costs else steps,
+        evaluate_every=steps // _POINTS if training.evaluate_costs else steps,
         scale=scale,
         claim=None,
         deviations=(
