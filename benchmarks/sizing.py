@@ -141,7 +141,7 @@ def count_step(recipe: Recipe, problem: Problem) -> Counted:
         n_parameters=sum(p.numel() for p in many.student.parameters()),
         weights=_bytes((*many.student.parameters(), *many.student.buffers())),
         gradients=_bytes(trained),
-        optimiser=_optimiser_bytes(recipe.optim, trained),
+        optimiser=_optimiser_bytes(recipe.training.optim, trained),
         memory=_bytes((*many.memory.parameters(), *many.memory.buffers())),
         weight_copies=_BFLOAT16 * sum(p.numel() for p in many.student.parameters() if p.ndim > 1),
         activations={
@@ -157,9 +157,9 @@ class _Passes:
 
     def __init__(self, recipe: Recipe, problem: Problem, rows: int, *, autocast: bool = False) -> None:
         with torch.device("meta"):
-            self.student = recipe.model.build(problem).train()
-            self.memory = recipe.method.init(self.student, problem).train()
-            views = {role: torch.empty(rows, *problem.input_shape) for role in recipe.method.roles}
+            self.student = recipe.training.model.build(problem).train()
+            self.memory = recipe.training.method.init(self.student, problem).train()
+            views = {role: torch.empty(rows, *problem.input_shape) for role in recipe.training.method.roles}
             labels = index = torch.zeros(rows, dtype=torch.int64)
         # A pass whose graph is freed before the end of the step, as in VAT, does not count.
         kept: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
@@ -174,7 +174,9 @@ class _Passes:
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with counter, hooks, _Autocast() if autocast else nullcontext():
             batch = Batch(views, labels, index)
-            self._total = recipe.method.forward(self.student, self.memory, batch, recipe.steps - 1).total
+            self._total = recipe.training.method.forward(
+                self.student, self.memory, batch, recipe.training.steps - 1
+            ).total
         self._forward_flops = counter.get_total_flops()
         own = {_storage(t) for m in (self.student, self.memory) for t in (*m.parameters(), *m.buffers())}
         held = {_storage(t): t.untyped_storage().nbytes() for t in (*views.values(), *kept.values())}
@@ -326,21 +328,25 @@ def plan(
     >>> planned.batch, planned.rows, sorted(planned.needs)
     (100, 25, ['bfloat16', 'float32'])
     """
-    if not 1 <= gpus <= recipe.batch.size:
-        raise InputError(f"{recipe.name} has {recipe.batch.size} rows in a batch: give 1 to as many GPUs, not {gpus}.")
+    if not 1 <= gpus <= recipe.training.batch.size:
+        raise InputError(
+            f"{recipe.name} has {recipe.training.batch.size} rows in a batch: give 1 to as many GPUs, not {gpus}."
+        )
     if not data_factor > 0:
         raise InputError(f"data_factor multiplies the images and is above 0; got {data_factor}.")
     data = outline(recipe.data.source).scaled(data_factor)
     counted = count_step(recipe, data.problem)
-    steps, rows = round(recipe.steps * data_factor), -(-recipe.batch.size // gpus)
-    logits = recipe.batch.size * data.problem.n_classes * _FLOAT32
+    steps, rows = round(recipe.training.steps * data_factor), -(-recipe.training.batch.size // gpus)
+    logits = recipe.training.batch.size * data.problem.n_classes * _FLOAT32
     communicated = {
         # A ring passes every value on twice: to sum it, and to spread the sum.
         "gradients": 2 * (gpus - 1) / gpus * counted.gradients,
         "logits": (gpus - 1) / gpus * logits,
     }
     needs = {
-        precision: _need(counted, communicated, precision, gpu, rows=rows, batch=recipe.batch.size, steps=steps)
+        precision: _need(
+            counted, communicated, precision, gpu, rows=rows, batch=recipe.training.batch.size, steps=steps
+        )
         for precision in gpu.tflops
     }
     return Plan(
@@ -352,7 +358,7 @@ def plan(
         image_bytes=data.stored_bytes,
         decoded=data.decoded,
         steps=steps,
-        batch=recipe.batch.size,
+        batch=recipe.training.batch.size,
         rows=rows,
         counted=counted,
         communicated=communicated,

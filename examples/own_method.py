@@ -1,6 +1,6 @@
 """A method of your own in one file: consistency between the points, too (Verma et al. 2019). For points and images."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
 import torch
@@ -24,7 +24,7 @@ class Interpolation(MeanTeacher):
 
 if __name__ == "__main__":
     method = Interpolation(decay=0.97, buffers="own", weight=schedules.SigmoidRampUp(value=50.0, steps=500))
-    recipe = replace(find("moons/mean-teacher"), name="moons/interpolation", method=method)
+    recipe = find("moons/mean-teacher").varied(name="moons/interpolation", method=method)
     with TemporaryDirectory() as folder:
         record = run(recipe, seed=0, out=f"{folder}/run")
         print(record.errors.last, record.alarms)

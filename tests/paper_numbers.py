@@ -177,7 +177,7 @@ def _data(cell: Cell) -> Iterator[Number]:
             'App. B.1.1: "We normalized the input images with ZCA based on training set statistics"; contrast '
             "normalised first, 0.1 on the covariance's diagonal: code"
         )
-    yield Number("the normalisation", lambda r: kind(r.normalise), normalise, place)
+    yield Number("the normalisation", lambda r: kind(r.training.normalise), normalise, place)
     translation, noise = ("Translate", {"pixels": 2}), ("Noise", {"deviation": 0.15})
     view = [translation, noise] if cell.svhn else [("Flip", {}), translation, noise]
     if not cell.augmented:
@@ -185,20 +185,20 @@ def _data(cell: Cell) -> Iterator[Number]:
     for role in ("student", "teacher"):
         yield Number(
             f"the {role}'s view",
-            lambda r, role=role: [kind(augment) for augment in r.views[role].augments],
+            lambda r, role=role: [kind(augment) for augment in r.training.views[role].augments],
             view,
             'table of the ConvNet architecture: translation in [-2, 2], horizontal flip with its footnote "Not applied '
             'on SVHN experiments", Gaussian noise of 0.15; their order: code',
         )
     yield Number(
         "the roles that have a view",
-        lambda r: sorted(r.views),
+        lambda r: sorted(r.training.views),
         ["student", "teacher"],
         'Figure 2: "Both the student and the teacher model evaluate the input applying noise"',
     )
     yield Number(
         "the student's view of the labelled rows",
-        lambda r: r.labelled_view,
+        lambda r: r.training.labelled_view,
         None,
         "Figure 2 shows one view of the student for all rows",
     )
@@ -218,7 +218,7 @@ def _batch(cell: Cell) -> Iterator[Number]:
             'App. B.1.3: "For supervised-only runs we did not include any unlabeled examples"; table of the '
             "differences in training settings, supervised SVHN: 100 labelled examples per minibatch"
         )
-    yield Number("the batch", lambda r: kind(r.batch), expected, f"batches of 100: App. B.1; {place}")
+    yield Number("the batch", lambda r: kind(r.training.batch), expected, f"batches of 100: App. B.1; {place}")
 
 
 # --- network and method -----------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def _batch(cell: Cell) -> Iterator[Number]:
 def _network() -> Iterator[Number]:
     yield Number(
         "the network",
-        lambda r: kind(r.model),
+        lambda r: kind(r.training.model),
         ("Conv13Spec", {"width": 1.0, "dropout": 0.5, "mean_decay": 0.999, "outputs": 1}),
         "table of the ConvNet architecture, as wide as there, dropout p=0.5; memory of the running means: code; "
         'Sec. 3.4: "using the same output for both"',
@@ -236,20 +236,20 @@ def _network() -> Iterator[Number]:
 
 def _method(cell: Cell) -> Iterator[Number]:
     expected = {"supervised": "Supervised", "pi-model": "PiModel", "mean-teacher": "MeanTeacher"}[cell.method]
-    yield Number("the method", lambda r: type(r.method).__name__, expected, f"Table {cell.table}, rows")
+    yield Number("the method", lambda r: type(r.training.method).__name__, expected, f"Table {cell.table}, rows")
     yield from _two_values(
-        "the decay of the average", lambda r: r.method.decay, 0.99 if cell.svhn else 0.999, "EMA decay rate"
+        "the decay of the average", lambda r: r.training.method.decay, 0.99 if cell.svhn else 0.999, "EMA decay rate"
     )
     yield Number(
         "the statistics of the average",
-        lambda r: r.method.buffers,
+        lambda r: r.training.method.buffers,
         "own" if cell.method == "mean-teacher" else "average",
         "its own, from its own passes: code; averaged where the average makes no pass in training: ours",
     )
-    yield Number("the labels that count as hidden", lambda r: r.method.ignore_index, -1, "UNLABELLED alone")
+    yield Number("the labels that count as hidden", lambda r: r.training.method.ignore_index, -1, "UNLABELLED alone")
     yield Number(
         "the labelled share that classification is divided by",
-        lambda r: r.method.labelled_share,
+        lambda r: r.training.method.labelled_share,
         cell.n_labelled / N_IMAGES["cifar10"] if cell.mixed else None,
         'App. B.1: "the weight of classification cost was the expected number of labeled examples per minibatch"; '
         "where that number is fixed, the mean over the labelled examples is the same",
@@ -258,7 +258,7 @@ def _method(cell: Cell) -> Iterator[Number]:
         return
     yield Number(
         "the consistency weight",
-        lambda r: at(r.method.weight, 0, 1, 10_000, 20_000, 30_000, 39_999, 40_000, 40_001, 149_999, 179_999),
+        lambda r: at(r.training.method.weight, 0, 1, 10_000, 20_000, 30_000, 39_999, 40_000, 40_001, 149_999, 179_999),
         [
             _consistency_weight(cell) * _ramp_up(step)
             for step in (0, 1, 10_000, 20_000, 30_000, 39_999, 40_000, 40_001, 149_999, 179_999)
@@ -268,33 +268,33 @@ def _method(cell: Cell) -> Iterator[Number]:
     )
     yield Number(
         "the consistency cost",
-        lambda r: kind(r.method.cost),
+        lambda r: kind(r.training.method.cost),
         ("Mse", {}),
         'App. B.1: "the mean square error between the student and teacher softmax outputs as the consistency cost"',
     )
     yield Number(
         "the rows of the consistency cost",
-        lambda r: r.method.consistency_on,
+        lambda r: r.training.method.consistency_on,
         "unlabelled" if cell.svhn and cell.semi_supervised else "all",
         "code: labelled examples are left out on semi-supervised SVHN and nowhere else",
     )
     yield Number(
         "the cost between two outputs",
-        lambda r: r.method.logit_distance,
+        lambda r: r.training.method.logit_distance,
         None,
         'Sec. 3.4: "So far our model has strongly coupled these two tasks by using the same output for both"',
     )
     if cell.method == "mean-teacher":
         yield Number(
             "the teacher's dropout",
-            lambda r: r.method.teacher_dropout,
+            lambda r: r.training.method.teacher_dropout,
             None,
             'Figure 2: "Both the student and the teacher model evaluate the input applying noise"',
         )
     else:
         yield Number(
             "whether one side is trained only",
-            lambda r: r.method.one_sided,
+            lambda r: r.training.method.one_sided,
             False,
             'App. B.1: "the Pi models (both the original and ours) backpropagate gradients to both sides of the model"',
         )
@@ -317,22 +317,24 @@ def _consistency_weight(cell: Cell) -> float:
 
 
 def _optimiser(cell: Cell) -> Iterator[Number]:
-    yield Number("the optimiser", lambda r: type(r.optim).__name__, "AdamSpec", 'App. B.1: "We used Adam Optimizer"')
-    yield Number("epsilon", lambda r: r.optim.epsilon, 1e-8, 'App. B.1: "and epsilon = 10^-8"')
-    yield from _two_values("beta2", lambda r: r.optim.beta2, 0.99 if cell.svhn else 0.999, "Adam beta2")
+    yield Number(
+        "the optimiser", lambda r: type(r.training.optim).__name__, "AdamSpec", 'App. B.1: "We used Adam Optimizer"'
+    )
+    yield Number("epsilon", lambda r: r.training.optim.epsilon, 1e-8, 'App. B.1: "and epsilon = 10^-8"')
+    yield from _two_values("beta2", lambda r: r.training.optim.beta2, 0.99 if cell.svhn else 0.999, "Adam beta2")
     down, end = ramp_down(cell)
     steps = sorted({0, 1, 5_000, 10_000, 20_000, 39_999, 40_000, 40_001, 100_000, *_around_the_end(down, end)})
     shape = f"code, exp(-12.5 x²), over {down} steps up to {end}" if down else "no ramp-down"
     place = f"App. B.1: learning rate 0.003 ramped up over 40000 steps; {shape}: {_where_ramp_down(cell)}"
     yield Number(
         "the learning rate",
-        lambda r: at(r.optim.learning_rate, *steps),
+        lambda r: at(r.training.optim.learning_rate, *steps),
         [0.003 * _ramp_up(step) * _ramp_down(step, down, end) for step in steps],
         place,
     )
     yield Number(
         "beta1",
-        lambda r: at(r.optim.beta1, *steps),
+        lambda r: at(r.training.optim.beta1, *steps),
         [0.5 + 0.4 * _ramp_down(step, down, end) for step in steps],
         f'App. B.1: beta1 = 0.9; App. B.1.1: "was ramped down to 0.5 from its maximum value"; {shape}',
     )
@@ -404,9 +406,9 @@ def _run(cell: Cell) -> Iterator[Number]:
         steps, place = ((180_000 if cell.svhn else 150_000) if not short else 40_000), "code"
     else:
         steps, place = STEPS[cell.task, cell.method][cell.n_labelled], "App. B.1.2 and B.1.3, see STEPS"
-    yield Number("the number of steps", lambda r: r.steps, steps, place)
+    yield Number("the number of steps", lambda r: r.training.steps, steps, place)
     every = 5000 if cell.svhn else 2500
-    yield Number("the steps between evaluations", lambda r: r.evaluate_every, every, "ours")
+    yield Number("the steps between evaluations", lambda r: r.training.evaluate_every, every, "ours")
     n_runs = 4 if cell.all_labels else 10
     yield Number(
         "the seeds",
@@ -459,7 +461,7 @@ def admitted(cell: Cell) -> list[str]:
 
 def at_full_size() -> Iterator[Number]:
     yield Number("the scale", lambda r: r.scale, None, "ours: it is the paper's own size")
-    yield Number("costs in the curve", lambda r: r.evaluate_costs, False, "ours: only figure 3 has them")
+    yield Number("costs in the curve", lambda r: r.training.evaluate_costs, False, "ours: only figure 3 has them")
 
 
 def said(expected: Sequence[str]) -> Number:

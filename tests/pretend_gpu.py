@@ -197,6 +197,7 @@ def pretend_gpu(free_bytes: int = 1 << 30) -> Iterator[torch.device]:
         "torch.cuda.device_count": lambda: 1,
         "torch.cuda.current_device": lambda: 0,
         "torch.cuda.get_device_name": lambda device: NAME,
+        "torch.cuda.get_device_capability": lambda device: (7, 5),  # it has no bfloat16
         "torch.cuda.mem_get_info": lambda device: (free_bytes, free_bytes),
         "torch.cuda.memory_reserved": lambda device: 0,
         "torch.cuda.memory_allocated": lambda device: 0,

@@ -12,7 +12,7 @@ _METHODS = {"Supervised": "supervised", "PiModel": "pi-model", "MeanTeacher": "m
 
 def write_record(run: Run, error: float, **changes: Any) -> Path:
     """As if the run had ended with this error of the teacher, on test and validation images alike."""
-    kind = type(run.recipe.method).__name__
+    kind = type(run.recipe.training.method).__name__
     part = {"test": error, "validation": error}
     record = {
         "schema": 1,
@@ -36,7 +36,7 @@ def write_record(run: Run, error: float, **changes: Any) -> Path:
         "n_parameters": 5,
         "memory_bytes": 340_008,
         "processes": [{"from_step": 0, "n": 1}],
-        "steps": run.recipe.steps,
+        "steps": run.recipe.training.steps,
         "skipped_steps": 0,
         "seconds": 75.0,
         "cpu_seconds": 74.0,
@@ -45,7 +45,7 @@ def write_record(run: Run, error: float, **changes: Any) -> Path:
             {"step": 10, "part": "test", "student": 0.5, "teacher": 0.4, "student_cost": 1.0, "teacher_cost": 0.5}
         ],
         "errors": {
-            "last": {"step": run.recipe.steps, "student": part, "teacher": part},
+            "last": {"step": run.recipe.training.steps, "student": part, "teacher": part},
             "best_validation": None,
         },
         "vitals": [],

@@ -134,63 +134,67 @@ def _numbers(cell: ResNetCell) -> Iterator[Number]:
     yield Number("the validation share", lambda r: r.data.validation, 0.0, "App. B.3")
     yield Number(
         "the normalisation",
-        lambda r: kind(r.normalise),
+        lambda r: kind(r.training.normalise),
         ("PerChannel", {}),
         'App. B.2: "channel-wise zero mean and unit variance over training data"',
     )
     for role in ("student", "teacher"):
         yield Number(
             f"the {role}'s view",
-            lambda r, role=role: [kind(augment) for augment in r.views[role].augments],
+            lambda r, role=role: [kind(augment) for augment in r.training.views[role].augments],
             cell.view,
             'App. B.2.1: "4x4 random translations ... and random horizontal flips"; App. B.2.2: "a 10 degree rotation, '
             "a crop with aspect ratio between 3/4 and 4/3 resized to 224x224 pixels, a random horizontal flip and a "
             'color jitter"; order, area of the crop and strength of the jitter: code',
         )
-    yield Number("the roles that have a view", lambda r: sorted(r.views), ["student", "teacher"], "Figure 2")
-    yield Number("the student's view of the labelled rows", lambda r: r.labelled_view, None, "Figure 2")
+    yield Number("the roles that have a view", lambda r: sorted(r.training.views), ["student", "teacher"], "Figure 2")
+    yield Number("the student's view of the labelled rows", lambda r: r.training.labelled_view, None, "Figure 2")
     yield Number(
         "the network",
-        lambda r: kind(r.model),
+        lambda r: kind(r.training.model),
         (cell.network, {"width": 1.0, "outputs": 2}),
         'App. B.2: "26-2x96d Shake-Shake", "a 152-layer ResNeXt architecture"; "We used the dual output trick"',
     )
     yield Number(
         "the batch",
-        lambda r: kind(r.batch),
+        lambda r: kind(r.training.batch),
         ("Fixed", {"size": cell.rows, "labelled": cell.labelled, "unlabelled_pool": "unlabelled"}),
         'App. B.2.1: "minibatches of 512 images, 124 of which were labeled"; App. B.2.2: "minibatches of 400 images, '
         '200 of which were labeled"; the others outside the labelled set: code',
     )
-    yield Number("the method", lambda r: type(r.method).__name__, "MeanTeacher", f"Table {cell.table}, rows")
-    yield Number("the decay", lambda r: at(r.method.decay, 0, 1, 10**6), [cell.decay] * 3, "App. B.2, last sentences")
-    yield Number("the statistics of the average", lambda r: r.method.buffers, "own", "code")
-    yield Number("the labels that count as hidden", lambda r: r.method.ignore_index, -1, "UNLABELLED alone")
-    yield Number("the labelled share", lambda r: r.method.labelled_share, None, "the number of labelled rows is fixed")
+    yield Number("the method", lambda r: type(r.training.method).__name__, "MeanTeacher", f"Table {cell.table}, rows")
+    yield Number(
+        "the decay", lambda r: at(r.training.method.decay, 0, 1, 10**6), [cell.decay] * 3, "App. B.2, last sentences"
+    )
+    yield Number("the statistics of the average", lambda r: r.training.method.buffers, "own", "code")
+    yield Number("the labels that count as hidden", lambda r: r.training.method.ignore_index, -1, "UNLABELLED alone")
+    yield Number(
+        "the labelled share", lambda r: r.training.method.labelled_share, None, "the number of labelled rows is fixed"
+    )
     steps = [0, 1, epoch - 1, epoch, 2 * epoch + 1, 3 * epoch - 1, 5 * epoch - 1, 5 * epoch, 7 * epoch + 3]
     yield Number(
         "the consistency weight",
-        lambda r: at(r.method.weight, *steps),
+        lambda r: at(r.training.method.weight, *steps),
         [cell.weight * factor * _ramp_up(step, epoch, stairs=cell.as_coded) for step in steps],
         'App. B.2.1: "ramping up from 0 to 100.0 during the first 5 epochs"; App. B.2.2: "from 0 to 10.0"; times rows '
         "over labelled rows; by whole epochs: code",
     )
-    yield Number("the consistency cost", lambda r: kind(r.method.cost), (cell.cost, {}), "App. B.2")
-    yield Number("the rows of the consistency cost", lambda r: r.method.consistency_on, "all", "code")
+    yield Number("the consistency cost", lambda r: kind(r.training.method.cost), (cell.cost, {}), "App. B.2")
+    yield Number("the rows of the consistency cost", lambda r: r.training.method.consistency_on, "all", "code")
     yield Number(
         "the cost between two outputs",
-        lambda r: r.method.logit_distance,
+        lambda r: r.training.method.logit_distance,
         0.01 * factor,
         'App. B.2: "MSE cost between logits with coefficient 0.01"; times rows over labelled rows',
     )
-    yield Number("the teacher's dropout", lambda r: r.method.teacher_dropout, None, "code: as the student")
+    yield Number("the teacher's dropout", lambda r: r.training.method.teacher_dropout, None, "code: as the student")
     yield Number(
-        "the optimiser", lambda r: type(r.optim).__name__, "SgdSpec", 'App. B.2: "stochastic gradient descent"'
+        "the optimiser", lambda r: type(r.training.optim).__name__, "SgdSpec", 'App. B.2: "stochastic gradient descent"'
     )
-    yield Number("the momentum", lambda r: r.optim.momentum, 0.9, 'App. B.2: "Nesterov momentum 0.9"')
+    yield Number("the momentum", lambda r: r.training.optim.momentum, 0.9, 'App. B.2: "Nesterov momentum 0.9"')
     yield Number(
         "the weight decay",
-        lambda r: r.optim.weight_decay,
+        lambda r: r.training.optim.weight_decay,
         cell.weight_decay * factor,
         'App. B.2.1: "an L2 weight decay with coefficient 2e-4"; App. B.2.2: "5e-5"; times rows over labelled rows',
     )
@@ -198,13 +202,13 @@ def _numbers(cell: ResNetCell) -> Iterator[Number]:
     moments = [0, 1, epoch, 2 * epoch - 1, 2 * epoch, last // 3, last - 1, last, cell.end * epoch]
     yield Number(
         "the learning rate",
-        lambda r: at(r.optim.learning_rate, *moments),
+        lambda r: at(r.training.optim.learning_rate, *moments),
         [_rate(cell, step) / factor for step in moments],
         'App. B.2.1: "initial learning rate 0.2", cosine annealing; App. B.2.2: "linearly during the first two epochs '
         'from 0.1 to 0.25"; divided by rows over labelled rows',
     )
-    yield Number("the number of steps", lambda r: r.steps, last, "App. B.2; steps of an epoch: code")
-    yield Number("the steps between evaluations", lambda r: r.evaluate_every, cell.evaluate_every, "ours")
+    yield Number("the number of steps", lambda r: r.training.steps, last, "App. B.2; steps of an epoch: code")
+    yield Number("the steps between evaluations", lambda r: r.training.evaluate_every, cell.evaluate_every, "ours")
     yield Number(
         "the seeds",
         lambda r: list(r.seeds),

@@ -22,7 +22,7 @@ import meanteacher
 from meanteacher.core import Augment, Batch, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, Mixed, TrainTest, make_split
 from meanteacher.data.download import Progress
-from meanteacher.experiment import DataSpec, Recipe
+from meanteacher.experiment import DataSpec, Prepared, Recipe, TrainingSpec
 from meanteacher.methods import (
     FixMatch,
     FreeMatch,
@@ -183,17 +183,24 @@ def recipe(method: str = "mean-teacher", batch: str = "fixed", **changes: object
     whole = Recipe(
         name=f"made-up/{method}",
         data=DataSpec(source=MadeUp(), n_labelled=9, validation=0.1),
-        model=Small(),
-        method=METHODS[method],
-        normalise=PerChannel(),
-        views=VIEWS,
-        batch=BATCHES[batch],
-        optim=AdamSpec(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99)),
-        steps=20,
-        evaluate_every=5,
+        training=TrainingSpec(
+            model=Small(),
+            method=METHODS[method],
+            normalise=PerChannel(),
+            views=VIEWS,
+            batch=BATCHES[batch],
+            optim=AdamSpec(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99)),
+            steps=20,
+            evaluate_every=5,
+        ),
         seeds=(0,),
     )
-    return dataclasses.replace(whole, **changes)
+    return whole.varied(**changes)
+
+
+def prepared_of(recipe: Recipe, *, seed: int, data: TrainTest, **more: Any) -> Prepared:
+    """A recipe's training on the split that the seed draws."""
+    return Prepared(recipe.training, data=data, split=recipe.data.split(data.train, seed), seed=seed, **more)
 
 
 def stream(batch: str = "fixed", *, n_labelled: int = 9, seed: int = 0) -> ImageStream:

@@ -17,7 +17,7 @@ from meanteacher.experiment import override
 from meanteacher.experiment.describe import describe, fingerprint
 from meanteacher.recipes import find
 from meanteacher.records import load_record
-from meanteacher.train import Callback, Evaluation
+from meanteacher.train import Callback, Evaluation, StopWhen
 from support import PATIENCE
 
 SHORT = ("steps=4", "evaluate_every=2")
@@ -33,8 +33,8 @@ class Brighter:
     def __call__(self, images, generator):
         return images + self.by
 
-own = replace(find("digits/supervised"), name="own", steps=STEPS, views={"student": Brighter()})
-other = replace(own, name="other")
+own = find("digits/supervised").varied(name="own", steps=STEPS, views={"student": Brighter()})
+other = own.varied(name="other")
 number = 3
 """
 
@@ -55,7 +55,7 @@ def test_recipe_runs_by_its_name_and_as_a_value_into_the_default_folder(
     folder = tmp_path / "runs" / "digits" / "supervised+steps=4,evaluate_every=2" / "seed-3"
     assert load_record(folder / "record.json") == record
     assert (record.seed, record.steps) == (3, 4)
-    assert json.loads((folder / "run.json").read_text())["speed"]["reason"]  # chosen, as the command line does
+    assert json.loads((folder / "run.json").read_text())["options"]["precision"] == "float32"
     with pytest.raises(InputError, match="holds no run to resume"):
         api.run("moons/supervised", resume=True)
     with pytest.raises(InputError, match="Did you mean moons/supervised"):
@@ -71,7 +71,7 @@ def test_callbacks_follow_a_run_and_should_stop_interrupts_it(tmp_path: Path):
 
     recipe = override(find("digits/supervised"), *SHORT)
     with pytest.raises(Interrupted, match="after step 3; nothing is lost"):
-        api.run(recipe, out=str(tmp_path / "r"), callbacks=[Remember()], should_stop=lambda: bool(seen))
+        api.run(recipe, out=str(tmp_path / "r"), callbacks=[Remember(), StopWhen(lambda: bool(seen))])
     record = api.run(recipe, out=tmp_path / "r", callbacks=[Remember()], resume=True)
     assert [point.step for point in seen] == [2, 4]
     assert api.run(recipe, out=tmp_path / "r", resume=True) == record
@@ -101,14 +101,14 @@ def test_data_may_be_a_folder_or_what_was_loaded_from_it(tmp_path: Path, monkeyp
 def test_recipe_of_a_file_is_found_and_described_the_same_from_anywhere(file: Path, monkeypatch: pytest.MonkeyPatch):
     path = list(sys.path)
     own = api.load_recipe(f"{file}:own")
-    assert (own.name, own.steps) == ("own", 4)
+    assert (own.name, own.training.steps) == ("own", 4)
     assert api.load_recipe(f"{file}:other").name == "other"
     assert sys.path == path
     monkeypatch.chdir(file.parent)
     again = api.load_recipe("my file.py:own")
     assert fingerprint(again) == fingerprint(own)
-    assert describe(own)["views"]["student"] == {"is": "recipe_file_my file.Brighter", "by": 0.1}
-    assert override(again, "views.student.by=1").views["student"].by == 1.0
+    assert describe(own)["training"]["views"]["student"] == {"is": "recipe_file_my file.Brighter", "by": 0.1}
+    assert override(again, "views.student.by=1").training.views["student"].by == 1.0
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_what_is_wrong_with_the_name_is_explained(file: Path, given: str, words:
         ("assert False\n", "line 1: AssertionError."),
         (
             "from dataclasses import replace\nfrom meanteacher.recipes import find\n"
-            "own = replace(find('moons/vat'), steps=0)\n",
-            "line 3: moons/vat: steps is at least 1, got 0.",
+            "own = find('moons/vat').varied(steps=0)\n",
+            "line 3: steps is at least 1, got 0.",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_error_in_the_file_is_one_sentence_with_its_line(tmp_path: Path, content
 
 
 def test_run_takes_a_recipe_from_a_file_and_prints_the_command_that_resumes_it(file: Path):
-    words = ["run", "my file.py:own", "--seed", "2", "--set", "steps=100000", "--compile", "no"]
+    words = ["run", "my file.py:own", "--seed", "2", "--set", "steps=100000", "--no-compile"]
     process, ended = start_script("from meanteacher.cli import main; main()", *words, cwd=file.parent)
     metrics = file.parent / "runs" / "own+steps=100000" / "seed-2" / "metrics.jsonl"
     deadline = time.monotonic() + PATIENCE
@@ -163,4 +163,4 @@ def test_run_takes_a_recipe_from_a_file_and_prints_the_command_that_resumes_it(f
     os.kill(process, signal.SIGINT)
     done = ended()
     assert done.returncode == 75, done.stderr
-    assert "meanteacher run 'my file.py:own' --seed 2 --set steps=100000 --compile no --resume" in done.stdout
+    assert "meanteacher run 'my file.py:own' --seed 2 --set steps=100000 --no-compile --resume" in done.stdout

@@ -36,12 +36,12 @@ TABLE = """
 1 files: core formats
 1 passes: core
 1 schedules: core
-1 views: core
 2 costs: core devices
 2 data: core devices files formats passes seeding
 2 models: core distributed passes
 2 records: core files formats
 2 teacher: core passes
+2 views: core passes
 3 data.shards: core data files
 3 evaluate: core data distributed passes
 3 methods: core costs distributed passes schedules teacher
@@ -62,7 +62,8 @@ TABLE = """
     seeding train views
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats methods models photos.features
     photos.folder photos.model photos.pages recipes records schedules seeding stats train views
-8 paper: api core data experiment files formats methods models paper.recipes recipes records report schedules views
+8 paper: api core data experiment files formats methods models paper.recipes recipes records report schedules train
+    views
 9 cli: api core data distributed experiment files formats paper photos.fitting photos.folder photos.label photos.model
     photos.pages recipes records report train
 10 __main__: cli

@@ -21,7 +21,6 @@ from meanteacher.costs import (
     logit_distance,
     softmax_mse,
 )
-from meanteacher.experiment.describe import describe
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -414,13 +413,6 @@ def test_an_aligned_cost_learns_from_the_aligned_target() -> None:
 def test_an_alignment_outside_zero_to_one_is_refused(alignment: float) -> None:
     with pytest.raises(InputError, match=rf"alignment ranges from 0 \(none\) to 1 .*got {alignment}"):
         Confident(threshold=0.8, alignment=alignment)
-
-
-def test_a_cost_without_alignment_is_described_as_before_there_was_any() -> None:
-    """Else the runs of earlier versions could not be resumed."""
-    before = {"is": "meanteacher.costs.Confident", "threshold": 0.8, "temperature": 0.1}
-    assert describe(Confident(threshold=0.8, temperature=0.1)) == before
-    assert describe(Confident(threshold=0.8, temperature=0.1, alignment=1.0)) == before | {"alignment": 1.0}
 
 
 # --- a prediction for every place -----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from meanteacher.models import FastNetSpec
 from meanteacher.passes import SameNoise
 from meanteacher.photos.model.bundle import Classifier
 from meanteacher.seeding import isolated_global_randomness
+from meanteacher.train import RunOptions, StopWhen
 from meanteacher.views import PerChannel
 from support import recipe
 
@@ -192,18 +193,27 @@ def model(tmp_path: Path) -> Path:
 def _run(out: Path, *, resume: bool = False, device: str = "cpu", stop: bool = False):
     whole = recipe(steps=4)
     data = whole.data.source.load(out)
-    return run(whole, seed=0, out=out, data=data, resume=resume, device=device, should_stop=lambda: stop)
+    return run(
+        whole,
+        seed=0,
+        out=out,
+        data=data,
+        resume=resume,
+        options=RunOptions(device=device),
+        callbacks=[StopWhen(lambda: stop)],
+    )
 
 
 def test_run_says_where_it_was_computed_and_is_not_resumed_elsewhere(tmp_path: Path, machine):
     _run(tmp_path, stop=True)
     about = json.loads((tmp_path / "run.json").read_text())
-    assert about["device"] == "cpu"
+    assert about["options"]["device"] == "cpu"
+    on_gpu = json.dumps(about | {"options": about["options"] | {"device": "cuda"}})
     machine(cuda=1)
     with pytest.raises(InputError, match="was started on cpu, and cuda rounds differently"):
         _run(tmp_path, resume=True, device="cuda")
     machine()
-    (tmp_path / "run.json").write_text(json.dumps(about | {"device": "cuda"}))
+    (tmp_path / "run.json").write_text(on_gpu)
     for wanted in ("auto", "cpu"):
         with pytest.raises(InputError, match="was started on cuda"):
             _run(tmp_path, resume=True, device=wanted)
@@ -213,7 +223,7 @@ def test_run_says_where_it_was_computed_and_is_not_resumed_elsewhere(tmp_path: P
     assert record.environment["device"] == "cpu"
     assert record.environment["device_name"] == "Some Processor"
     # What is complete is only read.
-    (tmp_path / "run.json").write_text(json.dumps(about | {"device": "cuda"}))
+    (tmp_path / "run.json").write_text(on_gpu)
     assert _run(tmp_path, resume=True).record == record
 
 

@@ -72,11 +72,9 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
     path = ROOT / "examples" / "own_method.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 30
     method = _load("own_method").Interpolation(decay=Constant(DECAY), buffers="own", weight=Constant(2.0))
-    images_too = dataclasses.replace(
-        recipe(), views={role: Flattened() for role in ("student", "teacher")}, method=method
-    )
+    images_too = recipe().varied(views={role: Flattened() for role in ("student", "teacher")}, method=method)
     outcome = run(
-        dataclasses.replace(images_too, model=MlpSpec(hidden=(16,))),
+        images_too.varied(model=MlpSpec(hidden=(16,))),
         seed=0,
         out=tmp_path / "run",
         data=images_too.data.source.load(tmp_path),
@@ -121,7 +119,7 @@ def test_own_recipe_runs_by_the_command_of_its_docstring(tmp_path: Path):
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert (record["recipe"]["name"], record["steps"]) == ("own/digits+steps=20", 20)
     assert record["alarms"] == []
-    again = api.run(dataclasses.replace(api.load_recipe(f"{path}:less_noise"), steps=20), out=tmp_path / "again")
+    again = api.run(api.load_recipe(f"{path}:less_noise").varied(steps=20), out=tmp_path / "again")
     assert again.recipe.name == "own/digits-less-noise"
 
 

@@ -169,10 +169,11 @@ def test_a_run_is_trained_interrupted_and_resumed_where_there_is_nothing_of_posi
     as_on_windows(
         "from pathlib import Path\n"
         "from meanteacher.experiment import run\n"
+        "from meanteacher.train import StopWhen\n"
         "from support import MadeUp, recipe\n"
         "out, small = Path(sys.argv[1]), recipe(steps=10)\n"
         "asked = iter([False] * 6 + [True])\n"
-        "run(small, seed=0, out=out, data=MadeUp().load(out), should_stop=lambda: next(asked))\n"
+        "run(small, seed=0, out=out, data=MadeUp().load(out), callbacks=[StopWhen(lambda: next(asked))])\n"
         "record = run(small, seed=0, out=out, data=MadeUp().load(out), resume=True)\n"
         "assert record.step == 10, record\n",
         str(tmp_path / "run"),

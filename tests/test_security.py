@@ -31,6 +31,7 @@ from meanteacher.experiment import run
 from meanteacher.files.images import UnreadableError, decode
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.model.bundle import Classifier, load
+from meanteacher.train import StopWhen
 from meanteacher.views import PerImage
 from photo_support import folder_of
 from support import PATIENCE, at_most, recipe
@@ -125,7 +126,7 @@ def nothing_outside(folder: Path) -> None:
     outside.write_text("precious")
     whole, steps = recipe(steps=4), iter([False])
     data = whole.data.source.load(folder)
-    run(whole, seed=0, out=folder / "run", data=data, should_stop=lambda: next(steps, True))
+    run(whole, seed=0, out=folder / "run", data=data, callbacks=[StopWhen(lambda: next(steps, True))])
     for name in ("split.txt", "metrics.jsonl"):
         (folder / "run" / name).unlink()
         (folder / "run" / name).symlink_to(outside)

@@ -110,7 +110,7 @@ def moons_recipes() -> dict[str, Recipe]:
 
 
 def _texts(recipes: Mapping[str, Recipe]) -> dict[str, MethodText]:
-    return {method: MethodText.of(type(recipe.method).__doc__) for method, recipe in recipes.items()}
+    return {method: MethodText.of(type(recipe.training.method).__doc__) for method, recipe in recipes.items()}
 
 
 def _drawn(
@@ -151,7 +151,7 @@ def _drawn(
 def probability(recipe: Recipe, state: TrainState, places: Floats) -> Floats:
     """Probability of class 1 at places [..., 2], by the network that is evaluated."""
     points = torch.from_numpy(places).float().flatten(0, -2)
-    logits = predict_logits(state.predictor(recipe.method), points, normalise=state.normalise)
+    logits = predict_logits(state.predictor(recipe.training.method), points, normalise=state.normalise)
     values: Floats = logits.softmax(1)[:, 1].numpy()
     return values.reshape(places.shape[:-1])
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meanteacher.estimator import MeanTeacherClassifier as MeanTeacherClassifier
     from meanteacher.estimator import SemiSupervisedClassifier as SemiSupervisedClassifier
     from meanteacher.experiment import Recipe as Recipe
+    from meanteacher.experiment import TrainingSpec as TrainingSpec
     from meanteacher.methods import MeanTeacher as MeanTeacher
     from meanteacher.online import Examples as Examples
     from meanteacher.online import OnlineTrainer as OnlineTrainer
@@ -47,14 +48,15 @@ if TYPE_CHECKING:
     from meanteacher.paper.reproduce import figure as figure
     from meanteacher.paper.reproduce import table as table
     from meanteacher.passes import LogitsOf as LogitsOf
-    from meanteacher.photos.fitting.config import FitCallback as FitCallback
     from meanteacher.photos.fitting.fit import fit as fit
     from meanteacher.photos.folder.packing import pack as pack
     from meanteacher.photos.model.bundle import Classifier as Classifier
     from meanteacher.photos.model.bundle import load as load
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
+    from meanteacher.train import RunOptions as RunOptions
     from meanteacher.train import ScalarLogger as ScalarLogger
+    from meanteacher.train import StopWhen as StopWhen
     from meanteacher.train import TensorBoardLogger as TensorBoardLogger
     from meanteacher.train import WandbLogger as WandbLogger
 
@@ -66,7 +68,6 @@ _HOME = {
     "Cost": "core",
     "DivergedError": "core",
     "Examples": "online",
-    "FitCallback": "photos.fitting.config",
     "InputError": "core",
     "Interrupted": "core",
     "LogitsOf": "passes",
@@ -77,11 +78,14 @@ _HOME = {
     "Problem": "core",
     "Recipe": "experiment",
     "Replay": "online",
+    "RunOptions": "train",
     "ScalarLogger": "train",
     "SemiSupervisedClassifier": "estimator",
     "StepOutput": "core",
+    "StopWhen": "train",
     "Teacher": "teacher",
     "TensorBoardLogger": "train",
+    "TrainingSpec": "experiment",
     "WandbLogger": "train",
     "figure": "paper.reproduce",
     "fit": "photos.fitting.fit",

@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
@@ -17,7 +17,7 @@ from meanteacher.experiment import Recipe
 from meanteacher.recipes import find
 from meanteacher.records import Record
 from meanteacher.train import Callback
-from meanteacher.train.compile import WantedCompile, WantedPrecision
+from meanteacher.train.execution import DEFAULT, RunOptions
 
 
 def run(
@@ -27,14 +27,8 @@ def run(
     out: Path | str | None = None,
     data: TrainTest | Path | str | None = None,
     resume: bool | None = False,
-    device: str = "auto",
-    compiled: WantedCompile = "auto",
-    precision: WantedPrecision = "auto",
-    micro_batch: int | None = None,
-    sync_batch_norm: bool = False,
+    options: RunOptions = DEFAULT,
     callbacks: Sequence[Callback] = (),
-    should_stop: Callable[[], bool] = lambda: False,
-    announce: Callable[[str], None] = lambda sentence: None,
 ) -> Record:
     """Train a recipe and write everything about the run to a folder, as `meanteacher run` does.
 
@@ -49,15 +43,9 @@ def run(
             MEANTEACHER_DATA says if not given. Several runs on the same data can share what `recipe.data.source`
             has loaded
         resume: continue the run in `out`; one that is complete only returns its record. None starts the run, or
-            continues it where it was started before
-        device: "auto" takes a GPU if there is one, and a resumed run the kind that it was started on
-        compiled: whether to compile the networks; "auto" if that is measured to save time
-        precision: what the networks compute in; "auto" takes bfloat16 on a CUDA GPU that supports it
-        micro_batch: rows that a process computes at a time, to need less memory; None for all
-        sync_batch_norm: whether the batch statistics of several processes are those of the whole batch
-        callbacks: told how it goes as it happens
-        should_stop: asked after every step; True saves a checkpoint and ends the run
-        announce: called with one sentence on what "auto" has chosen, where there was a choice
+            continues it if it was started before
+        options: device, precision and other ways to execute the run; a resumed run keeps its own
+        callbacks: follow the run, and may stop it
 
     Returns:
         The record, which is also in record.json.
@@ -65,11 +53,10 @@ def run(
     Raises:
         InputError: something given is wrong; nothing in `out` is lost.
         DivergedError: the costs are no longer finite; the last good checkpoint is kept.
-        Interrupted: `should_stop` ended the run.
+        Interrupted: a callback's `should_stop` ended the run.
 
-    >>> from dataclasses import replace
     >>> from tempfile import mkdtemp
-    >>> recipe = replace(find("moons/mean-teacher"), name="mine", steps=20, evaluate_every=10)
+    >>> recipe = find("moons/mean-teacher").varied(name="mine", steps=20, evaluate_every=10)
     >>> record = run(recipe, seed=0, out=f"{mkdtemp()}/run")
     >>> [point.step for point in record.curve], record.data.n_labelled
     ([10, 20], 6)
@@ -83,14 +70,8 @@ def run(
         out=default_folder(recipe, seed) if out is None else Path(out),
         data=data,
         resume=resume,
-        device=device,
-        compiled=compiled,
-        precision=precision,
-        micro_batch=micro_batch,
-        sync_batch_norm=sync_batch_norm,
-        announce=announce,
+        options=options,
         callbacks=callbacks,
-        should_stop=should_stop,
     )
     if outcome.record is None:
         raise Interrupted(f"Interrupted after step {outcome.step}; nothing is lost.")

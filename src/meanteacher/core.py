@@ -19,10 +19,6 @@ Schedule = Callable[[int], float]
 Scheduled = Schedule | float
 """A schedule, or a number for a constant one."""
 
-ADDED_LATER: Mapping[str, bool] = {"added later": True}
-"""Metadata of a dataclass field that was added after the first records: at its default it is left out of a
-recipe's description, so that older records and runs keep their fingerprint."""
-
 LOCATION: Mapping[str, bool] = {"location": True}
 """Metadata of a dataclass field that says where a file lies. It is left out of a recipe's description: a folder may be
 moved, and another field holds the digest of the content."""
@@ -77,12 +73,12 @@ class FirstRankError(InputError):
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error
-    """`should_stop` ended the work. Everything is saved, and the folder can be resumed.
+    """A callback's `should_stop` ended the work. Everything is saved, and the folder can be resumed.
 
     >>> import meanteacher as mt
     >>> from tempfile import mkdtemp
     >>> try:
-    ...     mt.run("moons/supervised", out=f"{mkdtemp()}/run", should_stop=lambda: True)
+    ...     mt.run("moons/supervised", out=f"{mkdtemp()}/run", callbacks=[mt.StopWhen(lambda: True)])
     ... except mt.Interrupted as stopped:
     ...     print(stopped)
     Interrupted after step 1; nothing is lost.

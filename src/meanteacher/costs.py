@@ -7,14 +7,14 @@ Logits are [B, C], or [B, C, ...] with a prediction for each place of an example
 is then a row. Wrong shapes are refused; the check reads no value from the device.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanteacher.core import ADDED_LATER, UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import in_double
 
 
@@ -230,7 +230,7 @@ class Confident(ConsistencyCost):
 
     threshold: float
     temperature: float = 1.0
-    alignment: float = field(default=0.0, metadata=ADDED_LATER)
+    alignment: float = 0.0
     """Strength of the alignment of the targets, see `aligned`; 0 for none."""
 
     def __post_init__(self) -> None:

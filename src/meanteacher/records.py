@@ -285,9 +285,8 @@ class RunFile:
     """The description of the recipe."""
     threads: Annotated[int, Meta(ge=1, le=1024)]
     processes: Annotated[int, Meta(ge=1, le=1 << 20)]
-    device: Text
-    speed: Mapping[str, Plain] | None = None
-    """How the steps are computed, once that is chosen."""
+    options: Mapping[str, Plain]
+    """How it is executed: the kind of device, compilation, precision, parts of a batch."""
 
 
 # --- fit.json and plan.json -------------------------------------------------------------------------------------------

@@ -15,14 +15,13 @@ from typer.testing import CliRunner
 from benchmarks.sizing import GPUS, Counted, app, count_step, outline, plan
 from meanteacher.core import InputError, Problem
 from meanteacher.data.toy import Digits, Moons
-from meanteacher.experiment import Recipe
-from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment import Prepared, Recipe
 from meanteacher.models import Conv13Spec
 from meanteacher.recipes import RECIPES, find
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, MuonSpec, OptimSpec, SgdSpec
 from meanteacher.train.checkpoint import trained_parameters
-from support import PROBLEM, recipe
+from support import PROBLEM, prepared_of, recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,7 @@ def test_operations_are_those_of_a_hand_calculation():
 
     torch's own count of the grouped convolutions' backward passes is larger.
     """
-    counted = count_step(dataclasses.replace(recipe(), model=Convolution()), Problem(3, 60, (4, 8, 8)))
+    counted = count_step(recipe().varied(model=Convolution()), Problem(3, 60, (4, 8, 8)))
     first = 2 * (4 * 4 * 8) * (4 // 2 * 9)
     second = 2 * (4 * 4 * 6) * (8 // 2 * 9)
     last = 2 * (6 * 4 * 4) * 3
@@ -53,8 +52,8 @@ def test_operations_are_those_of_a_hand_calculation():
 
 def real_step(made: Recipe, rows: int, precision: str = "float32") -> tuple[Prepared, int]:
     """The bytes that a real step on the CPU keeps for its backward pass."""
-    prepared = Prepared(
-        dataclasses.replace(made, batch=dataclasses.replace(made.batch, size=rows)),
+    prepared = prepared_of(
+        made.varied(batch=dataclasses.replace(made.training.batch, size=rows)),
         seed=0,
         data=made.data.source.load(Path()),
     )
@@ -70,7 +69,7 @@ def real_step(made: Recipe, rows: int, precision: str = "float32") -> tuple[Prep
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"),
     ):
-        output = made.method.forward(state.student, state.memory, batch, 0)
+        output = made.training.method.forward(state.student, state.memory, batch, 0)
     assert output.total.requires_grad  # the graph is alive, and what it keeps
     alive = [tensor for tensor in (reference() for reference in kept) if tensor is not None]
     storages = [tensor.untyped_storage() for tensor in (*alive, *batch.views.values())]
@@ -118,7 +117,7 @@ def test_parameters_weights_and_teacher_are_those_of_the_real_networks():
     ],
 )
 def test_the_optimiser_keeps_what_it_really_keeps(optim: OptimSpec, values: int):
-    counted = made_counted(dataclasses.replace(recipe(), optim=optim))
+    counted = made_counted(recipe().varied(optim=optim))
     assert counted.optimiser == values * counted.gradients
 
 
@@ -152,7 +151,7 @@ def test_every_recipe_has_an_outline():
 
 
 def small() -> Recipe:
-    return dataclasses.replace(find("table1/svhn-500/mean-teacher"), model=Conv13Spec(width=0.25))
+    return find("table1/svhn-500/mean-teacher").varied(model=Conv13Spec(width=0.25))
 
 
 def test_more_gpus_hold_less_and_send_more():

@@ -82,13 +82,13 @@ def test_dry_run_says_what_is_missing_and_how_long_it_takes(tmp_path: Path, monk
     complete, half, _ = runs_of([NAME], seeds=3, out=tmp_path)
     write_record(complete, 0.05)
     half.folder.mkdir(parents=True)
-    (half.folder / "metrics.jsonl").write_text(f'{{"step": {half.recipe.steps // 2}}}\n')
+    (half.folder / "metrics.jsonl").write_text(f'{{"step": {half.recipe.training.steps // 2}}}\n')
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(runs, "_step_seconds", lambda recipe, device: 7200 / recipe.steps)
     shown = _invoke("table", "1", "--cell", CELL, "--seeds", 3, "--dry-run", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
     (line,) = [line.split() for line in shown.output.splitlines() if line.startswith(NAME)]
-    assert line == [NAME, "3", "1", f"{half.recipe.steps:,}", "2", "h", "0", "min"]
+    assert line == [NAME, "3", "1", f"{half.recipe.training.steps:,}", "2", "h", "0", "min"]
     assert "2 runs to train" in shown.output
     assert "3 h 0 min" in shown.output
     assert sorted(tmp_path.rglob("*")) == before
@@ -197,16 +197,13 @@ def test_progress_has_one_share_of_all_runs_and_the_time_that_is_left(monkeypatc
     now = 0.0
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
     console = Console(record=True, width=200, force_terminal=False)
-    made = runs_of([NAME], seeds=4, out=tmp_path)
-    with progress_module.RunsProgress(console, made) as progress:
-        progress.on_progress(0.1, made[:1])
+    with progress_module.RunsProgress(console, 4, lambda: False) as progress:
+        progress.on_progress(f"{NAME}, seed 0", 10, 100)
         now = 100.0
-        progress.on_progress(0.3, made[1:3])
-        progress.on_end(made[0], "")
-        progress.on_end(made[1], "It failed.")
+        progress.on_progress(f"{NAME}, seed 1, {NAME}, seed 2", 30, 100)
+        progress.on_message(f"Complete: {NAME}, seed 0")
     shown = console.export_text()
     assert "30.0 % of 4 runs" in shown
     assert "5 min 50 s left" in shown
     assert re.search(rf"{NAME}, seed 1.*{NAME}, seed 2", shown)
     assert f"Complete: {NAME}, seed 0" in shown
-    assert "Failed: It failed." in shown

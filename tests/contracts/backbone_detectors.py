@@ -16,17 +16,17 @@ from torch import nn
 
 from meanteacher.core import UNLABELLED, Problem
 from meanteacher.data import Dataset
-from meanteacher.experiment import Recipe
+from meanteacher.experiment import TrainingSpec
 from meanteacher.methods import MeanTeacher
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.extraction import Features
 from meanteacher.photos.fitting.budget import Timing
-from meanteacher.photos.fitting.config import FitCallback
 from meanteacher.photos.fitting.crossval import CrossValidation, TrainedModel
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData
 from meanteacher.photos.fitting.stands import OnBackbone
 from meanteacher.photos.fitting.tail import CachedView, Tail
 from meanteacher.records import Plan
+from meanteacher.train import Callback
 from meanteacher.views.normalise import per_channel
 
 _N, _N_FEATURES, _SIZE, _CUT = 60, 6, 8, 1
@@ -84,7 +84,7 @@ def _stand(labels: np.ndarray) -> OnBackbone:
     )
     plan = Plan(minutes=1, size=_SIZE, steps=20, flip=False, backbone="small", cut=2, n_views=_N_VIEWS)
     features = Features(torch.from_numpy(views).half(), _N_WEAK, 0.0)
-    return OnBackbone(data=data, plan=plan, fingerprint="f", backbone=_backbone(), features=features, earlier=None)
+    return OnBackbone(data=data, plan=plan, backbone=_backbone(), features=features, earlier=None)
 
 
 def _labels(*, held_out: tuple[int, int]) -> np.ndarray:
@@ -94,10 +94,10 @@ def _labels(*, held_out: tuple[int, int]) -> np.ndarray:
     return labels
 
 
-def _begun(stand: OnBackbone, method: str) -> tuple[dict[str, Any], Recipe]:
-    """What a run without the held-out photos starts from, and its recipe."""
+def _begun(stand: OnBackbone, method: str) -> tuple[dict[str, Any], TrainingSpec]:
+    """What a run without the held-out photos starts from, and its training."""
     with tempfile.TemporaryDirectory() as folder:
-        recipe = stand.recipe(method, _HELD_OUT, Path(folder) / method, continued=False)
+        recipe = stand.training(method, _HELD_OUT, Path(folder) / method, continued=False)
         return load_file(Path(folder) / f"{method}-start.safetensors"), recipe
 
 
@@ -153,7 +153,7 @@ def the_whole_network_is_the_front_and_the_trained_tail() -> None:
     stand = _stand(_labels(held_out=(0, 1)))
     stand.plan = dataclasses.replace(stand.plan, cut=_CUT)
     with tempfile.TemporaryDirectory() as folder:
-        recipe = stand.recipe("mean-teacher", _HELD_OUT, Path(folder) / "run", continued=False)
+        recipe = stand.training("mean-teacher", _HELD_OUT, Path(folder) / "run", continued=False)
         tail = recipe.model.build(Problem(2, _N, ()))
     assert isinstance(tail, Tail)
     with torch.no_grad():
@@ -188,7 +188,7 @@ def the_baseline_is_the_best_that_the_labels_alone_give() -> None:
             out=Path(),
             ends=0.0,
             overhead=0.0,
-            callback=FitCallback(),
+            callback=Callback(),
             timing=Timing(0.0),
             device="cpu",
             runs=["supervised"],

@@ -56,7 +56,7 @@ def teacher_sees_the_strong_views_and_the_student_the_weak_ones(patch: Patch) ->
         views = {"student": made.views["teacher"], "teacher": made.views["student"]}
         return dataclasses.replace(made, views=views)
 
-    wrap(patch, tail.tail_recipe, wrong)
+    wrap(patch, tail.tail_training, wrong)
 
 
 @on_backbone

@@ -29,6 +29,7 @@ from meanteacher.experiment import run
 from meanteacher.methods import FixMatch, MeanTeacher, PiModel
 from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.teacher import Teacher
+from meanteacher.train import StopWhen
 from meanteacher.views import Chain, Flip, Noise, PerChannel, Translate
 from support import (
     DECAY,
@@ -236,7 +237,7 @@ def resumed_run_equals_uninterrupted_run() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = whole.data.source.load(Path(folder))
         steps = iter(range(5))
-        run(whole, seed=0, out=Path(folder) / "a", data=data, should_stop=lambda: next(steps, None) is None)
+        run(whole, seed=0, out=Path(folder) / "a", data=data, callbacks=[StopWhen(lambda: next(steps, None) is None)])
         records = [run(whole, seed=0, out=Path(folder) / name, data=data, resume=name == "a").record for name in "ab"]
         final = [Path(folder) / name / "checkpoints" / "step_00000008" / "memory.safetensors" for name in "ab"]
         assert final[0].read_bytes() == final[1].read_bytes(), (

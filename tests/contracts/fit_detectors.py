@@ -107,7 +107,7 @@ def what_ships_is_the_teacher_of_the_better_method(fit: Fit) -> None:
     manifest = json.loads((fit.out / "model" / "model.json").read_text())
     assert manifest["about"]["method"] == better, "the model is said to be of the other method"
     run = fit.runs[better if how == "held-out" else f"{better}-on-all-labels"]
-    assert run.recipe["method"]["is"].endswith(_KINDS[better]), "the last training is of the other method"
+    assert run.recipe["training"]["method"]["is"].endswith(_KINDS[better]), "the last training is of the other method"
     weights = load_file(fit.out / "model" / "weights.safetensors")
     network, teacher, student = under("network.", weights), run.teacher, run.tensors("student")
     assert any(not teacher[name].equal(student[name]) for name in student), "both are equal, so this tells nothing"
@@ -257,13 +257,13 @@ def images_that_judged_before_judge_again(fit: Fit) -> None:
     assert not new, f"{new} judge a model that they have taught"
     assert before <= set(judges), "images that could judge do not"
     for name, run in fit.runs.items():
-        assert run.recipe["model"]["is"].endswith("Continued"), f"{name} starts anew"
+        assert run.recipe["training"]["model"]["is"].endswith("Continued"), f"{name} starts anew"
 
 
 def folds_do_not_go_on_from_a_model_that_their_labels_taught(fit: Fit) -> None:
     assert fit.content["estimate"]["how"] == "folds", "images judge a model that may have learned from them"
     for name, run in fit.runs.items():
-        goes_on = run.recipe["model"]["is"].endswith("Continued")
+        goes_on = run.recipe["training"]["model"]["is"].endswith("Continued")
         assert goes_on == name.endswith("on-all-labels"), f"{name} goes on from the earlier model, or not"
 
 

@@ -26,10 +26,11 @@ from meanteacher.core import Problem
 from meanteacher.data import Fixed
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting import fit, results, stands, training
-from meanteacher.photos.fitting.config import FitCallback, FitConfig
+from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.plan import Machine
 from meanteacher.records import Plan
 from meanteacher.schedules import Constant
+from meanteacher.train import Callback
 from meanteacher.views import Translate
 
 METHODS = ("mean-teacher", "supervised")
@@ -304,7 +305,7 @@ def make_fit(
     )
     written: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        write, real = results.write_results, stands.photo_recipe
+        write, real = results.write_results, stands.photo_training
 
         def note(*arguments: Any, **options: Any) -> dict[str, Any]:
             written.append((arguments, options))
@@ -325,10 +326,10 @@ def make_fit(
         patch.setattr(fit, "measure_machine", _machine)
         patch.setattr(training, "make_plan", _plan)
         patch.setattr(training, "FEWEST_STEPS", _STEPS)
-        patch.setattr(stands, "photo_recipe", short)
+        patch.setattr(stands, "photo_training", short)
         if not pages:
             patch.setattr(results, "write_fit_pages", lambda *_: None)
-        fit.run_fit(config, FitCallback())
+        fit.run_fit(config, Callback())
     return Fit(out, out / "runs", given, dict(added or {}), *written[0])
 
 

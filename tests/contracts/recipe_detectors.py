@@ -26,16 +26,16 @@ def costs_of_table_2_relate_as_the_authors() -> None:
     """Over the batches of one pass, as drawn: theirs are sums divided by the 100 rows of a batch, whatever it shows."""
     cell = CELLS["table2/cifar10-1000/mean-teacher"]
     recipe = RECIPES[cell.name]
-    assert isinstance(recipe.method, ConsistencyMethod)
+    assert isinstance(recipe.training.method, ConsistencyMethod)
     split = make_split(torch.arange(50_000) % 10, n_classes=10, n_labelled=1000, seed=0)
-    sampler = recipe.batch.sampler(split, 0)
+    sampler = recipe.training.batch.sampler(split, 0)
     draws = torch.Generator().manual_seed(0)
     factors = []
     for step in range(20):
         index, shows = sampler.draw(step)
         logits, target = torch.randn(2, len(index), 10, generator=draws, dtype=torch.float64)
         labels = (index % 10).where(shows, UNLABELLED)
-        ours = recipe.method.step_output(logits, logits, target, Batch({}, labels, index), 40_000).costs
+        ours = recipe.training.method.step_output(logits, logits, target, Batch({}, labels, index), 40_000).costs
         theirs = {
             "classification": F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum") / 100,
             "consistency": 2.0 * (logits.softmax(1) - target.softmax(1)).square().mean(1).sum() / 100,

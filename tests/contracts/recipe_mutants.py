@@ -39,9 +39,9 @@ def _each(patch: Patch, table: str, change: Callable[[Recipe], Recipe]) -> None:
 
 
 def _with_method(recipe: Recipe, **changes: object) -> Recipe:
-    fields = {field.name for field in dataclasses.fields(recipe.method)}  # type: ignore[arg-type]
+    fields = {field.name for field in dataclasses.fields(recipe.training.method)}  # type: ignore[arg-type]
     known = {name: value for name, value in changes.items() if name in fields}
-    return dataclasses.replace(recipe, method=dataclasses.replace(recipe.method, **known))  # type: ignore[type-var]
+    return recipe.varied(method=dataclasses.replace(recipe.training.method, **known))  # type: ignore[type-var]
 
 
 # --- what the network sees --------------------------------------------------------------------------------------------
@@ -65,23 +65,23 @@ def cifar10_is_shifted_by_four_pixels(patch: Patch) -> None:
 
 @mutant
 def zca_is_dropped(patch: Patch) -> None:
-    _each(patch, "table2", lambda recipe: dataclasses.replace(recipe, normalise=PerChannel()))
+    _each(patch, "table2", lambda recipe: recipe.varied(normalise=PerChannel()))
 
 
 @mutant
 def zca_is_that_of_temporal_ensembling(patch: Patch) -> None:
-    _each(patch, "table2", lambda recipe: dataclasses.replace(recipe, normalise=Zca(contrast=False, epsilon=1e-5)))
+    _each(patch, "table2", lambda recipe: recipe.varied(normalise=Zca(contrast=False, epsilon=1e-5)))
 
 
 @mutant
 def house_numbers_are_standardised_by_channel(patch: Patch) -> None:
-    _each(patch, "table1", lambda recipe: dataclasses.replace(recipe, normalise=PerChannel()))
+    _each(patch, "table1", lambda recipe: recipe.varied(normalise=PerChannel()))
 
 
 @mutant
 def teacher_sees_images_without_noise(patch: Patch) -> None:
     clean = Chain((Translate(2),))
-    _each(patch, "table1", lambda recipe: dataclasses.replace(recipe, views={**recipe.views, "teacher": clean}))
+    _each(patch, "table1", lambda recipe: recipe.varied(views={**recipe.training.views, "teacher": clean}))
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -90,8 +90,9 @@ def teacher_sees_images_without_noise(patch: Patch) -> None:
 @mutant
 def half_of_each_svhn_batch_is_labelled(patch: Patch) -> None:
     def half(recipe):
-        is_one = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == 1
-        return dataclasses.replace(recipe, batch=dataclasses.replace(recipe.batch, labelled=50)) if is_one else recipe
+        batch = recipe.training.batch
+        is_one = isinstance(batch, Fixed) and batch.labelled == 1
+        return recipe.varied(batch=dataclasses.replace(batch, labelled=50)) if is_one else recipe
 
     _each(patch, "table1", half)
 
@@ -107,7 +108,7 @@ def cifar10_has_as_many_labels_in_every_batch(patch: Patch) -> None:
     patch.setitem(
         RECIPES,
         "table2/cifar10-1000/mean-teacher",
-        dataclasses.replace(RECIPES["table2/cifar10-1000/mean-teacher"], batch=fixed),
+        RECIPES["table2/cifar10-1000/mean-teacher"].varied(batch=fixed),
     )
 
 
@@ -222,8 +223,8 @@ def ramp_down_of_the_scripts_enters_the_recipes_of_the_paper(patch: Patch) -> No
     def wrong(real, name, n_labelled, *, extra=0, as_coded=False):
         made = real(name, n_labelled, extra=extra, as_coded=as_coded)
         _, ramp_down = table1._as_coded(name, n_labelled, extra)
-        optim = paper.adam(beta2=made.optim.beta2, ramp_down=ramp_down, end=made.steps)
-        return dataclasses.replace(made, optim=optim)
+        optim = paper.adam(beta2=made.training.optim.beta2, ramp_down=ramp_down, end=made.training.steps)
+        return made.varied(optim=optim)
 
     wrap(patch, table1.recipe, wrong)
     _made_anew(patch)

@@ -16,16 +16,21 @@ from torch import Tensor, nn
 
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, Split, TrainTest
-from meanteacher.experiment import Recipe, run
+from meanteacher.experiment import Recipe, run_training
+from meanteacher.experiment.describe import describe, recorded
 from meanteacher.methods import Supervised
 from meanteacher.records import to_json
 from meanteacher.schedules import Constant, LinearWarmUp
-from meanteacher.train import AdamSpec, Evaluation, TrainState, loop
+from meanteacher.train import AdamSpec, Evaluation, StopWhen, TrainState, checkpoint
 from support import N_CLASSES, SmallNet, made_up, recipe
 
 
-def _run(whole: Recipe, folder: Path, data: TrainTest, **options: Any) -> dict[str, Any] | None:
-    record = run(whole, seed=0, out=folder, data=data, **options).record
+def _run(
+    whole: Recipe, folder: Path, data: TrainTest, *, split: Split | None = None, **options: Any
+) -> dict[str, Any] | None:
+    split = split or whole.data.split(data.train, 0)
+    about = recorded(describe(whole))
+    record = run_training(whole.training, recorded=about, seed=0, out=folder, data=data, split=split, **options).record
     return record and to_json(record)
 
 
@@ -53,9 +58,9 @@ class _Clock:
 def the_time_of_a_run_counts_what_was_before_an_interruption() -> None:
     whole, steps = recipe(steps=8, evaluate_every=8), iter(range(6))
     with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "time", _Clock())
+        patch.setattr(checkpoint, "time", _Clock())
         data = whole.data.source.load(folder)
-        _run(whole, folder / "run", data, should_stop=lambda: next(steps, None) is None)
+        _run(whole, folder / "run", data, callbacks=[StopWhen(lambda: next(steps, None) is None)])
         before = torch.load(_checkpoint(folder / "run") / "state.pt", weights_only=True)
         record = _run(whole, folder / "run", data, resume=True)
     assert record is not None
@@ -68,7 +73,7 @@ def the_curve_of_a_resumed_run_is_whole() -> None:
     whole, steps = recipe(steps=8, evaluate_every=2), iter(range(5))
     with temporary_folder() as folder:
         data = whole.data.source.load(folder)
-        _run(whole, folder / "run", data, should_stop=lambda: next(steps, None) is None)
+        _run(whole, folder / "run", data, callbacks=[StopWhen(lambda: next(steps, None) is None)])
         record = _run(whole, folder / "run", data, resume=True)
     assert record is not None
     assert [point["step"] for point in record["curve"]] == [2, 4, 6, 8], "points of the curve are lost"
@@ -134,7 +139,7 @@ def the_record_holds_the_errors_of_the_models_it_names() -> None:
     data = TrainTest(train, Dataset(test.images[few], test.labels[few], test.class_names))
     still = AdamSpec(learning_rate=Constant(0.0), beta1=Constant(0.9), beta2=Constant(0.99))
     method = _ShipsOne(decay=Constant(0.9), buffers="average")
-    whole = dataclasses.replace(recipe(steps=2, evaluate_every=1), model=_SaysZero(), method=method, optim=still)
+    whole = recipe(steps=2, evaluate_every=1).varied(model=_SaysZero(), method=method, optim=still)
     with temporary_folder() as folder:
         record = _run(whole, folder / "run", data, split=split)
         normalise = load_file(_checkpoint(folder / "run") / "normalise.safetensors")

@@ -20,7 +20,6 @@ from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.shards import Shards
 from meanteacher.distributed import ranks as ranks_module
 from meanteacher.distributed.ranks import ALONE, Ranks
-from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import MeanTeacher
 from meanteacher.online import Examples, OnlineTrainer, Replay
@@ -30,7 +29,7 @@ from meanteacher.teacher import Teacher
 from meanteacher.train import AdamSpec, Intervals, SgdSpec, TrainState, Vitals, parallel, train
 from meanteacher.views import Chain
 from shard_support import CLASSES, picture, write_tar
-from support import DECAY, N_CLASSES, PATIENCE, SHAPE, VIEWS, Small, made_up, parameters_of, recipe
+from support import DECAY, N_CLASSES, PATIENCE, SHAPE, VIEWS, Small, made_up, parameters_of, prepared_of, recipe
 
 T = TypeVar("T")
 _CPU = torch.device("cpu")
@@ -106,22 +105,22 @@ def _whole(model: _Plain) -> Recipe:
     """Three labelled rows: one rank has two of them, the other one."""
     optim = SgdSpec(learning_rate=Constant(0.1))
     whole = recipe(model=model, optim=optim, steps=3, evaluate_every=3)
-    return dataclasses.replace(whole, batch=Fixed(size=7, labelled=3, unlabelled_pool="all"))
+    return whole.varied(batch=Fixed(size=7, labelled=3, unlabelled_pool="all"))
 
 
 def _trained(whole: Recipe, ranks: Ranks) -> TrainState:
-    prepared = Prepared(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
     state = prepared.start()
     train(
         state,
-        whole.method,
-        whole.optim,
+        whole.training.method,
+        whole.training.optim,
         prepared.stream,
-        steps=whole.steps,
+        steps=whole.training.steps,
         seed=3,
         vitals=Vitals(prepared.declared),
         evaluate=prepared.evaluate,
-        every=Intervals(evaluate=whole.evaluate_every),
+        every=Intervals(evaluate=whole.training.evaluate_every),
         ranks=ranks,
     )
     return state
@@ -141,7 +140,7 @@ def _in_double() -> Iterator[None]:
 def two_ranks_train_what_one_process_does() -> None:
     whole = _whole(_Plain())
     with _in_double():
-        start = Prepared(whole, seed=3, data=whole.data.source.load(Path())).start()
+        start = prepared_of(whole, seed=3, data=whole.data.source.load(Path())).start()
         alone, *both = _trained(whole, ALONE), *_together(lambda ranks: _trained(whole, ranks))
     moved = (parameters_of(alone.student) - parameters_of(start.student)).abs().max()
     assert moved > 1e-3, "nothing was trained, so this tells nothing"

@@ -20,7 +20,7 @@ from meanteacher.core import UNLABELLED, Batch, InitialisesFromData, Method
 from meanteacher.methods import ImprovedGan
 from meanteacher.models import Conv13Spec, ImageGeneratorSpec
 from meanteacher.train.checkpoint import trained_parameters
-from meanteacher.train.compile import autocast
+from meanteacher.train.execution import autocast
 from support import METHODS
 
 CPU = torch.device("cpu")

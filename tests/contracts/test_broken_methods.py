@@ -78,7 +78,7 @@ def test_contract_catches_a_dead_consistency_cost(kind: type[MeanTeacher]):
 @pytest.mark.parametrize("kind", BROKEN)
 def test_live_run_raises_an_alarm_for_a_dead_consistency_cost(kind: type[MeanTeacher], tmp_path: Path):
     broken = recipe(method="mean-teacher", steps=10)
-    broken = dataclasses.replace(broken, method=_broken(kind))
+    broken = broken.varied(method=_broken(kind))
     outcome = run(broken, seed=0, out=tmp_path / "run", data=broken.data.source.load(tmp_path))
     assert outcome.record is not None
     (alarm,) = outcome.record.alarms

@@ -32,7 +32,7 @@ from meanteacher.photos.model.bundle import Classifier
 from meanteacher.recipes.fast import fast_views, weak_labelled_view
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Buffers, Memory, Teacher
-from meanteacher.train import MuonSpec, SgdSpec
+from meanteacher.train import MuonSpec, RunOptions, SgdSpec, StopWhen
 from meanteacher.views import PerChannel, Zca, normalise
 from pretend_gpu import GPU, NAME, OnGpu, TwoDevicesError, pretend_gpu
 from support import METHODS, PROBLEM, SHAPE, SmallNet, recipe
@@ -123,9 +123,25 @@ def _run(whole: Recipe, out: Path, device: str, *, resume: bool = False, stop_af
     data = whole.data.source.load(out)
     stop = lambda: next(asked, None) is None  # noqa: E731
     if device == "cpu":
-        return run(whole, seed=3, out=out, data=data, resume=resume, device=device, should_stop=stop)
+        return run(
+            whole,
+            seed=3,
+            out=out,
+            data=data,
+            resume=resume,
+            options=RunOptions(device=device),
+            callbacks=[StopWhen(stop)],
+        )
     with pretend_gpu():
-        return run(whole, seed=3, out=out, data=data, resume=resume, device=device, should_stop=stop)
+        return run(
+            whole,
+            seed=3,
+            out=out,
+            data=data,
+            resume=resume,
+            options=RunOptions(device=device),
+            callbacks=[StopWhen(stop)],
+        )
 
 
 def _weights(out: Path) -> dict[str, Tensor]:
@@ -139,7 +155,7 @@ def _weights(out: Path) -> dict[str, Tensor]:
 
 def _short(method: str = "mean-teacher", **changes: object) -> Recipe:
     whole = recipe(method, steps=3, optim=SgdSpec(learning_rate=Constant(0.02)))
-    return dataclasses.replace(whole, **changes)
+    return whole.varied(**changes)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -186,7 +202,7 @@ PARTS: dict[str, dict[str, Any]] = {
         "data": DataSpec(source=Photos(side=12), n_labelled=6),
         "model": Conv13Spec(width=0.05),
         "normalise": Zca(contrast=True, epsilon=0.1),
-        "optim": recipe().optim,
+        "optim": recipe().training.optim,
     },
 }
 
@@ -217,7 +233,7 @@ def test_state_that_a_gpu_saved_is_restored_anywhere(tmp_path: Path):
         state = restored(whole, seed=3, out=tmp_path / "run", data=data, device=device)
         assert next(state.student.parameters()).device.type == device
         assert {tensor.device.type for tensor in state.memory.state_dict().values()} == {device}
-        return predict_logits(state.predictor(whole.method), images, normalise=state.normalise)
+        return predict_logits(state.predictor(whole.training.method), images, normalise=state.normalise)
 
     with pretend_gpu():
         there = logits("cuda")

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from meanteacher.core import Augment, Batch, Method
 from meanteacher.costs import Confident, CTau
 from meanteacher.train import Declared, Vitals
+from meanteacher.train.callbacks import Log
 from meanteacher.train.checkpoint import trained_parameters
-from meanteacher.train.loop import _Window
 from meanteacher.views import RandAugment
 from support import METHODS, PROBLEM, SHAPE, SmallNet
 
@@ -38,7 +38,7 @@ def a_step(method: Method, student: nn.Module, memory: nn.Module, device: str = 
     torch.autograd.grad(total, trained_parameters(student, memory), allow_unused=True)
     method.after_step(student, memory, batch, output, 2)
     Vitals(Declared(n_labelled=2, labelled_share=1 / 3, exact=True, steps=10)).note_labels(batch)
-    _Window().add(output)
+    Log(()).add(output, [])
 
 
 @pytest.mark.parametrize("method", [*METHODS.values(), *MORE.values()], ids=[*METHODS, *MORE])

@@ -24,13 +24,14 @@ from meanteacher.data.imagenet import FolderFiles, ImageNet
 from meanteacher.evaluate import error_rate, error_rates, predict_logits
 from meanteacher.experiment import Claim, DataSpec, Recipe, run
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.prepared import Prepared
 from meanteacher.formats import percent
 from meanteacher.models import MlpSpec
 from meanteacher.records import load_record
 from meanteacher.seeding import generator
+from meanteacher.train import StopWhen
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, PerImage, Rotate
 from pretend_gpu import GPU, OnGpu, pretend_gpu
+from support import prepared_of
 from support import recipe as made_up_recipe
 
 WNIDS = ("n01", "n02", "n03")
@@ -534,7 +535,7 @@ def test_a_run_fits_to_the_sample_and_to_no_validation_image(folder: Path, monke
     assert isinstance(data.train, EncodedDataset)
     files = Counting(data.train.files)  # type: ignore[arg-type]
     counted = dataclasses.replace(data, train=dataclasses.replace(data.train, files=files))
-    prepared = Prepared(recipe, seed=0, data=counted)
+    prepared = prepared_of(recipe, seed=0, data=counted)
     assert not files.reads
     _ = prepared.normalise
     assert len(files.reads) == 4
@@ -673,7 +674,7 @@ def recipe_of(source: ImageNet, **changes: object) -> Recipe:
         "evaluate_every": 4,
         **changes,
     }
-    return dataclasses.replace(made_up_recipe(), **fields)
+    return made_up_recipe().varied(**fields)
 
 
 def weights(out: Path) -> dict[str, str]:
@@ -696,7 +697,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(folder: Path, tmp_path: P
             out=tmp_path / "resumed",
             data=recipe.data.source.load(folder),
             resume=stop == 2,
-            should_stop=stops_after(stop),
+            callbacks=[StopWhen(stops_after(stop))],
         )
     resumed = run(recipe, seed=0, out=tmp_path / "resumed", data=recipe.data.source.load(folder), resume=True)
     assert whole.record is not None
@@ -711,7 +712,7 @@ def test_the_batches_of_a_run_do_not_depend_on_the_threads(folder: Path) -> None
     recipe = recipe_of(source())
     data = recipe.data.source.load(folder)
     one, four = (
-        Prepared(
+        prepared_of(
             recipe,
             seed=0,
             data=dataclasses.replace(data, train=dataclasses.replace(data.train, threads=threads)),
@@ -738,7 +739,7 @@ def test_a_record_of_a_hundred_classes_has_the_top_5_error(tmp_path: Path) -> No
     outcome = run(recipe, seed=0, out=tmp_path / "run", data=recipe.data.source.load(tmp_path))
     assert outcome.record is not None
     state = outcome.restored(device="cpu")
-    networks = {"student": state.student, "teacher": state.predictor(recipe.method)}
+    networks = {"student": state.student, "teacher": state.predictor(recipe.training.method)}
     expected = error_rates(networks, outcome.prepared.data.test, normalise=state.normalise, top=5)
     last = json.loads((tmp_path / "run" / "record.json").read_text())["errors"]["last"]
     for model in networks:
@@ -760,7 +761,7 @@ def test_the_command_line_tells_the_top_5_error(
     list_recipes("")
     assert "9.11 ± 0.12 (top-5)" in capsys.readouterr().out
     monkeypatch.setattr("meanteacher.api.find", {recipe.name: recipe}.__getitem__)
-    run_command(recipe.name, out=tmp_path / "run", data=tmp_path, device="cpu", compiled="no", precision="float32")
+    run_command(recipe.name, out=tmp_path / "run", data=tmp_path, device="cpu")
     last = json.loads((tmp_path / "run" / "record.json").read_text())["errors"]["last"]
     student, teacher = (percent(last[model]["test_top5"], 100) for model in ("student", "teacher"))
     assert f"Top-5 error: student {student}, teacher {teacher}." in capsys.readouterr().out

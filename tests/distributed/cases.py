@@ -26,16 +26,26 @@ from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Probl
 from meanteacher.data import Fixed, TrainTest
 from meanteacher.distributed.ranks import Ranks, join
 from meanteacher.evaluate import error_rates
-from meanteacher.experiment import Recipe, dismissing_helpers, help_first, run, run_with_helpers
-from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment import Prepared, Recipe, dismissing_helpers, help_first, run, run_with_helpers
+from meanteacher.experiment.describe import describe, recorded
 from meanteacher.experiment.run import _broken_images
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.records import to_json
 from meanteacher.schedules import Constant
-from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
-from meanteacher.train.compile import Speed
+from meanteacher.train import (
+    Declared,
+    Evaluation,
+    Intervals,
+    RunOptions,
+    SgdSpec,
+    StopWhen,
+    TrainState,
+    Vitals,
+    start,
+    train,
+)
 from meanteacher.train.parallel import agreed_batch
-from support import METHODS, N_CLASSES, SHAPE, recipe
+from support import METHODS, N_CLASSES, SHAPE, prepared_of, recipe
 
 
 class Plain(nn.Module):
@@ -65,9 +75,7 @@ class PlainSpec:
 
 def few_labels(method: str = "mean-teacher", **changes: Any) -> Recipe:
     """One labelled row in a batch of eleven: neither two nor four processes divide it, and most have no label."""
-    return dataclasses.replace(
-        recipe(method, **changes), batch=Fixed(size=11, labelled=1, unlabelled_pool="all"), steps=12
-    )
+    return recipe(method, **changes).varied(batch=Fixed(size=11, labelled=1, unlabelled_pool="all"), steps=12)
 
 
 SGD = SgdSpec(learning_rate=Constant(0.05))
@@ -75,8 +83,7 @@ SGD = SgdSpec(learning_rate=Constant(0.05))
 VARIANTS: dict[str, Recipe] = {
     **{name: recipe(name, model=PlainSpec(), optim=SGD, steps=50, evaluate_every=25) for name in METHODS},
     "varying labels": recipe(batch="mixed", model=PlainSpec(), optim=SGD, steps=12),
-    "two outputs": dataclasses.replace(
-        recipe(model=PlainSpec(outputs=2), optim=SGD, steps=12),
+    "two outputs": recipe(model=PlainSpec(outputs=2), optim=SGD, steps=12).varied(
         method=dataclasses.replace(METHODS["mean-teacher"], logit_distance=0.1, consistency_on="unlabelled"),
     ),
     "few labels": few_labels(model=PlainSpec(), optim=SGD),
@@ -94,25 +101,25 @@ def trained(name: str, steps: int | None, changes: dict[str, Any]) -> tuple[Trai
     """A run of the whole training loop, in float64: sums in another order then differ by 1e-15, not by 1e-7."""
     torch.set_default_dtype(torch.float64)
     whole = VARIANTS[name]
-    whole = whole if steps is None else dataclasses.replace(whole, steps=steps)
-    ranks, speed = join(), Speed(**changes)
-    prepared = Prepared(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+    whole = whole if steps is None else whole.varied(steps=steps)
+    ranks, options = join(), RunOptions(**changes)
+    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
     state, vitals = prepared.start(), Vitals(prepared.declared)
-    if speed.sync_batch_norm:
+    if options.sync_batch_norm:
         synchronise_batch_norm(state.student)
         synchronise_batch_norm(state.memory)
     train(
         state,
-        whole.method,
-        whole.optim,
+        whole.training.method,
+        whole.training.optim,
         prepared.stream,
-        steps=whole.steps,
+        steps=whole.training.steps,
         seed=3,
         vitals=vitals,
         evaluate=prepared.evaluate,
-        every=Intervals(evaluate=whole.evaluate_every),
+        every=Intervals(evaluate=whole.training.evaluate_every),
         ranks=ranks,
-        speed=speed,
+        options=options,
     )
     return state, prepared, vitals
 
@@ -178,8 +185,8 @@ def whole_run(folder: str, name: str, stop_rank: int | None = None, resume: bool
             out=Path(folder),
             data=whole.data.source.load(Path()),
             resume=resume,
-            device="cpu",
-            should_stop=should_stop,
+            options=RunOptions(device="cpu"),
+            callbacks=[StopWhen(should_stop)],
         )
     return {"step": outcome.step, "record": outcome.record and to_json(outcome.record)}
 
@@ -197,7 +204,13 @@ def stuck(folder: str) -> str:
 
     whole = recipe(steps=14)
     try:
-        run(whole, seed=3, out=Path(folder) / "run", data=whole.data.source.load(Path()), should_stop=should_stop)
+        run(
+            whole,
+            seed=3,
+            out=Path(folder) / "run",
+            data=whole.data.source.load(Path()),
+            callbacks=[StopWhen(should_stop)],
+        )
     except LostRankError as error:
         given_up.touch()
         return str(error)
@@ -212,18 +225,19 @@ def helped(folder: str) -> dict[str, Any]:
         return {}
     whole = recipe(steps=14, evaluate_every=4)
     data = whole.data.source.load(Path())
-    prepared = Prepared(whole, seed=3, data=data)
     found = {}
     with dismissing_helpers():
         for name, skip_to in (("all", lambda step: step), ("skipping", lambda step: step + 1)):
             outcome = run_with_helpers(
-                whole,
+                whole.training,
+                recorded=recorded(describe(whole)),
                 seed=3,
                 out=Path(folder) / name,
                 data=data,
-                split=prepared.split,
+                split=whole.data.split(data.train, 3),
                 resume=False,
-                device="cpu",
+                options=RunOptions(device="cpu"),
+                callbacks=(),
                 skip_to=skip_to,
             )
             assert outcome.record is not None
@@ -332,7 +346,7 @@ def resumed_by_another_number(folder: str) -> dict[str, Any]:
 
 
 def refused(folder: str) -> str:
-    whole = dataclasses.replace(recipe(), batch=Fixed(size=1, labelled=1, unlabelled_pool="all"))
+    whole = recipe().varied(batch=Fixed(size=1, labelled=1, unlabelled_pool="all"))
     try:
         run(whole, seed=3, out=Path(folder) / "run", data=whole.data.source.load(Path()))
     except InputError as error:

@@ -20,7 +20,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
 
 def command(out: Path) -> list[str]:
     """The words after `meanteacher` that run the recipe."""
-    options = ["--device", "cpu", "--compile", "no", "--precision", "float32"]
+    options = ["--device", "cpu", "--no-compile", "--precision", "float32"]
     return ["run", RECIPE, "--out", str(out), *options]
 
 

@@ -1,6 +1,5 @@
 """The gallery as a person runs it, with runs of a dozen steps."""
 
-import dataclasses
 import itertools
 import re
 import signal
@@ -33,7 +32,7 @@ from support import PATIENCE, child_environment
 def _short_recipes():
     with pytest.MonkeyPatch.context() as patch:
         for recipe in moons.RECIPES:
-            patch.setitem(RECIPES, recipe.name, dataclasses.replace(recipe, steps=12, evaluate_every=12))
+            patch.setitem(RECIPES, recipe.name, recipe.varied(steps=12, evaluate_every=12))
         yield
 
 
@@ -78,7 +77,7 @@ def test_every_method_has_a_section_and_a_small_picture(made: Path):
         ET.parse(path)
         assert path.stat().st_size < 46_000
     for method in METHODS:
-        text = methods_page.MethodText.of(type(RECIPES[f"moons/{method}"].method).__doc__)
+        text = methods_page.MethodText.of(type(RECIPES[f"moons/{method}"].training.method).__doc__)
         assert f"## {text.title}\n" in page
         assert (f"{text.paper}: {text.idea}" if text.paper else text.idea[1:]) in page
         assert text.summary in page
@@ -192,7 +191,7 @@ def test_probability_is_that_of_the_predictor_without_noise_behind_its_normalise
             return x.flip(1)
 
         def predictor(self, method: object) -> torch.nn.Module:
-            assert method is RECIPES["moons/vat"].method
+            assert method is RECIPES["moons/vat"].training.method
             return Network().train()
 
     places = np.array([[[-1.0, 5.0], [1.0, 5.0]], [[-1.0, -5.0], [1.0, -5.0]]])
@@ -245,7 +244,7 @@ def _signal_in(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, call:
 
 
 def test_runs_of_another_recipe_are_refused_and_kept(made: Path, monkeypatch: pytest.MonkeyPatch):
-    changed = dataclasses.replace(RECIPES["moons/vat"], steps=13)
+    changed = RECIPES["moons/vat"].varied(steps=13)
     monkeypatch.setitem(RECIPES, "moons/vat", changed)
     before = _files(made)
     failed = _gallery(*_folders(made), "--draws", "2")

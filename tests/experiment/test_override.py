@@ -37,6 +37,11 @@ class Place:
 def _inside(recipe: str, path: str, value: Any, declared: Any) -> Iterator[Place]:
     if is_dataclass(value):
         inner = [(field.name, getattr(value, field.name), field.type) for field in fields(value)]
+        if isinstance(value, Recipe):  # the fields of its training are set like its own
+            training = [
+                (field.name, getattr(value.training, field.name), field.type) for field in fields(value.training)
+            ]
+            inner = [item for item in inner if item[0] != "training"] + training
     elif isinstance(value, Mapping):
         inner = [(role, item, get_args(declared)[1]) for role, item in value.items()]
     elif isinstance(value, tuple):
@@ -55,6 +60,8 @@ every_recipe = pytest.mark.parametrize("name", PLACES)
 
 
 def _at(recipe: Any, path: str) -> Any:
+    if not hasattr(recipe, path.partition(".")[0]):
+        recipe = recipe.training
     for name in path.split("."):
         recipe = getattr(recipe, name, None) if is_dataclass(recipe) else recipe[int(name) if name.isdigit() else name]
     return recipe
@@ -131,7 +138,7 @@ def test_none_fits_only_where_it_is_declared(name: str):
 
 def test_changed_recipe_has_a_name_of_its_own_and_no_claim():
     changed = override(find(PAPER), "steps=2", "model.width=0.1")
-    assert (changed.steps, changed.model.width) == (2, 0.1)
+    assert (changed.training.steps, changed.training.model.width) == (2, 0.1)
     assert changed.name == f"{PAPER}+model.width=0.1,steps=2"
     assert changed.claim is None
     assert changed.deviations[-1] == f"Changed with --set from {PAPER}: model.width=0.1, steps=2."
@@ -173,8 +180,8 @@ def test_view_of_the_labelled_rows_is_set_and_removed_like_any_other_field():
     cifar = find("fast/cifar10-4000")
     smaller = override(cifar, "labelled_view.augments.2.size=4")
     assert smaller.name == "fast/cifar10-4000+labelled_view.augments.2.size=4"
-    assert (_at(smaller, "labelled_view.augments.2.size"), smaller.views) == (4, cifar.views)
-    assert override(cifar, "labelled_view=none").labelled_view is None
+    assert (_at(smaller, "labelled_view.augments.2.size"), smaller.training.views) == (4, cifar.training.views)
+    assert override(cifar, "labelled_view=none").training.labelled_view is None
     assert "labelled_view is a view, here Chain" in _refusal(cifar.name, "labelled_view=weak")
     assert len({fingerprint(recipe) for recipe in (cifar, smaller, override(cifar, "labelled_view=none"))}) == 3
 
@@ -188,27 +195,27 @@ def test_fields_that_depend_on_each_other_are_set_together_in_any_order():
         for both in (["batch.size=10", "batch.labelled=5"], ["batch.labelled=5", "batch.size=10"])
     )
     assert one == other
-    assert (one.batch.size, one.batch.labelled) == (10, 5)
+    assert (one.training.batch.size, one.training.batch.labelled) == (10, 5)
 
 
 @pytest.mark.parametrize(
     ("setting", "read"),
     [
-        ("steps=300", lambda r: r.steps == 300),
-        ("steps=1e3", lambda r: r.steps == 1000),
-        ("method.weight.value=50", lambda r: r.method.weight == SigmoidRampUp(value=50.0, steps=240)),
-        ("method.weight=50", lambda r: r.method.weight == Constant(50.0)),
-        ("method.consistency_on=unlabelled", lambda r: r.method.consistency_on == "unlabelled"),
-        ("method.consistency_on='unlabelled'", lambda r: r.method.consistency_on == "unlabelled"),
-        ("method.teacher_dropout=0", lambda r: r.method.teacher_dropout == 0.0),
-        ("method.teacher_dropout=0.25", lambda r: r.method.teacher_dropout == 0.25),
-        ("method.logit_distance=1", lambda r: r.method.logit_distance == 1.0),
+        ("steps=300", lambda r: r.training.steps == 300),
+        ("steps=1e3", lambda r: r.training.steps == 1000),
+        ("method.weight.value=50", lambda r: r.training.method.weight == SigmoidRampUp(value=50.0, steps=240)),
+        ("method.weight=50", lambda r: r.training.method.weight == Constant(50.0)),
+        ("method.consistency_on=unlabelled", lambda r: r.training.method.consistency_on == "unlabelled"),
+        ("method.consistency_on='unlabelled'", lambda r: r.training.method.consistency_on == "unlabelled"),
+        ("method.teacher_dropout=0", lambda r: r.training.method.teacher_dropout == 0.0),
+        ("method.teacher_dropout=0.25", lambda r: r.training.method.teacher_dropout == 0.25),
+        ("method.logit_distance=1", lambda r: r.training.method.logit_distance == 1.0),
         ("data.n_labelled=none", lambda r: r.data.n_labelled is None),
-        ("optim.epsilon=1", lambda r: r.optim.epsilon == 1.0),
-        ("optim.learning_rate.factors.1=0.5", lambda r: r.optim.learning_rate.factors[1] == Constant(0.5)),
-        ("model.hidden=(32,)", lambda r: r.model.hidden == (32,)),
-        ("model.hidden=[32, 16]", lambda r: r.model.hidden == (32, 16)),
-        ("views.teacher.augments.1.deviation=0.5", lambda r: r.views["teacher"].augments[1].deviation == 0.5),
+        ("optim.epsilon=1", lambda r: r.training.optim.epsilon == 1.0),
+        ("optim.learning_rate.factors.1=0.5", lambda r: r.training.optim.learning_rate.factors[1] == Constant(0.5)),
+        ("model.hidden=(32,)", lambda r: r.training.model.hidden == (32,)),
+        ("model.hidden=[32, 16]", lambda r: r.training.model.hidden == (32, 16)),
+        ("views.teacher.augments.1.deviation=0.5", lambda r: r.training.views["teacher"].augments[1].deviation == 0.5),
     ],
 )
 def test_one_field_however_deep_can_be_set(setting: str, read: Callable[[Any], bool]):
@@ -269,8 +276,8 @@ def test_types_written_as_text_are_understood_and_unknown_ones_go_by_the_value()
         roles = ("student",)
 
     made = recipe("supervised")
-    object.__setattr__(made, "method", Own(0.5, 3))
-    changed: Any = override(made, "method.rate=1", "method.other=4").method
+    object.__setattr__(made.training, "method", Own(0.5, 3))
+    changed: Any = override(made, "method.rate=1", "method.other=4").training.method
     assert (changed.rate, changed.other) == (1.0, 4)
     with pytest.raises(InputError, match="such as 3; got 'x'"):
         override(made, "method.other=x")

@@ -9,10 +9,11 @@ import torch
 
 from meanteacher.experiment import DataSpec, restored, run
 from meanteacher.experiment import prepared as prepared_module
-from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment.describe import fingerprint
+from meanteacher.experiment.run import identity_of
 from meanteacher.report import load_record
 from meanteacher.views import PerChannel
-from support import HashPasses, MadeUp, parameters_of, recipe
+from support import HashPasses, MadeUp, parameters_of, prepared_of, recipe
 
 
 @pytest.fixture
@@ -29,7 +30,9 @@ def test_runs_that_share_their_data_hash_the_pixels_once(tmp_path: Path, passes:
             run(recipe(method, steps=2), seed=seed, out=tmp_path / method / str(seed), data=data).restored()
     restored(recipe(steps=2), seed=0, out=tmp_path / "mean-teacher" / "0", data=data)
     assert passes.n == 1
-    Prepared(recipe(), seed=0, data=MadeUp().load(tmp_path))  # loaded anew: the files may be others by now
+    anew = MadeUp().load(tmp_path)
+    # Loaded anew: the files may be others by now.
+    identity_of(fingerprint(recipe()), 0, anew, recipe().data.split(anew.train, 0))
     assert passes.n == 2
 
 
@@ -63,24 +66,24 @@ def test_an_outcome_restores_what_another_process_would(name: str, tmp_path: Pat
 
 
 def test_the_same_on_the_same_device_is_the_same_value(tmp_path: Path):
-    prepared = Prepared(recipe(), seed=0, data=MadeUp().load(tmp_path))
+    prepared = prepared_of(recipe(), seed=0, data=MadeUp().load(tmp_path))
     assert prepared.on(torch.device("cpu")) is prepared
     other = prepared.on(torch.device("meta"))
-    assert other.identity == prepared.identity
     assert other.split is prepared.split
 
 
 def test_identity_tells_recipe_seed_data_and_split_apart(tmp_path: Path):
     data = MadeUp().load(tmp_path)
-    first = Prepared(recipe(), seed=0, data=data)
+    splits = [recipe().data.split(data.train, seed) for seed in (0, 5)]
+    first = identity_of(fingerprint(recipe()), 0, data, splits[0])
     changed = {
-        "recipe": Prepared(recipe(steps=21), seed=0, data=data, split=first.split),
-        "seed": Prepared(recipe(), seed=1, data=data, split=first.split),
-        "data": Prepared(recipe(), seed=0, data=replace(data, train=data.test), split=first.split),
-        "split": Prepared(recipe(), seed=0, data=data, split=Prepared(recipe(), seed=5, data=data).split),
+        "recipe": identity_of(fingerprint(recipe(steps=21)), 0, data, splits[0]),
+        "seed": identity_of(fingerprint(recipe()), 1, data, splits[0]),
+        "data": identity_of(fingerprint(recipe()), 0, replace(data, train=data.test), splits[0]),
+        "split": identity_of(fingerprint(recipe()), 0, data, splits[1]),
     }
-    for part, prepared in changed.items():
-        assert {key for key in first.identity if first.identity[key] != prepared.identity[key]} == {part}
+    for part, identity in changed.items():
+        assert {key for key in first if first[key] != identity[key]} == {part}
 
 
 def test_curve_has_the_classification_costs_of_both_models_where_they_are_wanted(tmp_path: Path):
@@ -92,7 +95,7 @@ def test_curve_has_the_classification_costs_of_both_models_where_they_are_wanted
     state, labelled = outcome.restored(), outcome.prepared.split.labelled
     images, labels = data.train.images[labelled], data.train.labels[labelled]
     expected = {}
-    for name, network in (("student_cost", state.student), ("teacher_cost", state.predictor(whole.method))):
+    for name, network in (("student_cost", state.student), ("teacher_cost", state.predictor(whole.training.method))):
         with torch.inference_mode():
             logits = network.eval()(outcome.prepared.normalise(images))
         probabilities = torch.softmax(logits.double(), dim=1)[torch.arange(len(labels)), labels]
@@ -126,6 +129,6 @@ def test_costs_are_measured_on_a_thousand_labelled_images_at_most(tmp_path: Path
 
     monkeypatch.setattr(prepared_module, "classification_costs", note)
     whole = recipe("supervised", evaluate_costs=True, data=DataSpec(source=MadeUp(n_train=1500), n_labelled=None))
-    prepared = Prepared(whole, seed=0, data=whole.data.source.load(tmp_path))
+    prepared = prepared_of(whole, seed=0, data=whole.data.source.load(tmp_path))
     prepared.evaluate(prepared.start())
     assert seen == [1000]

@@ -45,7 +45,7 @@ from meanteacher.paper.layout import TABLES, Table
 from meanteacher.train import checkpoint
 from support import PATIENCE, child_environment
 
-SHORT = ("--set", "steps=24", "--set", "evaluate_every=6", "--set", "data.validation=0.1", "--compile", "no")
+SHORT = ("--set", "steps=24", "--set", "evaluate_every=6", "--set", "data.validation=0.1", "--no-compile")
 """Of two moons: four checkpoints within a fraction of a second, some of them the best so far."""
 METHODS = ("mean-teacher", "temporal-ensembling", "improved-gan")
 """With the average of a network, with targets for every example, and with a second network that is trained."""
@@ -330,7 +330,7 @@ def read_only_folder(at: Place) -> str:
 
 def _running(at: Place, out: Path, *, steps: int = 100_000, **options: Any) -> Process:
     """A run that trains, by default with so many steps that it does not end by itself."""
-    settings = ("--set", f"steps={steps}", "--set", "evaluate_every=50", "--compile", "no")
+    settings = ("--set", f"steps={steps}", "--set", "evaluate_every=50", "--no-compile")
     process = at.start("run", "moons/mean-teacher", *settings, "--start-or-resume", out=out, **options)
     wait_until(lambda: process.poll() is not None or metrics(out), process)
     expect(process.poll() is None, f"ended before the fault: {process.printed()[-300:]}")
@@ -529,7 +529,7 @@ def no_terminal(at: Place) -> str:
 
 def memory_and_handles(at: Place) -> str:
     out, steps = at.out(), 2_000 if at.quick else 20_000
-    words = ("--set", f"steps={steps}", "--set", "evaluate_every=500", "--compile", "no")
+    words = ("--set", f"steps={steps}", "--set", "evaluate_every=500", "--no-compile")
     process = at.start("run", "moons/mean-teacher", *words, out=out)
     readings: list[tuple[int, int, int]] = []
     page = os.sysconf("SC_PAGE_SIZE")
@@ -576,7 +576,7 @@ def divergence(at: Place) -> str:
     recipes.write_text(RECIPES)
     out = at.out()
     for _ in range(2):  # to resume does not help, and harms nothing
-        process = at.start("run", f"{recipes}:diverging", "--start-or-resume", "--compile", "no", out=out)
+        process = at.start("run", f"{recipes}:diverging", "--start-or-resume", "--no-compile", out=out)
         process.ends_with(3, "Diverged: ")
         last = out / "checkpoints" / (out / "checkpoints" / "last").read_text().strip()
         expect(last.name == "step_00000012", f"the last checkpoint is {last.name}")

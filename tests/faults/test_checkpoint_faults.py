@@ -16,7 +16,7 @@ from forking import run_script
 from meanteacher.core import InputError
 from meanteacher.experiment import Claim, run
 from meanteacher.schedules import Constant
-from meanteacher.train import Checkpoints, Evaluation, SgdSpec, TrainState, start
+from meanteacher.train import Checkpoints, Evaluation, SgdSpec, StopWhen, TrainState, start
 from support import METHODS, PATIENCE, PROBLEM, SmallNet, child_environment, recipe, stream
 
 
@@ -30,7 +30,7 @@ def interrupted(tmp_path: Path) -> Path:
         seed=0,
         out=tmp_path / "run",
         data=whole.data.source.load(tmp_path),
-        should_stop=lambda: next(steps, None) is None,
+        callbacks=[StopWhen(lambda: next(steps, None) is None)],
     )
     return tmp_path / "run"
 
@@ -114,7 +114,7 @@ def test_checkpoint_of_another_recipe_is_refused(interrupted: Path, tmp_path: Pa
         seed=0,
         out=other,
         data=whole.data.source.load(tmp_path),
-        should_stop=lambda: next(steps, None) is None,
+        callbacks=[StopWhen(lambda: next(steps, None) is None)],
     )
     (other / "run.json").write_bytes((interrupted / "run.json").read_bytes())
     with pytest.raises(InputError, match=r"is from another run \(other recipe\)"):

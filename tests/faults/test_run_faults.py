@@ -1,6 +1,5 @@
 """A wrong folder, a diverging run, a second process: one clear error, nothing lost."""
 
-import dataclasses
 import re
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from meanteacher.data import Dataset, Fixed
 from meanteacher.experiment import DataSpec, override, run
 from meanteacher.records import load_record
 from meanteacher.schedules import Constant, StepChange
-from meanteacher.train import AdamSpec
+from meanteacher.train import AdamSpec, StopWhen
 from support import MadeUp, held_by_another_process, made_up, recipe
 
 
@@ -79,7 +78,7 @@ def test_same_call_starts_a_run_or_continues_it(stop_at: int, tmp_path: Path):
     def start_or_resume(n_steps: int) -> bool:
         asked = iter(range(n_steps))
         stop = lambda: next(asked, None) is None  # noqa: E731
-        return run(whole, seed=0, out=tmp_path / "run", data=data, resume=None, should_stop=stop).complete
+        return run(whole, seed=0, out=tmp_path / "run", data=data, resume=None, callbacks=[StopWhen(stop)]).complete
 
     assert not start_or_resume(stop_at)
     assert start_or_resume(100)
@@ -166,4 +165,4 @@ def test_nan_in_images_is_named_by_position():
 
 def test_missing_view_proposes_the_fix():
     with pytest.raises(InputError, match=re.escape("views['teacher'] = views['student']")):
-        dataclasses.replace(recipe(), views={"student": recipe().views["student"]})
+        recipe().varied(views={"student": recipe().training.views["student"]})

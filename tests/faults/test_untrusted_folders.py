@@ -28,6 +28,7 @@ from meanteacher.photos.folder.cache import decode_all
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.recipes import RECIPES
 from meanteacher.records import Plan, Record, load_record
+from meanteacher.train import StopWhen
 from photo_support import folder_of
 from support import forbid, recipe
 
@@ -40,7 +41,7 @@ def interrupted(tmp_path: Path) -> Path:
     steps = iter(range(5))
     whole = recipe()
     data = whole.data.source.load(tmp_path)
-    run(whole, seed=0, out=tmp_path / "run", data=data, should_stop=lambda: next(steps, None) is None)
+    run(whole, seed=0, out=tmp_path / "run", data=data, callbacks=[StopWhen(lambda: next(steps, None) is None)])
     return tmp_path / "run"
 
 
@@ -196,10 +197,10 @@ def test_a_damaged_record_of_a_run_is_refused(interrupted: Path, content: str | 
         {"threads": 10**30},
         {"threads": True},
         {"processes": "one"},
-        {"device": 7},
-        {"speed": []},
-        {"speed": {"micro_batch": 0}},
-        {"speed": {"micro_batch": "all"}},
+        {"options": []},
+        {"options": {"device": 7, "compile": False, "precision": "float32", "sync_batch_norm": False}},
+        {"options": {"device": "cpu", "compile": False, "precision": "float32", "micro_batch": 0}},
+        {"options": {"device": "cpu", "compile": False, "precision": "float32", "micro_batch": "all"}},
         {"identity": "me"},
         {"recipe": [1]},
     ],

@@ -22,9 +22,8 @@ from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.shards.index import load_index, make_index
 from meanteacher.data.split import Split
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment import Recipe, override, run
+from meanteacher.experiment import Recipe, override, restored, run
 from meanteacher.experiment.folder import RunFolder
-from meanteacher.experiment.prepared import Prepared
 from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting.training import PlanFile
@@ -224,7 +223,7 @@ def _read_run_json(data: bytes, folder: Path) -> None:
     about = json.loads(_named("run.json")[0])
     with RunFolder(folder, about["identity"], about["recipe"], resume=True) as opened:
         opened.device()
-        opened.speed()
+        opened.options()
         opened.record()
 
 
@@ -238,7 +237,7 @@ def _read_state(data: bytes, folder: Path) -> None:
     state.write_bytes(data)
     manifest["sha256"]["state.pt"] = sha256(data).hexdigest()
     (state.parent / "manifest.json").write_text(json.dumps(manifest))
-    Prepared(_small(), seed=0, data=_small().data.source.load(folder)).restored(folder)
+    restored(_small(), seed=0, out=folder, data=_small().data.source.load(folder))
 
 
 def _named(ending: str) -> list[bytes]:

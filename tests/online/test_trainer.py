@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 import meanteacher as mt
 from meanteacher.core import Batch, Cost, DivergedError, InputError, StepOutput
-from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import MeanTeacher
 from meanteacher.models import MlpSpec
 from meanteacher.online import Arrived, Examples, OnlineStep, OnlineTrainer, Replay
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, Evaluation, Intervals, Vitals, train, vitals
-from support import DECAY, METHODS, N_CLASSES, SHAPE, VIEWS, MadeUp, Small, SmallNet, made_up, recipe
+from support import DECAY, METHODS, N_CLASSES, SHAPE, VIEWS, MadeUp, Small, SmallNet, made_up, prepared_of, recipe
 
 OPTIM = AdamSpec(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99))
 SPEC = Small()
@@ -94,11 +93,11 @@ def test_a_step_says_what_it_did():
 def test_the_step_is_that_of_a_run_on_a_data_set(method: str, tmp_path: Path):
     """The same batches give the same weights, to the bit."""
     source = MadeUp()
-    prepared = Prepared(recipe(method), seed=1, data=source.load(tmp_path))
+    prepared = prepared_of(recipe(method), seed=1, data=source.load(tmp_path))
     state = prepared.start()
     train(
         state,
-        prepared.recipe.method,
+        prepared.training.method,
         OPTIM,
         prepared.stream,
         steps=5,
@@ -108,9 +107,9 @@ def test_the_step_is_that_of_a_run_on_a_data_set(method: str, tmp_path: Path):
         every=Intervals(evaluate=5),
     )
     model = trainer(
-        prepared.recipe.model,
-        prepared.recipe.method,
-        views=prepared.recipe.views,
+        prepared.training.model,
+        prepared.training.method,
+        views=prepared.training.views,
         normalise=prepared.normalise,
         replay=None,
     )

@@ -10,8 +10,8 @@ from meanteacher.core import InputError, Interrupted
 from meanteacher.paper import workers
 from meanteacher.paper.layout import TABLES, Table
 from meanteacher.paper.runs import find_figure, find_table, recipe_names, runs_of
-from meanteacher.paper.workers import Follower
 from meanteacher.recipes import RECIPES
+from meanteacher.train import Callback, StopWhen
 from record_support import write_record
 from support import child_environment
 
@@ -38,20 +38,20 @@ def test_table_of_real_runs_is_trained_once_and_written(tmp_path: Path, monkeypa
     monkeypatch.setitem(TABLES, "9", (Table(name="9", title="Digits", columns=("40 labels",), rows=rows),))
     ended: list[str] = []
 
-    class Noting(Follower):
-        def on_end(self, run: object, problem: str) -> None:
-            ended.append(problem)
+    class Noting(Callback):
+        def on_message(self, sentence: str) -> None:
+            ended.append(sentence.partition(":")[0])
 
-    made = mt.table("9", seeds=1, out=tmp_path, jobs=2, follower=Noting())
-    assert (made.problems, made.unfinished, ended) == ((), 0, ["", ""])
+    made = mt.table("9", seeds=1, out=tmp_path, jobs=2, callback=Noting())
+    assert (made.problems, made.unfinished, ended) == ((), 0, ["Complete", "Complete"])
     records = {path: path.read_bytes() for path in tmp_path.rglob("record.json")}
     assert len(records) == 2
-    again = mt.table("9", seeds=1, out=tmp_path, follower=Noting())
+    again = mt.table("9", seeds=1, out=tmp_path, callback=Noting())
     assert again.text == made.text
     assert len(ended) == 2
     assert {path: path.read_bytes() for path in tmp_path.rglob("record.json")} == records
     with pytest.raises(Interrupted, match="2 runs"):
-        mt.table("9", seeds=2, out=tmp_path, should_stop=lambda: True)
+        mt.table("9", seeds=2, out=tmp_path, callback=StopWhen(lambda: True))
 
 
 def test_table_shows_what_there_is_and_counts_what_is_missing(tmp_path: Path, fill: Callable[..., None]):

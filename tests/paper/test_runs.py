@@ -136,7 +136,7 @@ def test_run_with_a_record_is_complete(tmp_path: Path):
 
 def test_record_of_another_version_of_the_recipe_is_refused(tmp_path: Path):
     run = _run(tmp_path)
-    changed = replace(run.recipe, steps=run.recipe.steps + 1)
+    changed = run.recipe.varied(steps=run.recipe.training.steps + 1)
     _record(run, of=fingerprint(changed))
     with pytest.raises(InputError, match=r"another version of digits/supervised.*--out"):
         run.state()
@@ -177,32 +177,34 @@ def test_time_of_a_run_is_that_of_its_steps(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(runs, "step_seconds", lambda recipe, **_: [9.0, 0.1, 0.3])
     made = runs_of([NAME, "table2/cifar10-4000/mean-teacher"], seeds=2, out=tmp_path)
     seconds = runs.estimated_seconds(made, device="cpu")
-    assert seconds == {run.recipe.name: pytest.approx(0.2 * run.recipe.steps) for run in made}
+    assert seconds == {run.recipe.name: pytest.approx(0.2 * run.recipe.training.steps) for run in made}
 
 
 def test_only_step_that_was_timed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runs, "step_seconds", lambda recipe, **_: [2.0])
     seconds = runs.estimated_seconds(runs_of([NAME], seeds=1, out=tmp_path), device="cpu")
-    assert seconds[NAME] == pytest.approx(2 * RECIPES[NAME].steps)
+    assert seconds[NAME] == pytest.approx(2 * RECIPES[NAME].training.steps)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_every_recipe_can_be_measured_on_made_up_images(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows: dict[str, int] = {}
+    rows: list[int] = []
 
-    def prepared(recipe, *, data, split, **_):
-        made = Prepared(recipe, seed=0, data=data, split=split)
+    def prepared(training, *, data, split, **_):
+        made = Prepared(training, seed=0, data=data, split=split)
         assert made.sampler.labelled_share > 0
-        rows[recipe.name] = recipe.batch.size
+        rows.append(training.batch.size)
         return [1.0, 1.0]
 
     monkeypatch.setattr(runs, "step_seconds", prepared)
     made = runs_of(recipe_names(PLACES[place]), seeds=1, out=tmp_path)
     # Of recipes that differ in nothing that preparing looks at, one is enough.
-    kinds = {(run.recipe.batch, run.recipe.data.n_labelled, type(run.recipe.method)): run for run in made}
+    kinds = {
+        (run.recipe.training.batch, run.recipe.data.n_labelled, type(run.recipe.training.method)): run for run in made
+    }
     seconds = runs.estimated_seconds(list(kinds.values()), device="cpu")
-    for run in kinds.values():
-        whole = run.recipe.steps * run.recipe.batch.size / rows[run.recipe.name]
+    for run, size in zip(kinds.values(), rows, strict=True):
+        whole = run.recipe.training.steps * run.recipe.training.batch.size / size
         assert seconds[run.recipe.name] == pytest.approx(whole)
 
 
@@ -219,7 +221,7 @@ def test_large_images_are_measured_at_their_size_in_small_batches(monkeypatch: p
     ((size, shape),) = seen
     assert shape == (224, 224)
     assert 2 <= size <= 16
-    assert seconds[name] == pytest.approx(RECIPES[name].steps * RECIPES[name].batch.size / size)
+    assert seconds[name] == pytest.approx(RECIPES[name].training.steps * RECIPES[name].training.batch.size / size)
 
 
 def test_a_scaled_table_leaves_out_what_cannot_be_scaled_unless_nothing_else_was_asked_for(tmp_path: Path):

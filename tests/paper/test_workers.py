@@ -24,7 +24,8 @@ from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
 from meanteacher.paper import workers
 from meanteacher.paper.runs import Run, runs_of
-from meanteacher.paper.workers import Follower, Workers, printed_commands
+from meanteacher.paper.workers import Workers, printed_commands
+from meanteacher.train import Callback, StopWhen
 from support import PATIENCE, child_environment, held_by_another_process
 
 RECIPES = '''
@@ -85,16 +86,17 @@ failed = recipe(name="failed", data=DataSpec(source=Bad("failed"), n_labelled=9)
 '''
 
 
-class Noting(Follower):
-    def __init__(self) -> None:
+class Noting(Callback):
+    def __init__(self, stop: Callable[[], bool] = lambda: False) -> None:
+        self.should_stop = stop  # type: ignore[method-assign]
         self.shares: list[float] = []
-        self.ends: list[tuple[str, int, str]] = []
+        self.ends: list[str] = []
 
-    def on_progress(self, share: float, running: Sequence[Run]) -> None:
-        self.shares.append(share)
+    def on_progress(self, task: str, done: int, total: int) -> None:
+        self.shares.append(done / total)
 
-    def on_end(self, run: Run, problem: str) -> None:
-        self.ends.append((run.recipe.name, run.seed, problem))
+    def on_message(self, sentence: str) -> None:
+        self.ends.append(sentence)
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
 
 
 def _workers(runs: Sequence[Run], *, jobs: int = 1, stop: Callable[[], bool] = lambda: False, **more: Any) -> Workers:
-    return Workers(runs=runs, jobs=jobs, options=[], **{"follower": Follower(), **more}, should_stop=stop)
+    return Workers(runs=runs, jobs=jobs, options=[], **{"callback": StopWhen(stop), **more})
 
 
 def _n_trained(tmp_path: Path) -> int:
@@ -156,25 +158,25 @@ def test_interrupted_half_way_and_started_again_runs_nothing_twice(tmp_path: Pat
             (tmp_path / "hold").touch()
         return (tmp_path / "held").exists()
 
-    follower = Noting()
+    callback = Noting(half_way)
     with pytest.raises(Interrupted, match="2 runs"):
-        _workers(runs, stop=half_way, follower=follower).run_all()
+        _workers(runs, callback=callback).run_all()
     (tmp_path / "hold").unlink()
     assert [run.state() for run in runs] == ["complete", "started", "missing"]
     # It was told to save, not killed: the evaluations save every fifth step alone.
     saved = (second.folder / "checkpoints" / "last").read_text().strip()
     assert int(saved.removeprefix("step_")) % 5 != 0
-    assert follower.shares == sorted(follower.shares)
-    assert 0 < follower.shares[-1] < 1
+    assert callback.shares == sorted(callback.shares)
+    assert 0 < callback.shares[-1] < 1
     record, saved_at = first.record.read_bytes(), first.record.stat().st_mtime_ns
 
-    follower = Noting()
-    again = _workers(runs, jobs=2, follower=follower)
+    callback = Noting()
+    again = _workers(runs, jobs=2, callback=callback)
     again.run_all()
     assert [run.state() for run in runs] == ["complete"] * 3
     assert again.problems == {}
-    assert follower.shares[-1] == 1
-    assert sorted(follower.ends) == [("quick", 1, ""), ("quick", 2, "")]
+    assert callback.shares[-1] == 1
+    assert sorted(callback.ends) == ["Complete: quick, seed 1", "Complete: quick, seed 2"]
     assert (first.record.read_bytes(), first.record.stat().st_mtime_ns) == (record, saved_at)
     assert _n_trained(tmp_path) == 4  # the second one in two parts
 
@@ -223,8 +225,8 @@ def test_run_that_another_process_has_taken_is_waited_for_and_the_others_go_on(
 
 def test_killed_and_failed_runs_are_reported_and_the_others_go_on(make: Callable[..., list[Run]]):
     killed, failed = runs = make("killed", "failed")
-    follower = Noting()
-    its = _workers(runs, follower=follower)
+    callback = Noting()
+    its = _workers(runs, callback=callback)
     its.run_all()
     assert set(its.problems) == {killed, failed}
     assert "signal 9" in its.problems[killed]
@@ -233,11 +235,8 @@ def test_killed_and_failed_runs_are_reported_and_the_others_go_on(make: Callable
         assert run.title in problem
         assert str(run.log) in problem
     assert "Traceback" in failed.log.read_text()
-    assert [(name, problem) for name, _, problem in follower.ends] == [
-        ("killed", its.problems[killed]),
-        ("failed", its.problems[failed]),
-    ]
-    assert follower.shares[-1] == 1
+    assert callback.ends == [f"Failed: {its.problems[run]}" for run in (killed, failed)]
+    assert callback.shares[-1] == 1
 
 
 def test_input_error_ends_everything_with_its_own_sentence_and_saves_the_others(

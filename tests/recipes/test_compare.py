@@ -9,7 +9,6 @@ import torch
 
 import meanteacher as mt
 from meanteacher.data import Dataset, Fixed, TrainTest
-from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import METHODS
 from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.models import FastNetSpec
@@ -17,6 +16,7 @@ from meanteacher.paper.runs import runs_of
 from meanteacher.recipes import RECIPES, fast, find
 from meanteacher.train import Intervals, Vitals, train
 from record_support import write_record
+from support import prepared_of
 
 COMPARED = {name: RECIPES[f"compare/cifar10-250/{name}"] for name in METHODS}
 OURS = COMPARED["mean-teacher"]
@@ -26,24 +26,28 @@ every_method = pytest.mark.parametrize("name", METHODS)
 @every_method
 def test_a_recipe_is_of_its_method_and_differs_from_the_others_in_little_else(name: str):
     recipe = COMPARED[name]
-    assert type(recipe.method) is METHODS[name]
-    same = ("data", "model", "normalise", "labelled_view", "steps", "evaluate_every", "seeds")
-    assert all(getattr(recipe, field) == getattr(OURS, field) for field in same)
-    assert isinstance(recipe.batch, Fixed)
-    assert isinstance(OURS.batch, Fixed)
-    assert (recipe.batch.size, recipe.batch.labelled) == (160, 160 if name == "supervised" else 32)
-    assert (recipe.optim == OURS.optim) is (name != "improved-gan")
-    if isinstance(recipe.method, ConsistencyMethod):
-        assert isinstance(OURS.method, ConsistencyMethod)
-        assert (recipe.method.cost, recipe.method.weight) == (OURS.method.cost, OURS.method.weight)
+    assert type(recipe.training.method) is METHODS[name]
+    assert (recipe.data, recipe.seeds) == (OURS.data, OURS.seeds)
+    same = ("model", "normalise", "labelled_view", "steps", "evaluate_every")
+    assert all(getattr(recipe.training, field) == getattr(OURS.training, field) for field in same)
+    assert isinstance(recipe.training.batch, Fixed)
+    assert isinstance(OURS.training.batch, Fixed)
+    assert (recipe.training.batch.size, recipe.training.batch.labelled) == (160, 160 if name == "supervised" else 32)
+    assert (recipe.training.optim == OURS.training.optim) is (name != "improved-gan")
+    if isinstance(recipe.training.method, ConsistencyMethod):
+        assert isinstance(OURS.training.method, ConsistencyMethod)
+        assert (recipe.training.method.cost, recipe.training.method.weight) == (
+            OURS.training.method.cost,
+            OURS.training.method.weight,
+        )
 
 
 def test_mean_teacher_is_the_fast_recipe_of_ten_minutes():
     ten_minutes = fast.CIFAR10_250.recipe(OURS.name, "mean-teacher", minutes=10)
     # Its labelled rows already have the student's view.
-    assert replace(OURS, labelled_view=None) == ten_minutes
-    assert OURS.labelled_view == ten_minutes.views["student"]
-    assert OURS.steps == find("fast/cifar10-250").steps / 3
+    assert OURS.varied(labelled_view=None) == ten_minutes
+    assert OURS.training.labelled_view == ten_minutes.training.views["student"]
+    assert OURS.training.steps == find("fast/cifar10-250").training.steps / 3
 
 
 def _images(n: int) -> Dataset:
@@ -54,9 +58,8 @@ def _images(n: int) -> Dataset:
 @every_method
 def test_a_recipe_trains(name: str):
     """Two steps of a narrow network on a few images."""
-    method = COMPARED[name].method
-    recipe = replace(
-        COMPARED[name],
+    method = COMPARED[name].training.method
+    recipe = COMPARED[name].varied(
         data=replace(OURS.data, n_labelled=20),
         model=FastNetSpec(width=0.1),
         method=replace(method, epoch_steps=1) if hasattr(method, "epoch_steps") else method,  # type: ignore[type-var]
@@ -64,13 +67,13 @@ def test_a_recipe_trains(name: str):
         steps=2,
         evaluate_every=2,
     )
-    prepared = Prepared(recipe, seed=0, data=TrainTest(train=_images(40), test=_images(4)))
+    prepared = prepared_of(recipe, seed=0, data=TrainTest(train=_images(40), test=_images(4)))
     state, vitals = prepared.start(), Vitals(prepared.declared)
     before = [parameter.detach().clone() for parameter in state.student.parameters() if parameter.requires_grad]
     train(
         state,
-        recipe.method,
-        recipe.optim,
+        recipe.training.method,
+        recipe.training.optim,
         prepared.stream,
         steps=2,
         seed=0,

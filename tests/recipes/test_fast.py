@@ -1,7 +1,5 @@
 """The fast recipes compare like with like, and each length of a run is planned for itself."""
 
-import dataclasses
-
 import pytest
 
 from meanteacher.data import Fixed
@@ -16,19 +14,19 @@ with_a_curve = pytest.mark.parametrize("name", ["fast/svhn-500", "fast/cifar10-4
 
 def rows(recipe: Recipe) -> tuple[int, int]:
     """Of a batch: all, and those that show their label."""
-    assert isinstance(recipe.batch, Fixed)
-    return recipe.batch.size, recipe.batch.labelled
+    assert isinstance(recipe.training.batch, Fixed)
+    return recipe.training.batch.size, recipe.training.batch.labelled
 
 
 @every_task
 def test_supervised_only_differs_in_method_and_labelled_rows_alone(name: str):
     ours, baseline = find(name), find(f"{name}/supervised")
-    assert isinstance(ours.method, MeanTeacher)
-    assert isinstance(baseline.method, Supervised)
-    assert ours.method.decay == baseline.method.decay
+    assert isinstance(ours.training.method, MeanTeacher)
+    assert isinstance(baseline.training.method, Supervised)
+    assert ours.training.method.decay == baseline.training.method.decay
     assert rows(baseline) == (rows(ours)[0],) * 2
-    assert dataclasses.replace(ours, name="", method=baseline.method, batch=baseline.batch) == dataclasses.replace(
-        baseline, name=""
+    assert ours.varied(name="", method=baseline.training.method, batch=baseline.training.batch) == baseline.varied(
+        name=""
     )
 
 
@@ -37,10 +35,18 @@ def test_a_run_of_other_minutes_has_its_share_of_steps_and_ends_its_schedules_wi
     half_an_hour = find(name)
     for minutes in (1, 3, 10, 60):
         recipe = find(f"{name}/minutes-{minutes}")
-        assert recipe.steps == recipe.evaluate_every == half_an_hour.steps * minutes / 30
-        assert isinstance(recipe.optim, MuonSpec)
-        assert recipe.optim.learning_rate(recipe.steps - 1) < 0.001 < recipe.optim.learning_rate(recipe.steps // 2)
-        assert (recipe.data, recipe.model, recipe.views) == (half_an_hour.data, half_an_hour.model, half_an_hour.views)
+        assert recipe.training.steps == recipe.training.evaluate_every == half_an_hour.training.steps * minutes / 30
+        assert isinstance(recipe.training.optim, MuonSpec)
+        assert (
+            recipe.training.optim.learning_rate(recipe.training.steps - 1)
+            < 0.001
+            < recipe.training.optim.learning_rate(recipe.training.steps // 2)
+        )
+        assert (recipe.data, recipe.training.model, recipe.training.views) == (
+            half_an_hour.data,
+            half_an_hour.training.model,
+            half_an_hour.training.views,
+        )
 
 
 @with_a_curve

@@ -12,10 +12,10 @@ from meanteacher.data import Dataset, Fixed, Mixed, TrainTest
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment import Recipe
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.prepared import Prepared
 from meanteacher.recipes import RECIPES
 from meanteacher.train import Intervals, Vitals, train
 from meanteacher.views import PerChannel, Zca
+from support import prepared_of
 
 PAPER = {name: recipe for name, recipe in RECIPES.items() if name.startswith(("table", "figure"))}
 N_CLASSES = 10
@@ -35,8 +35,8 @@ DATA = {extra: TrainTest(train=_images(60, extra=extra), test=_images(4)) for ex
 
 def _reduced(recipe: Recipe) -> Recipe:
     """Everything as in the recipe, but small."""
-    model: Any = recipe.model
-    method: Any = recipe.method
+    model: Any = recipe.training.model
+    method: Any = recipe.training.method
     changes: dict[str, Any] = {}
     if getattr(method, "labelled_share", None) is not None:
         changes["labelled_share"] = N_LABELLED / 60
@@ -45,14 +45,13 @@ def _reduced(recipe: Recipe) -> Recipe:
     if hasattr(method, "epoch_steps"):
         changes["epoch_steps"] = 1  # so that the second step has targets
     n_labelled = None if recipe.data.n_labelled is None else N_LABELLED
-    return dataclasses.replace(
-        recipe,
+    return recipe.varied(
         data=dataclasses.replace(recipe.data, n_labelled=n_labelled),
         model=dataclasses.replace(model, width=0.1),
         method=dataclasses.replace(method, **changes),
-        batch=_smaller(recipe.batch),
+        batch=_smaller(recipe.training.batch),
         # ZCA of 3072 values takes many seconds; it has tests of its own.
-        normalise=PerChannel() if isinstance(recipe.normalise, Zca) else recipe.normalise,
+        normalise=PerChannel() if isinstance(recipe.training.normalise, Zca) else recipe.training.normalise,
         steps=2,
         evaluate_every=2,
     )
@@ -72,7 +71,7 @@ def _alike() -> dict[str, list[str]]:
     for name, recipe in PAPER.items():
         small = _reduced(recipe)
         small = dataclasses.replace(small, name="small", data=dataclasses.replace(small.data, source=Svhn()))
-        found.setdefault((fingerprint(small), small.evaluate_costs, _extra(name)), []).append(name)
+        found.setdefault((fingerprint(small), small.training.evaluate_costs, _extra(name)), []).append(name)
     return {names[0]: names for names in found.values()}
 
 
@@ -92,19 +91,19 @@ def test_every_recipe_of_the_paper_is_trained_or_like_one_that_is():
 def test_a_recipe_of_the_paper_trains(name: str):
     """Without a folder: writing its files would take half of the time."""
     recipe = _reduced(PAPER[name])
-    prepared = Prepared(recipe, seed=0, data=DATA[_extra(name)])
+    prepared = prepared_of(recipe, seed=0, data=DATA[_extra(name)])
     state, vitals = prepared.start(), Vitals(prepared.declared)
     before = [parameter.detach().clone() for parameter in state.student.parameters()]
     train(
         state,
-        recipe.method,
-        recipe.optim,
+        recipe.training.method,
+        recipe.training.optim,
         prepared.stream,
-        steps=recipe.steps,
+        steps=recipe.training.steps,
         seed=0,
         vitals=vitals,
         evaluate=prepared.evaluate,
-        every=Intervals(evaluate=recipe.evaluate_every),
+        every=Intervals(evaluate=recipe.training.evaluate_every),
     )
     assert state.step == 2
     assert vitals.alarms == []

@@ -102,7 +102,7 @@ def test_a_logger_that_fails_is_switched_off_with_one_warning_and_the_run_goes_o
     data = short.data.source.load(tmp_path)
     with pytest.warns(UserWarning, match="switched off.*No space left"):
         record = api.run(short, out=tmp_path / "run", data=data, callbacks=[logger])
-    assert record.steps == short.steps
+    assert record.steps == short.training.steps
     with logger:  # a second warning would be an error here
         logger.on_alarm(ALARM)
     assert logger.tried == 1

@@ -1,17 +1,18 @@
 """bfloat16 where it works: the networks compute in it, and nothing else does."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from meanteacher.core import InputError
 from meanteacher.evaluate import error_rate
 from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
-from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
-from meanteacher.train import compile as compiling
-from meanteacher.train.compile import Speed, bfloat16_fault, choose_precision, choose_speed
+from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, execution, start, train
+from meanteacher.train.execution import RunOptions, bfloat16_fault, check_passes
 from support import METHODS, PROBLEM, made_up, stream
 
 
@@ -42,27 +43,30 @@ def _state(network: nn.Module) -> TrainState:
 @pytest.mark.parametrize(
     ("wanted", "device", "fault", "chosen"),
     [
-        ("auto", "cpu", "never asked", "float32"),
-        ("auto", "mps", "never asked", "float32"),
-        ("auto", "cuda", "never asked", "bfloat16"),
-        ("auto", "cuda:1", "never asked", "float32"),
+        (None, "cpu", "never asked", "float32"),
+        (None, "mps", "never asked", "float32"),
+        (None, "cuda", "never asked", "bfloat16"),
+        (None, "cuda:1", "never asked", "float32"),
         ("float32", "cpu", "never asked", "float32"),
         ("float32", "cuda", "never asked", "float32"),
         ("bfloat16", "cuda", "never asked", "bfloat16"),
         ("bfloat16", "cpu", None, "bfloat16"),
-        ("bfloat16", "cpu", "signal 4", "float32"),
+        ("bfloat16", "cpu", "signal 4", None),
     ],
 )
 def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
-    wanted: Any, device: str, fault: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+    wanted: Any, device: str, fault: str | None, chosen: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(compiling, "bfloat16_fault", lambda: fault)
+    monkeypatch.setattr(execution, "bfloat16_fault", lambda: fault)
     # The second GPU is too old for it.
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 1 else (8, 0))
-    said: list[str] = []
-    assert choose_precision(wanted, torch.device(device), said.append) == chosen
-    assert len(said) == (fault == "signal 4")
-    assert all("bfloat16" in line and "signal 4" in line and "float32" in line for line in said)
+    options = RunOptions(precision=wanted)
+    if chosen is None:
+        with pytest.raises(InputError, match=r"bfloat16 ends a child process with signal 4 .*Use float32"):
+            options.on(torch.device(device))
+    else:
+        found = options.on(torch.device(device))
+        assert (found.precision, found.device) == (chosen, torch.device(device).type)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +81,8 @@ def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
 def test_illegal_instruction_ends_a_child_and_not_the_run(
     script: str, fault: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(compiling, "_SCRIPT", script)
-    monkeypatch.setattr(compiling, "_SECONDS", 1 if "sleep" in script else 60)
+    monkeypatch.setattr(execution, "_SCRIPT", script)
+    monkeypatch.setattr(execution, "_SECONDS", 1 if "sleep" in script else 60)
     assert bfloat16_fault() == fault
 
 
@@ -106,7 +110,7 @@ def test_networks_compute_in_bfloat16_while_they_train_and_everything_else_is_fl
         batches,
         steps=2,
         seed=0,
-        speed=Speed(precision="bfloat16"),
+        options=RunOptions(precision="bfloat16"),
         vitals=Vitals(Declared(n_labelled=9, labelled_share=0.25, exact=True, steps=2)),
         evaluate=evaluate,
         every=Intervals(evaluate=2),
@@ -125,43 +129,8 @@ def test_costs_see_logits_that_bfloat16_does_not_round(given: torch.dtype):
 
 
 @pytest.mark.parametrize("can", [True, False])
-def test_network_that_cannot_compute_in_bfloat16_costs_one_line(can: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compiling, "bfloat16_fault", lambda: None)
-    said: list[str] = []
-    chosen = choose_speed(
-        _state(Noting(can=can)),
-        METHODS["mean-teacher"],
-        stream(),
-        steps=5,
-        compiled="no",
-        precision="bfloat16",
-        announce=said.append,
-    )
-    assert chosen.precision == ("bfloat16" if can else "float32")
-    assert len(said) == (not can)
-    assert all("mixed dtypes" in line and "using float32" in line and "and more" not in line for line in said)
-
-
-def test_steps_are_timed_in_the_precision_of_the_run(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compiling, "bfloat16_fault", lambda: None)
-    asked: list[bool] = []
-
-    class Telling(Noting):
-        def forward(self, x: Tensor) -> Tensor:
-            asked.append(torch.is_autocast_enabled("cpu"))
-            return super().forward(x)
-
-    monkeypatch.setattr(compiling, "_WORTH_TRYING", 1e9)
-    state = _state(Telling())
-    asked.clear()  # what the method has tried out
-    choose_speed(
-        state,
-        METHODS["supervised"],
-        stream(),
-        steps=5,
-        compiled="auto",
-        precision="bfloat16",
-        announce=lambda line: None,
-    )
-    assert asked
-    assert all(asked)
+def test_network_that_cannot_compute_in_bfloat16_is_refused_in_one_line(can: bool):
+    state, options = _state(Noting(can=can)), RunOptions(precision="bfloat16")
+    with nullcontext() if can else pytest.raises(InputError, match="in bfloat16 here: mixed dtypes") as refused:
+        check_passes(options, state, METHODS["mean-teacher"], stream())
+    assert refused is None or "and more" not in str(refused.value)

@@ -17,7 +17,18 @@ from meanteacher.data.download import Progress
 from meanteacher.experiment import DataSpec, Outcome, run
 from meanteacher.models import Conv13Spec
 from meanteacher.schedules import Constant, Cosine
-from meanteacher.train import Checkpoints, Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, start, train
+from meanteacher.train import (
+    Checkpoints,
+    Declared,
+    Evaluation,
+    Intervals,
+    SgdSpec,
+    StopWhen,
+    TrainState,
+    Vitals,
+    start,
+    train,
+)
 from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Translate, Zca
 from support import BATCHES, METHODS, PROBLEM, SmallNet, recipe, stream
 
@@ -28,7 +39,7 @@ def _run(
     out: Path, *, method: str, batch: str, resume: bool = False, stop: Callable[[], bool] = lambda: False
 ) -> Outcome:
     whole = recipe(method, batch)
-    return run(whole, seed=3, out=out, data=whole.data.source.load(out), resume=resume, should_stop=stop)
+    return run(whole, seed=3, out=out, data=whole.data.source.load(out), resume=resume, callbacks=[StopWhen(stop)])
 
 
 def _weights(out: Path) -> dict[str, str]:
@@ -114,7 +125,7 @@ def test_run_with_the_papers_parts_resumes_exactly(normalise: Normaliser, tmp_pa
                 out=tmp_path / name,
                 data=data,
                 resume=number > 0,
-                should_stop=_stops_after(after - 1),
+                callbacks=[StopWhen(_stops_after(after - 1))],
             )
     assert _weights(tmp_path / "a") == _weights(tmp_path / "b")
     assert json.loads((tmp_path / "a" / "record.json").read_text())["steps"] == 20

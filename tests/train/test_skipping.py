@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 import torch
 
-from meanteacher.experiment import run
-from meanteacher.train import AdamSpec
+from meanteacher.experiment import run_training
+from meanteacher.experiment.describe import describe, recorded
+from meanteacher.train import AdamSpec, StopWhen
 from support import recipe
 
 
@@ -27,20 +28,25 @@ TAKEN: list[int] = []
 
 def _taken(out: Path, skip_to: Callable[[int], int], *, stops: tuple[int, ...] = ()) -> list[int]:
     whole = recipe("mean-teacher", "fixed")
-    assert isinstance(whole.optim, AdamSpec)
-    optim = NotingAdam(**{field.name: getattr(whole.optim, field.name) for field in fields(whole.optim)})
-    whole = replace(whole, steps=20, evaluate_every=5, optim=optim)
+    assert isinstance(whole.training.optim, AdamSpec)
+    optim = NotingAdam(
+        **{field.name: getattr(whole.training.optim, field.name) for field in fields(whole.training.optim)}
+    )
+    whole = whole.varied(steps=20, evaluate_every=5, optim=optim)
     TAKEN.clear()
     for number, after in enumerate((*stops, 100)):
         left = iter(range(after - 1))
-        run(
-            whole,
+        data = whole.data.source.load(out)
+        run_training(
+            whole.training,
+            recorded=recorded(describe(whole)),
             seed=3,
             out=out,
-            data=whole.data.source.load(out),
+            data=data,
+            split=whole.data.split(data.train, 3),
             resume=number > 0,
             skip_to=skip_to,
-            should_stop=lambda left=left: next(left, None) is None,
+            callbacks=[StopWhen(lambda left=left: next(left, None) is None)],
         )
     return list(TAKEN)
 

@@ -44,20 +44,20 @@ def test_teacher_that_does_not_follow_is_an_alarm(tmp_path: Path):
             yield
 
     with without_warm_up():
-        alarms = _alarms(dataclasses.replace(faulty, method=stale), tmp_path / "r")
+        alarms = _alarms(faulty.varied(method=stale), tmp_path / "r")
     assert set(alarms) == {"stale-teacher"}
     assert "the average is not updated" in alarms["stale-teacher"]
 
 
 def test_teacher_with_the_students_weights_is_an_alarm(tmp_path: Path):
-    faulty = dataclasses.replace(recipe(steps=80), method=_mean_teacher(decay=Constant(0.0)))
+    faulty = recipe(steps=80).varied(method=_mean_teacher(decay=Constant(0.0)))
     assert set(_alarms(faulty, tmp_path / "r")) == {"teacher-is-student"}
 
 
 @pytest.mark.parametrize("name", ["vat", "temporal-ensembling", "supervised"])
 def test_methods_that_evaluate_the_student_itself_raise_no_alarm(name: str, tmp_path: Path):
     student_only = dataclasses.replace(METHODS[name], decay=Constant(0.0), buffers="copy")
-    assert _alarms(dataclasses.replace(recipe(name, steps=80), method=student_only), tmp_path / "r") == {}
+    assert _alarms(recipe(name, steps=80).varied(method=student_only), tmp_path / "r") == {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class TrainsTheTeacher(MeanTeacher):
 
 
 def test_gradient_on_the_teacher_is_an_alarm(tmp_path: Path):
-    faulty = dataclasses.replace(recipe(steps=20), method=_mean_teacher(TrainsTheTeacher))
+    faulty = recipe(steps=20).varied(method=_mean_teacher(TrainsTheTeacher))
     assert "teacher-gradient" in _alarms(faulty, tmp_path / "r")
 
 
@@ -175,7 +175,7 @@ class Late:
 
 def test_cost_may_rest_for_a_while(tmp_path: Path):
     late = _mean_teacher(weight=Late(115))
-    assert _alarms(dataclasses.replace(recipe(steps=240), method=late), tmp_path / "r") == {}
+    assert _alarms(recipe(steps=240).varied(method=late), tmp_path / "r") == {}
 
 
 @pytest.mark.parametrize(
@@ -183,13 +183,13 @@ def test_cost_may_rest_for_a_while(tmp_path: Path):
 )
 def test_cost_that_rests_for_half_of_the_run_is_an_alarm(never: dict[str, Any], tmp_path: Path):
     slow = AdamSpec(learning_rate=Constant(1e-6), beta1=Constant(0.9), beta2=Constant(0.99))
-    resting = dataclasses.replace(recipe(steps=120), method=_mean_teacher(**never), optim=slow)
+    resting = recipe(steps=120).varied(method=_mean_teacher(**never), optim=slow)
     alarms = _alarms(resting, tmp_path / "r")
     assert set(alarms) == {"resting-cost/consistency"}
 
 
 def test_nothing_is_said_of_a_run_of_a_few_readings(tmp_path: Path):
-    short = dataclasses.replace(recipe(steps=12), method=_mean_teacher(weight=Late(70)))
+    short = recipe(steps=12).varied(method=_mean_teacher(weight=Late(70)))
     assert _alarms(short, tmp_path / "r") == {}
 
 

@@ -80,6 +80,7 @@ def train_all(
     import torch
 
     from meanteacher import api
+    from meanteacher.train import RunOptions, StopWhen
 
     # These networks are too small for several threads to save time.
     torch.set_num_threads(1)
@@ -95,10 +96,8 @@ def train_all(
                     out=folder,
                     data=data,
                     resume=(folder / "run.json").exists(),
-                    device=device,
-                    compiled="no",
-                    precision="float32",
-                    should_stop=should_stop,
+                    options=RunOptions(device=device, precision="float32"),
+                    callbacks=[StopWhen(should_stop)],
                 )
                 errors.append(f"{title} {percent(record.error('test'))}")
             say(console, f"draw {seed + 1}: {', '.join(errors)}")

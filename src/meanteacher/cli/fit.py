@@ -83,8 +83,12 @@ def fit(
         backbone=backbone,
     )
     console = Console(quiet=not is_first_rank())
-    with progress_bar(console) as show, graceful_stop(console) as should_stop:
-        fitted = fitting.run_fit(config, FitProgress(console, show, should_stop), began=began)
+    with (
+        progress_bar(console) as show,
+        graceful_stop(console) as should_stop,
+        FitProgress(console, show, should_stop) as progress,
+    ):
+        fitted = fitting.run_fit(config, progress, began=began)
     if fitted is None:
         return
     estimate = fitted.estimate.errors[fitted.answer.shipped]

@@ -1,7 +1,8 @@
 """The progress of a run, of many runs and of a fit: live bars on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -11,9 +12,6 @@ from rich.table import Column
 
 from meanteacher.cli.console import make_bar, say
 from meanteacher.formats import count, duration, percent
-from meanteacher.paper.runs import Run
-from meanteacher.paper.workers import Follower
-from meanteacher.photos.fitting.config import FitCallback
 from meanteacher.records import Finding
 from meanteacher.train import Alarm, Callback, Evaluation, LogEntry
 
@@ -88,25 +86,46 @@ def alarm_parts(step: int, sentence: str) -> tuple[tuple[str, str], str]:
     return ("Alarm", "bold red"), f" at step {step}: {sentence}"
 
 
-class FitProgress(FitCallback):
+class FitProgress(Callback):
     """Shows what a fit does, with the bar of `progress_bar` while it reads or predicts images."""
 
     def __init__(
         self, console: Console, show: Callable[[str, int, int], None], should_stop: Callable[[], bool]
     ) -> None:
         self._console, self._show, self._should_stop = console, show, should_stop
+        self._run = ExitStack()
+        self._shown = Callback()
+        """The bar of the training run, until something else is reported."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run.close()
 
     def on_message(self, sentence: str) -> None:
+        self._run.close()
         say(self._console, sentence)
 
     def on_findings(self, findings: tuple[Finding, ...]) -> None:
         say_findings(self._console, findings)
 
     def on_progress(self, task: str, done: int, total: int) -> None:
+        self._run.close()
         self._show(task, done, total)
 
-    def on_run(self, name: str, steps: int) -> RunProgress:
-        return RunProgress(self._console, name, steps=steps)
+    def on_run(self, name: str, steps: int) -> None:
+        self._run.close()
+        self._shown = self._run.enter_context(RunProgress(self._console, name, steps=steps))
+
+    def on_log(self, entry: LogEntry) -> None:
+        self._shown.on_log(entry)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._shown.on_evaluation(evaluation)
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        self._shown.on_alarm(alarm)
 
     def should_stop(self) -> bool:
         return self._should_stop()
@@ -117,11 +136,11 @@ def say_findings(console: Console, findings: tuple[Finding, ...]) -> None:
         say(console, (f"{finding.severity.capitalize()}:", _STYLES[finding.severity]), f" {finding.sentence}")
 
 
-class RunsProgress(Follower):
-    """One bar over all runs with the time that is left; plain lines where there is no terminal."""
+class RunsProgress(Callback):
+    """One bar over all runs with the time that is left; plain lines if there is no terminal."""
 
-    def __init__(self, console: Console, runs: Sequence[Run]) -> None:
-        self._console, self._n = console, len(runs)
+    def __init__(self, console: Console, n_runs: int, should_stop: Callable[[], bool]) -> None:
+        self._console, self._n, self._should_stop = console, n_runs, should_stop
         self._first: tuple[float, float] | None = None
         self._last_line = time.monotonic()
         self._bar = make_bar(
@@ -139,18 +158,19 @@ class RunsProgress(Follower):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def on_progress(self, share: float, running: Sequence[Run]) -> None:
-        now = time.monotonic()
+    def on_progress(self, task: str, done: int, total: int) -> None:
+        now, share = time.monotonic(), done / total
         self._first = self._first or (share, now)
         first, began = self._first
         left = f"{duration((1 - share) * (now - began) / (share - first))} left" if share > first else ""
-        details = "  ".join(filter(None, (left, ", ".join(run.title for run in running))))
+        details = "  ".join(filter(None, (left, task)))
         self._bar.update(self._task, completed=share, details=details)
         if not self._console.is_terminal and now - self._last_line >= _SECONDS_PER_SHARE:
             self._last_line = now
             say(self._console, f"{percent(share)} of {count(self._n, 'run')}  {details}")
 
-    def on_end(self, run: Run, problem: str) -> None:
-        say(self._console, ("Failed: ", "bold red"), problem) if problem else say(
-            self._console, f"Complete: {run.title}"
-        )
+    def on_message(self, sentence: str) -> None:
+        say(self._console, sentence)
+
+    def should_stop(self) -> bool:
+        return self._should_stop()

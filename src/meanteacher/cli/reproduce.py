@@ -66,6 +66,7 @@ def reproduce(
     from meanteacher.cli.progress import RunsProgress
     from meanteacher.paper import runs, workers
     from meanteacher.paper.reproduce import command_options, figure, table
+    from meanteacher.train import RunOptions
 
     console = Console()
     modes = {"--dry-run": dry_run, "--print-commands": print_commands, "--show": show}
@@ -76,14 +77,15 @@ def reproduce(
     minutes = parse_scale(scale)
     found = runs.find_table(name) if is_table else runs.find_figure(name)
     wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, scale=minutes, preset=preset, out=out)
-    options = command_options(data, device)
+    run_options = RunOptions(device=device)
+    options = command_options(data, run_options)
     if dry_run:
         _plan(console, wanted, jobs, device)
     elif print_commands:
         for line in workers.printed_commands(wanted, options):
             typer.echo(line)
     else:
-        with graceful_stop(console) as should_stop, RunsProgress(console, wanted) as progress:
+        with graceful_stop(console) as should_stop, RunsProgress(console, len(wanted), should_stop) as progress:
             result = (table if is_table else figure)(
                 name,
                 cell=cell,
@@ -92,11 +94,10 @@ def reproduce(
                 preset=preset,
                 out=out,
                 data=data,
-                device=device,
+                options=run_options,
                 jobs=jobs,
                 train=not show,
-                follower=progress,
-                should_stop=should_stop,
+                callback=progress,
             )
         _say_result(console, result)
 
@@ -133,9 +134,9 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
         done = [run for run in its if states[run] == "complete"]
         for run in its:
             if run not in done:
-                total += seconds[recipe.name] * (1 - min(1.0, run.steps_done() / recipe.steps))
+                total += seconds[recipe.name] * (1 - min(1.0, run.steps_done() / recipe.training.steps))
         each = duration(seconds[recipe.name]) if recipe.name in seconds else "–"
-        shown.add_row(recipe.name, str(len(its)), str(len(done)), f"{recipe.steps:,}", each)
+        shown.add_row(recipe.name, str(len(its)), str(len(done)), f"{recipe.training.steps:,}", each)
     console.print(shown)
     say(
         console,

@@ -58,18 +58,20 @@ def run(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Change a field of the recipe, e.g. steps=300 or method.weight.value=50. Repeatable.",
+            help="Change a field of the recipe or of its training, at any depth: data.n_labelled=100, steps=300, "
+            "method.weight.value=50. Repeatable.",
         ),
     ] = None,
     device: DeviceOption = "auto",
     compiled: Annotated[
-        Literal["auto", "yes", "no"],
-        typer.Option("--compile", help="Compile the networks. auto: if a measurement shows that it saves time."),
-    ] = "auto",
+        bool, typer.Option("--compile/--no-compile", help="Compile the networks, which takes minutes and pays on GPUs.")
+    ] = False,
     precision: Annotated[
-        Literal["auto", "float32", "bfloat16"],
-        typer.Option(help="Number format of the networks. auto: bfloat16 on CUDA GPUs that support it, else float32."),
-    ] = "auto",
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(
+            help="Number format of the networks.", show_default="bfloat16 on CUDA GPUs that support it, else float32"
+        ),
+    ] = None,
     micro_batch: Annotated[
         int | None,
         typer.Option(
@@ -108,8 +110,16 @@ def run(
     from meanteacher.data.download import data_folder
     from meanteacher.formats import count, percent
     from meanteacher.paper.scaled import scaled
+    from meanteacher.train import RunOptions, StopWhen
 
     console = Console(quiet=not is_first_rank())
+    options = RunOptions(
+        device=device,
+        compile=compiled,
+        precision=precision,
+        micro_batch=micro_batch,
+        sync_batch_norm=sync_batch_norm,
+    )
     chosen = api.load_recipe(recipe)
     minutes = parse_scale(scale)
     chosen = experiment.override(chosen if minutes is None else scaled(chosen, minutes), *(settings or []))
@@ -119,7 +129,7 @@ def run(
         loaded = chosen.data.source.load(data_folder(data), partial(show, "Downloading"))
     n_images = len(loaded.test)
     with (
-        RunProgress(console, chosen.name, steps=chosen.steps, n_images=n_images) as progress,
+        RunProgress(console, chosen.name, steps=chosen.training.steps, n_images=n_images) as progress,
         graceful_stop(console) as should_stop,
         ExitStack() as stack,
     ):
@@ -131,14 +141,8 @@ def run(
             out=out,
             data=loaded,
             resume=None if start_or_resume else resume,
-            device=device,
-            compiled=compiled,
-            precision=precision,
-            micro_batch=micro_batch,
-            sync_batch_norm=sync_batch_norm,
-            announce=partial(say, console),
-            callbacks=(progress, *loggers),
-            should_stop=should_stop,
+            options=options,
+            callbacks=(progress, *loggers, StopWhen(should_stop)),
         )
     last = record.errors.last
     student, teacher = (percent(model.test, n_images) for model in (last.student, last.teacher))
@@ -182,5 +186,5 @@ def list_recipes(
         top = " (top-5)" if claim and claim.metric == "top-5 error" else ""
         error = f"{claim.error:.2f}{spread}{top}" if claim else ""
         labels = "all" if recipe.data.n_labelled is None else str(recipe.data.n_labelled)
-        table.add_row(recipe.name, labels, str(recipe.steps), error)
+        table.add_row(recipe.name, labels, str(recipe.training.steps), error)
     Console().print(table)

@@ -1,11 +1,10 @@
-"""Arrays: as what a network takes, their labels, the recipe for them and its run; tables, small images and images."""
+"""Arrays as what a network takes, their labels, how to train on them, and the run; tables, small images and images."""
 
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,11 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from meanteacher import methods
-from meanteacher.core import UNLABELLED, Augment, Images, InputError, Method, Progress, check_choice
+from meanteacher.core import UNLABELLED, Augment, InputError, Method, check_choice
 from meanteacher.costs import Confident
-from meanteacher.data import Dataset, Fixed, TrainTest
+from meanteacher.data import Dataset, Fixed, TrainTest, make_split
 from meanteacher.experiment.prepared import Prepared
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.formats import percent
 from meanteacher.models import FastNetSpec, MirroredSpec, MlpSpec, ModelSpec, PointGeneratorSpec
 from meanteacher.photos.features.backbones import Backbone
@@ -31,16 +30,16 @@ from meanteacher.train import (
     Alarm,
     Callback,
     Evaluation,
-    Intervals,
     LogEntry,
     OptimSpec,
     Pace,
     TrainState,
-    Vitals,
-    train,
 )
 from meanteacher.views import Chain, FeatureDropout, Noise, PerChannel, Translate
 from meanteacher.views.normalise import per_channel, to_float
+
+if TYPE_CHECKING:
+    from meanteacher.estimator.classifier import SemiSupervisedClassifier
 
 _SMALLEST = 16  # pixels of the shorter side that FastNet takes
 _WEIGHTS = {
@@ -146,152 +145,132 @@ def features(images: Tensor, backbone: Backbone) -> NDArray[np.float32]:
         return np.concatenate(list(pool.map(of, images.split(_PART))))
 
 
-@dataclass(frozen=True, kw_only=True)
-class GivenArrays:
-    """The source of a recipe on arrays: whoever made the recipe has them."""
-
-    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        raise InputError("A recipe on arrays can only be run by the estimator that has them.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standardised:
-    """The normalisation of a table: none, since it comes standardised."""
-
-    def fit(self, images: Images, index: object = None) -> nn.Module:
-        return nn.Identity()
-
-
 def takes_mlp(shape: tuple[int, ...]) -> bool:
     """Whether rows of this shape are trained with an MLP: those of a table, and small images [C, H, W]."""
     return len(shape) == 1 or min(shape[1:]) < _SMALLEST
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArraySettings:
-    """What the estimators let their user choose; None stands for a default that depends on the data."""
+def array_training(
+    given: "SemiSupervisedClassifier",
+    shape: tuple[int, ...],
+    *,
+    n_examples: int,
+    n_labelled: int,
+    endless: bool = False,
+) -> TrainingSpec:
+    """How to train on rows of this shape with the parameters of an estimator.
 
-    method: str | Method
-    steps: int
-    batch_size: int | None
-    hidden: tuple[int, ...]
-    noise: float
-    feature_dropout: float | None
-    flip: bool
-    learning_rate: float | None
-    weight: float | None
-    decay: float | None
-    ramp_up: float
+    Args:
+        given: the estimator; a parameter of None stands for a default that depends on the data
+        shape: of a row: [n_features], or [C, H, W] for images
+        n_examples: rows that are trained on
+        n_labelled: labelled rows among them
+        endless: whether there is no last step: the learning rate stays, for rows that keep arriving
 
-    def __post_init__(self) -> None:
-        if isinstance(self.method, str):
-            check_choice("method", self.method, tuple(methods.METHODS))
-        if self.steps < 1:
-            raise InputError(f"steps is at least 1, got {self.steps}.")
-        if not 0 <= self.ramp_up <= 1:
-            raise InputError(f"ramp_up is a share of the steps from 0 to 1, got {self.ramp_up}.")
-        if self.decay is not None and not 0 <= self.decay < 1:
-            raise InputError(f"decay lies from 0 to below 1, got {self.decay}.")
+    Raises:
+        InputError: a parameter is out of range.
+    """
+    if isinstance(given.method, str):
+        check_choice("method", given.method, tuple(methods.METHODS))
+    if given.steps < 1:
+        raise InputError(f"steps is at least 1, got {given.steps}.")
+    if not 0 <= given.ramp_up <= 1:
+        raise InputError(f"ramp_up is a share of the steps from 0 to 1, got {given.ramp_up}.")
+    if given.decay is not None and not 0 <= given.decay < 1:
+        raise InputError(f"decay lies from 0 to below 1, got {given.decay}.")
+    batch = _batch(given, shape, n_examples, n_labelled)
+    method = _method(given, shape, -(-n_examples // batch.size), endless)
+    if type(method) is methods.Supervised:  # it learns nothing from the other rows
+        batch = Fixed(size=batch.labelled, labelled=batch.labelled, unlabelled_pool="all")
+    return TrainingSpec(
+        model=_network(given, shape),
+        method=method,
+        normalise=None if len(shape) == 1 else PerChannel(),
+        views=_views(given, method, shape),
+        batch=batch,
+        optim=_optim(given, shape, endless),
+        steps=given.steps,
+        evaluate_every=given.steps,
+    )
 
-    def recipe(self, shape: tuple[int, ...], *, n_examples: int, n_labelled: int, endless: bool = False) -> Recipe:
-        """For rows of this shape.
 
-        Args:
-            shape: of a row: [n_features], or [C, H, W] for images
-            n_examples: rows that are trained on
-            n_labelled: of them
-            endless: whether there is no last step: the learning rate stays, for rows that keep arriving
-        """
-        batch = self._batch(shape, n_examples, n_labelled)
-        method = self._built(shape, -(-n_examples // batch.size), endless)
-        if type(method) is methods.Supervised:  # it learns nothing from the other rows
-            batch = Fixed(size=batch.labelled, labelled=batch.labelled, unlabelled_pool="all")
-        return Recipe(
-            name=f"arrays/{self.method if isinstance(self.method, str) else type(method).__name__}",
-            data=DataSpec(source=GivenArrays(), n_labelled=None),
-            model=self._network(shape),
-            method=method,
-            normalise=Standardised() if len(shape) == 1 else PerChannel(),
-            views=self._views(method, shape),
-            batch=batch,
-            optim=self._optim(shape, endless),
-            steps=self.steps,
-            evaluate_every=self.steps,
-            seeds=(0,),
-        )
+def _batch(given: "SemiSupervisedClassifier", shape: tuple[int, ...], n_examples: int, n_labelled: int) -> Fixed:
+    """All labelled rows of a table, if they fill less than half of a batch; images are seen anew in every view."""
+    table = takes_mlp(shape)
+    size = given.batch_size or (200 if table else 160)
+    labelled = max(1, min(n_labelled, size // 2) if table else round(0.6 * size))
+    return Fixed(size=min(size, labelled + n_examples), labelled=labelled, unlabelled_pool="all")
 
-    def _batch(self, shape: tuple[int, ...], n_examples: int, n_labelled: int) -> Fixed:
-        """Of a table all labelled rows, if they fill less than half of a batch; images are seen anew in every view."""
-        table = takes_mlp(shape)
-        size = self.batch_size or (200 if table else 160)
-        labelled = max(1, min(n_labelled, size // 2) if table else round(0.6 * size))
-        return Fixed(size=min(size, labelled + n_examples), labelled=labelled, unlabelled_pool="all")
 
-    def _network(self, shape: tuple[int, ...]) -> ModelSpec:
-        if takes_mlp(shape):
-            return MlpSpec(hidden=self.hidden)
-        return MirroredSpec(FastNetSpec()) if self.flip else FastNetSpec()
+def _network(given: "SemiSupervisedClassifier", shape: tuple[int, ...]) -> ModelSpec:
+    if takes_mlp(shape):
+        return MlpSpec(hidden=tuple(np.atleast_1d(given.hidden).tolist()))
+    return MirroredSpec(FastNetSpec()) if given.flip else FastNetSpec()
 
-    def _optim(self, shape: tuple[int, ...], endless: bool) -> OptimSpec:
-        if not takes_mlp(shape) and not endless and self.learning_rate is None:
-            return fast_optim(self.steps)
-        rate = (0.01 if takes_mlp(shape) else 0.003) if self.learning_rate is None else self.learning_rate
-        rise = SigmoidRampUp(value=rate, steps=10 if endless else max(1, self.steps // 10))
-        fall = SigmoidRampDown(value=1.0, steps=max(1, self.steps // 4), total=self.steps)
-        return AdamSpec(
-            learning_rate=rise if endless else Product((rise, fall)), beta1=Constant(0.9), beta2=Constant(0.99)
-        )
 
-    def _built(self, shape: tuple[int, ...], epoch_steps: int, endless: bool) -> Method:
-        """The method of that name with these settings, as far as it has them."""
-        if not isinstance(self.method, str):
-            return self.method
-        kind: Any = methods.METHODS[self.method]
-        # By default the teacher averages over about a twentieth of the run.
-        average = 0.95 if endless else max(0.9, 1 - 20 / self.steps)
-        usual = _WEIGHTS.get(self.method, 0.0) if takes_mlp(shape) or self.method != "mean-teacher" else 1.0
-        weight = usual if self.weight is None else self.weight
-        settings: dict[str, Any] = {
-            "decay": Constant(average if self.decay is None else self.decay),
-            "buffers": "average",
-            "weight": SigmoidRampUp(value=weight, steps=max(1, round(self.ramp_up * self.steps))),
-            "epsilon": _EPSILON * math.sqrt(math.prod(shape)),
-            "epoch_steps": epoch_steps,
-            "generator": PointGeneratorSpec(),
-        }
-        if kind is methods.MeanTeacher:
-            settings["cost"] = _COST
-        built: Method = kind(**{field.name: settings[field.name] for field in fields(kind) if field.name in settings})
-        return built
+def _optim(given: "SemiSupervisedClassifier", shape: tuple[int, ...], endless: bool) -> OptimSpec:
+    steps, rate = given.steps, given.learning_rate
+    if not takes_mlp(shape) and not endless and rate is None:
+        return fast_optim(steps)
+    if rate is None:
+        rate = 0.01 if takes_mlp(shape) else 0.003
+    rise = SigmoidRampUp(value=rate, steps=10 if endless else max(1, steps // 10))
+    fall = SigmoidRampDown(value=1.0, steps=max(1, steps // 4), total=steps)
+    return AdamSpec(learning_rate=rise if endless else Product((rise, fall)), beta1=Constant(0.9), beta2=Constant(0.99))
 
-    def _views(self, method: Method, shape: tuple[int, ...]) -> Mapping[str, Augment]:
-        weak, strong = self._weak_and_strong(shape)
-        if isinstance(method, methods.FixMatch | methods.FreeMatch):
-            return {"student": weak, "strong": strong}
-        if isinstance(method, methods.PseudoEnsemble | methods.GammaModel):
-            return {"student": strong, "teacher": Chain()}
-        if isinstance(method, methods.Vat | methods.ImprovedGan):  # they make their own perturbations
-            return {"student": weak, "teacher": weak}
-        return {"student": strong, "teacher": weak, "strong": strong}
 
-    def _weak_and_strong(self, shape: tuple[int, ...]) -> tuple[Augment, Augment]:
-        if not takes_mlp(shape):
-            views = fast_views(min(shape[1:]), flip=self.flip)
-            return views["teacher"], views["student"]
-        moved: tuple[Augment, ...] = (Translate(1),) if len(shape) == 3 and min(shape[1:]) > 1 else ()
-        # Few features say less about each other.
-        dropout = min(0.3, 0.03 * math.prod(shape)) if self.feature_dropout is None else self.feature_dropout
-        strong = Chain((*moved, FeatureDropout(dropout), Noise(self.noise)))
-        return Chain((*moved, Noise(self.noise / 3))), strong
+def _method(given: "SemiSupervisedClassifier", shape: tuple[int, ...], epoch_steps: int, endless: bool) -> Method:
+    """The method of that name with the parameters that it has."""
+    if not isinstance(given.method, str):
+        return given.method
+    kind: Any = methods.METHODS[given.method]
+    # By default the teacher averages over about a twentieth of the run.
+    average = 0.95 if endless else max(0.9, 1 - 20 / given.steps)
+    usual = _WEIGHTS.get(given.method, 0.0) if takes_mlp(shape) or given.method != "mean-teacher" else 1.0
+    weight = usual if given.weight is None else given.weight
+    settings: dict[str, Any] = {
+        "decay": Constant(average if given.decay is None else given.decay),
+        "buffers": "average",
+        "weight": SigmoidRampUp(value=weight, steps=max(1, round(given.ramp_up * given.steps))),
+        "epsilon": _EPSILON * math.sqrt(math.prod(shape)),
+        "epoch_steps": epoch_steps,
+        "generator": PointGeneratorSpec(),
+    }
+    if kind is methods.MeanTeacher:
+        settings["cost"] = _COST
+    built: Method = kind(**{field.name: settings[field.name] for field in fields(kind) if field.name in settings})
+    return built
+
+
+def _views(given: "SemiSupervisedClassifier", method: Method, shape: tuple[int, ...]) -> Mapping[str, Augment]:
+    weak, strong = _weak_and_strong(given, shape)
+    if isinstance(method, methods.FixMatch | methods.FreeMatch):
+        return {"student": weak, "strong": strong}
+    if isinstance(method, methods.PseudoEnsemble | methods.GammaModel):
+        return {"student": strong, "teacher": Chain()}
+    if isinstance(method, methods.Vat | methods.ImprovedGan):  # they make their own perturbations
+        return {"student": weak, "teacher": weak}
+    return {"student": strong, "teacher": weak, "strong": strong}
+
+
+def _weak_and_strong(given: "SemiSupervisedClassifier", shape: tuple[int, ...]) -> tuple[Augment, Augment]:
+    if not takes_mlp(shape):
+        views = fast_views(min(shape[1:]), flip=given.flip)
+        return views["teacher"], views["student"]
+    moved: tuple[Augment, ...] = (Translate(1),) if len(shape) == 3 and min(shape[1:]) > 1 else ()
+    # With few features, each says less about the others.
+    dropout = min(0.3, 0.03 * math.prod(shape)) if given.feature_dropout is None else given.feature_dropout
+    strong = Chain((*moved, FeatureDropout(dropout), Noise(given.noise)))
+    return Chain((*moved, Noise(given.noise / 3))), strong
 
 
 def run(
-    recipe: Recipe, dataset: Dataset, *, seed: int, device: torch.device, ends: float | None, verbose: bool
+    training: TrainingSpec, dataset: Dataset, *, seed: int, device: torch.device, ends: float | None, verbose: bool
 ) -> TrainState:
-    """Train the recipe on these rows, of which all labels are shown, and write no file.
+    """Train on these rows, with all labels that they have, and write no file.
 
     Args:
-        recipe: from `ArraySettings`
+        training: by `array_training`
         dataset: to train on
         seed: of weights, batches, views and noise
         device: to compute on
@@ -302,20 +281,13 @@ def run(
     largest = int(torch.bincount(dataset.labels[known]).max()) / len(known)
     few = known[:_EVALUATED]
     shown = Dataset(dataset.images[few], dataset.labels[few], dataset.class_names)
-    prepared = Prepared(recipe, seed=seed, data=TrainTest(dataset, shown), device=device)
+    split = make_split(dataset.labels, n_classes=dataset.n_classes, n_labelled=None, seed=seed)
+    prepared = Prepared(training, data=TrainTest(dataset, shown), split=split, seed=seed, device=device)
     state = prepared.start()
-    train(
+    prepared.train(
         state,
-        recipe.method,
-        recipe.optim,
-        prepared.stream,
-        steps=recipe.steps,
-        seed=seed,
-        vitals=Vitals(prepared.declared),
-        evaluate=prepared.evaluate,
-        every=Intervals(evaluate=recipe.steps),
-        callbacks=[_Progress(recipe.steps, verbose=verbose, imbalanced=largest > _IMBALANCED)],
-        skip_to=None if ends is None else Pace(steps=recipe.steps, seconds_per_step=_PROMPT, ends=ends),
+        callbacks=[_Progress(training.steps, verbose=verbose, imbalanced=largest > _IMBALANCED)],
+        skip_to=None if ends is None else Pace(steps=training.steps, seconds_per_step=_PROMPT, ends=ends),
     )
     return state
 

@@ -1,4 +1,4 @@
-"""The estimators: scikit-learn's contract over a recipe, its training run, and the on-line trainer."""
+"""The estimators: scikit-learn's contract over a training run and the on-line trainer."""
 
 import copy
 import secrets
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, InputError, Method, Problem
 from meanteacher.data import Dataset
 from meanteacher.devices import choose_device
-from meanteacher.estimator.arrays import ArraySettings, as_images, encoded, features, run, takes_mlp, unlabelled, warn
+from meanteacher.estimator.arrays import array_training, as_images, encoded, features, run, takes_mlp, unlabelled, warn
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment.recipe import Recipe
+from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.models import ModelSpec
 from meanteacher.online import OnlineTrainer, Replay
 from meanteacher.photos.features.backbones import find_backbone
@@ -139,9 +139,9 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             )
         inputs = self._inputs(X, reset=True)
         images = inputs.float() if inputs.is_floating_point() else inputs
-        recipe = self._settings().recipe(tuple(images.shape[1:]), n_examples=len(y), n_labelled=int(known.sum()))
+        training = array_training(self, tuple(images.shape[1:]), n_examples=len(y), n_labelled=int(known.sum()))
         state = run(
-            recipe,
+            training,
             Dataset(images, encoded(y, classes), tuple(map(str, classes))),
             seed=_seed(self.random_state),
             device=choose_device(self.device),
@@ -153,7 +153,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self._trainer: OnlineTrainer | None = None
         # In double precision, so that a row's prediction does not depend on the rows beside it.
         dtype = torch.float64 if takes_mlp(tuple(images.shape[1:])) else torch.float32
-        self._network = state.predictor(recipe.method).cpu().to(dtype)
+        self._network = state.predictor(training.method).cpu().to(dtype)
         self._normalise = state.normalise.cpu().to(dtype)
         return self
 
@@ -177,13 +177,13 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         labels = encoded(y, expected)
         inputs = self._inputs(X, reset=first)
         images = inputs.float() if inputs.is_floating_point() else inputs
-        recipe = self._settings().recipe(
-            tuple(images.shape[1:]), n_examples=len(y), n_labelled=_REPLAY.rows, endless=True
+        training = array_training(
+            self, tuple(images.shape[1:]), n_examples=len(y), n_labelled=_REPLAY.rows, endless=True
         )
         if first:
             self.classes_, self.n_steps_, self._trainer = expected, 0, None
         if self._trainer is None:
-            self._trainer = self._online(recipe, images, continued=not first)
+            self._trainer = self._online(training, images, continued=not first)
         size = self.batch_size or 32
         for start in range(0, len(images), size):
             done = self._trainer.step(images[start : start + size], labels[start : start + size])
@@ -228,10 +228,6 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         tags.input_tags.three_d_array = True
         return tags
 
-    def _settings(self) -> ArraySettings:
-        given = {name: getattr(self, name) for name in ArraySettings.__dataclass_fields__}
-        return ArraySettings(**{**given, "hidden": tuple(np.atleast_1d(self.hidden).tolist())})
-
     def _inputs(self, X: NDArray[Any], *, reset: bool) -> Tensor:
         """What the network takes: a standardised table in double precision, or images [N, C, H, W]."""
         if reset:
@@ -265,22 +261,22 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"classes are at least two, and none of them is {UNLABELLED}; got {given.tolist()}.")
         return given
 
-    def _online(self, recipe: Recipe, images: Tensor, *, continued: bool) -> OnlineTrainer:
+    def _online(self, training: TrainingSpec, images: Tensor, *, continued: bool) -> OnlineTrainer:
         problem = Problem(n_classes=len(self.classes_), n_examples=0, input_shape=tuple(images.shape[1:]))
-        model: ModelSpec | nn.Module = recipe.model
-        normalise = recipe.normalise.fit(images)
+        model: ModelSpec | nn.Module = training.model
+        normalise = None if training.normalise is None else training.normalise.fit(images)
         if continued:
             with isolated_global_randomness():
-                model = recipe.model.build(problem)
+                model = training.model.build(problem)
             model.load_state_dict(self._network.state_dict())
             normalise = copy.deepcopy(self._normalise).float()
         return OnlineTrainer(
             model,
-            recipe.method,
-            recipe.optim,
+            training.method,
+            training.optim,
             n_classes=problem.n_classes,
             input_shape=problem.input_shape,
-            views=recipe.views,
+            views=training.views,
             normalise=normalise,
             replay=_REPLAY,
             seed=_seed(self.random_state),
@@ -301,44 +297,6 @@ class MeanTeacherClassifier(SemiSupervisedClassifier):
     >>> model.score(X, y) > 0.8
     True
     """
-
-    def __init__(
-        self,
-        *,
-        steps: int = 800,
-        batch_size: int | None = None,
-        hidden: tuple[int, ...] = (512,),
-        noise: float = 0.5,
-        feature_dropout: float | None = None,
-        flip: bool = False,
-        backbone: str | None = None,
-        learning_rate: float | None = None,
-        weight: float | None = None,
-        decay: float | None = None,
-        ramp_up: float = 0.1,
-        minutes: float | None = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            "mean-teacher",
-            steps=steps,
-            batch_size=batch_size,
-            hidden=hidden,
-            noise=noise,
-            feature_dropout=feature_dropout,
-            flip=flip,
-            backbone=backbone,
-            learning_rate=learning_rate,
-            weight=weight,
-            decay=decay,
-            ramp_up=ramp_up,
-            minutes=minutes,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
 
 
 def _seed(random_state: Any) -> int:

@@ -1,8 +1,9 @@
 """A recipe run into a folder: what it is, how it is described and varied, and what the run writes."""
 
 from meanteacher.experiment.override import override
-from meanteacher.experiment.recipe import DataSpec, Recipe
-from meanteacher.experiment.run import Outcome, restored, run, step_seconds
+from meanteacher.experiment.prepared import Prepared, step_seconds
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
+from meanteacher.experiment.run import Outcome, restored, run, run_training
 from meanteacher.experiment.shared import dismissing_helpers, help_first, run_with_helpers
 from meanteacher.records import Claim
 
@@ -10,12 +11,15 @@ __all__ = [
     "Claim",
     "DataSpec",
     "Outcome",
+    "Prepared",
     "Recipe",
+    "TrainingSpec",
     "dismissing_helpers",
     "help_first",
     "override",
     "restored",
     "run",
+    "run_training",
     "run_with_helpers",
     "step_seconds",
 ]

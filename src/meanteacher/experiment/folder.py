@@ -2,9 +2,9 @@
 
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from meanteacher.experiment.describe import computed, differences
 from meanteacher.files import is_left_over, locked_folder, reporting_full_disk, write_json
 from meanteacher.files.typed import checked, read_json
 from meanteacher.records import Environment, Record, RunFile, load_record, write_record
-from meanteacher.train.compile import Speed
+from meanteacher.train.execution import DEFAULT, RunOptions
 
 _LOOK_SECONDS = 1.0
 """For which others may hold the lock that only look whether the run is running."""
@@ -38,15 +38,15 @@ class RunFolder:
         self,
         path: Path,
         identity: dict[str, str],
-        described: dict[str, Any],
+        described: Mapping[str, Any],
         *,
         resume: bool | None,
-        device: str = "auto",
+        options: RunOptions = DEFAULT,
         ranks: Ranks = ALONE,
     ) -> None:
         self.path = path
         self.identity, self.described = identity, described
-        self._wanted = device
+        self._wanted = options
         self._ranks = ranks
         self._lock = ExitStack()
         self.resume = self._from_first(lambda: (path / "run.json").exists() if resume is None else resume)
@@ -57,7 +57,7 @@ class RunFolder:
 
     def _open(self) -> None:
         self._check_kind()
-        kind = "" if self.resume else choose_device(self._wanted).type
+        options = self._wanted if self.resume else self._wanted.on(choose_device(self._wanted.device))
         self._lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
         try:
             if self.resume:
@@ -69,7 +69,7 @@ class RunFolder:
                         recipe=self.described,
                         threads=torch.get_num_threads(),
                         processes=self._ranks.size,
-                        device=kind,
+                        options=asdict(options),
                     )
                 )
         except BaseException:
@@ -87,7 +87,7 @@ class RunFolder:
         Raises:
             InputError: another kind was asked for, or this machine has none.
         """
-        return same_kind(self._wanted, self._about().device, self.path)
+        return same_kind(self._wanted.device, self.options().device, self.path)
 
     def use_same_threads(self) -> None:
         """Another number of threads rounds sums differently, and a resumed run is exact.
@@ -98,18 +98,18 @@ class RunFolder:
         if about.processes == self._ranks.size and about.threads != torch.get_num_threads():
             torch.set_num_threads(about.threads)
 
-    def speed(self) -> Speed | None:
-        """How the steps of this run are computed, if that was chosen already."""
-        stored = self._about().speed
+    def options(self) -> RunOptions:
+        """The options that the run was started with.
+
+        Raises:
+            InputError: run.json is damaged.
+        """
         try:
-            return None if stored is None else checked(stored, Speed)
+            return checked(self._about().options, RunOptions)
         except ValueError as error:
             raise InputError(
-                f"{self.path / 'run.json'} is damaged (speed: {error}). Start the run again in another folder."
+                f"{self.path / 'run.json'} is damaged (options: {error}). Start the run again in another folder."
             ) from error
-
-    def write_speed(self, speed: Speed) -> None:
-        self._from_first(lambda: self._write(replace(self._read_run(), speed=asdict(speed))))
 
     def record(self) -> Record | None:
         """The record of a run that is complete."""
@@ -156,7 +156,8 @@ class RunFolder:
         # Other claims or deviations about the same computation do not make it another run.
         changed = differences(computed(saved.recipe), computed(self.described))
         changed += differences(saved.identity, self.identity)
-        changed = [line for line in changed if not line.startswith("recipe:")]  # its fields are listed already
+        # The recipe's fields are listed already, and those of its training are named as by --set.
+        changed = [line.removeprefix("training.") for line in changed if not line.startswith("recipe:")]
         if changed:
             raise InputError(
                 f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "

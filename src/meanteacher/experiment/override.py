@@ -1,6 +1,7 @@
 """`--set field=value`: replaces fields of a recipe at any depth, checked against their declared types.
 
-A changed recipe is another one: its name lists the changes, and it has no claim of the paper.
+The fields of the training are named like the recipe's own: `steps`, not `training.steps`. A changed
+recipe is another one: its name lists the changes, and it has no claim of the paper.
 """
 
 import ast
@@ -162,7 +163,7 @@ def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[st
     if isinstance(value, tuple):
         return tuple(new.get(str(i), item) for i, item in enumerate(value))
     try:
-        return replace(value, **new)
+        return value.varied(**new) if isinstance(value, Recipe) else replace(value, **new)
     except (TypeError, AttributeError) as error:
         given = " ".join(f"--set {wanted.setting}" for wanted in _all(tree))
         raise InputError(f"{given}: {error}.") from error
@@ -171,9 +172,11 @@ def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[st
 def _parts(value: Any, declared: Any) -> dict[str, tuple[Any, Any]]:
     """name -> what is there and its declared type, of what can be set field by field; nothing for a plain value."""
     arguments = get_args(declared)
+    if isinstance(value, Recipe):  # the fields of its training are set like its own
+        own = {name: part for name, part in _fields(value).items() if name != "training"}
+        return own | _fields(value.training)
     if is_dataclass(value) and not isinstance(value, type):
-        types = _declared(type(value))
-        return {field.name: (getattr(value, field.name), types[field.name]) for field in fields(value) if field.init}
+        return _fields(value)
     if isinstance(value, Mapping):
         return {str(key): (item, arguments[1] if len(arguments) == 2 else Any) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -181,6 +184,11 @@ def _parts(value: Any, declared: Any) -> dict[str, tuple[Any, Any]]:
         kinds = arguments if each else (arguments or (Any,))[:1] * len(value)
         return {str(i): (item, kind) for i, (item, kind) in enumerate(zip(value, kinds, strict=True))}
     return {}
+
+
+def _fields(value: Any) -> dict[str, tuple[Any, Any]]:
+    types = _declared(type(value))
+    return {field.name: (getattr(value, field.name), types[field.name]) for field in fields(value) if field.init}
 
 
 def _declared(kind: type) -> dict[str, Any]:
@@ -231,7 +239,7 @@ def _within(value: object, path: tuple[str, ...]) -> str:
     if not plain:
         return (
             ". It has no fields of its own: --set changes numbers and words. For another part choose another recipe "
-            "(meanteacher list), or use dataclasses.replace in Python"
+            "(meanteacher list), or use Recipe.varied in Python"
         )
     return f". What can be set within it, as it is now: {listed(plain, most=_MOST_NAMED)}"
 

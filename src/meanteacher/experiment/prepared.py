@@ -1,22 +1,35 @@
-"""A recipe together with its data: split, identity, batches and evaluation, each made at most once."""
+"""A training together with its data: batches, networks, steps and evaluation, each made at most once."""
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from pathlib import Path
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.data import ImageStream, Split, TrainTest, make_split
-from meanteacher.devices import CPU
+from meanteacher.data import ImageStream, Split, TrainTest
+from meanteacher.devices import CPU, choose_device, wait_for
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.evaluate import classification_costs, error_rates
-from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.recipe import Recipe
+from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.records import Evaluation, FinalErrors, ModelErrors, Part
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
-from meanteacher.train import Checkpoints, Declared, TrainState, start
+from meanteacher.train import (
+    Callback,
+    Checkpoints,
+    Declared,
+    Intervals,
+    StopWhen,
+    TrainState,
+    Vitals,
+    start,
+    train,
+)
+from meanteacher.train.execution import DEFAULT, RunOptions
+from meanteacher.views.normalise import ToFloat
 
 _COST_IMAGES = 1000
 """Labelled images at most on which the classification cost of the curve is measured."""
@@ -24,67 +37,62 @@ _MANY_CLASSES = 100
 """From this number on, the record also has the top-5 error. The paper reports it on ImageNet."""
 
 
+_STEP_WITHOUT_VITALS = 1001
+"""The vitals read the gradients often in the first steps, and every thousandth step later: like most steps, this one
+has no reading."""
+
+
 class Prepared:
     """All that a run computes with, on one device.
 
-    Runs that share their `data` also share its fingerprint, for which every pixel of images in memory is read.
-
     Args:
-        recipe: what to do
-        seed: of the labelled set, the batches, the noise and the weights
-        data: what `recipe.data.source` loads
-        split: which images are labelled; drawn by the seed if not given
+        training: how to train
+        data: to train on
+        split: which images are labelled
+        seed: of the batches, the noise and the weights
         device: where to compute
         ranks: the processes that compute together
 
     Raises:
-        InputError: the recipe does not fit the data, or its batches are too small for so many processes.
+        InputError: the training does not fit the data, or its batches are too small for so many processes.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
+        training: TrainingSpec,
         *,
-        seed: int,
         data: TrainTest,
-        split: Split | None = None,
+        split: Split,
+        seed: int,
         device: torch.device = CPU,
         ranks: Ranks = ALONE,
     ) -> None:
-        if recipe.batch.size < ranks.size:
+        if training.batch.size < ranks.size:
             raise InputError(
-                f"A batch of {recipe.batch.size} rows cannot be divided over {ranks.size} processes. Start at most "
-                f"{recipe.batch.size}, or take larger batches with --set batch.size={ranks.size}."
+                f"A batch of {training.batch.size} rows cannot be divided over {ranks.size} processes. Start at most "
+                f"{training.batch.size}, or take larger batches with --set batch.size={ranks.size}."
             )
-        self.recipe, self.seed, self.data, self.device, self.ranks = recipe, seed, data, device, ranks
-        self.split = split or make_split(
-            data.train.labels,
-            n_classes=data.train.n_classes,
-            n_labelled=recipe.data.n_labelled,
-            seed=seed,
-            validation=recipe.data.validation,
-        )
-        self.identity = {
-            "recipe": fingerprint(recipe),
-            "seed": str(seed),
-            "data": data.train.fingerprint(),
-            "split": self.split.fingerprint(),
-        }
-        self.sampler = recipe.batch.sampler(self.split, seed)
-        recipe.check_labelled_share(self.sampler.labelled_share)
+        self.training, self.data, self.split, self.seed = training, data, split, seed
+        self.device, self.ranks = device, ranks
+        self.sampler = training.batch.sampler(split, seed)
+        training.check_labelled_share(self.sampler.labelled_share)
 
     def on(self, device: torch.device) -> "Prepared":
         """The same on that device."""
         if device == self.device:
             return self
-        return Prepared(self.recipe, seed=self.seed, data=self.data, split=self.split, device=device, ranks=self.ranks)
+        return Prepared(
+            self.training, data=self.data, split=self.split, seed=self.seed, device=device, ranks=self.ranks
+        )
 
     @cached_property
     def normalise(self) -> nn.Module:
+        if self.training.normalise is None:
+            return ToFloat()
         split = self.split
         kept = torch.cat([split.labelled, split.unlabelled]) if len(split.validation) else None
         train = self.data.train
-        return self.recipe.normalise.fit(train.images, train.to_fit(kept)).to(self.device)
+        return self.training.normalise.fit(train.images, train.to_fit(kept)).to(self.device)
 
     @cached_property
     def placed(self) -> TrainTest:
@@ -99,8 +107,8 @@ class Prepared:
         return ImageStream(
             self.placed.train,
             self.sampler,
-            views={role: view for role, view in self.recipe.views.items() if role in self.recipe.method.roles},
-            labelled_view=self.recipe.labelled_view,
+            views={role: view for role, view in self.training.views.items() if role in self.training.method.roles},
+            labelled_view=self.training.labelled_view,
             normalise=self.normalise,
             seed=self.seed,
             device=self.device,
@@ -110,7 +118,7 @@ class Prepared:
     @property
     def declared(self) -> Declared:
         """What the live vitals hold the run to."""
-        method, steps = self.recipe.method, self.recipe.steps
+        method, steps = self.training.method, self.training.steps
         decay = getattr(method, "decay", None)
         learns_from_it = getattr(method, "teacher_runs", True)
         return Declared(
@@ -131,18 +139,18 @@ class Prepared:
         with isolated_global_randomness():
             seed_global(self.seed, "weights")
             try:
-                student = self.recipe.model.build(problem)  # on the CPU: the same first weights on every device
+                student = self.training.model.build(problem)  # on the CPU: the same first weights on every device
             except InputError:
                 raise
             except (RuntimeError, ValueError, TypeError, ArithmeticError) as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise InputError(
-                    f"The network {self.recipe.model} cannot be built ({reason}). Correct its fields (--set)."
+                    f"The network {self.training.model} cannot be built ({reason}). Correct its fields (--set)."
                 ) from error
         return start(
             student,
-            self.recipe.method,
-            self.recipe.optim,
+            self.training.method,
+            self.training.optim,
             # First weights that depend on a batch depend on the whole of it.
             self.stream if self.ranks.size == 1 else self._stream(ALONE),
             normalise=self.normalise,
@@ -156,29 +164,45 @@ class Prepared:
         draws = generator(self.seed, "shape", device=self.device)
         shape = (1, *self.data.train.images.shape[1:])
         image = torch.rand(shape, generator=draws, device=self.device)
-        return tuple(self.recipe.views[self.recipe.method.roles[0]](self.normalise(image), draws).shape[1:])
+        return tuple(self.training.views[self.training.method.roles[0]](self.normalise(image), draws).shape[1:])
 
-    def checkpoints(self, out: Path) -> Checkpoints:
-        return Checkpoints(out / "checkpoints", self.identity)
-
-    def restored(self, out: Path, name: str = "last") -> TrainState:
-        """The state of a checkpoint, "last" or "best", of the run in `out`.
-
-        Raises:
-            InputError: there is no such checkpoint, it is damaged, or it belongs to another run.
-        """
-        state = self.start()
-        self.checkpoints(out).restore(state, name)
-        return state
+    def train(
+        self,
+        state: TrainState,
+        *,
+        vitals: Vitals | None = None,
+        options: RunOptions = DEFAULT,
+        callbacks: Sequence[Callback] = (),
+        checkpoints: Checkpoints | None = None,
+        skip_to: Callable[[int], int] | None = None,
+    ) -> bool:
+        """Train from `state.step` to the last step, in place, as `meanteacher.train.train` does."""
+        training = self.training
+        return train(
+            state,
+            training.method,
+            training.optim,
+            self.stream,
+            steps=training.steps,
+            seed=self.seed,
+            vitals=vitals or Vitals(self.declared),
+            evaluate=self.evaluate,
+            every=Intervals(evaluate=training.evaluate_every),
+            options=options,
+            ranks=self.ranks,
+            callbacks=callbacks,
+            checkpoints=checkpoints,
+            skip_to=skip_to,
+        )
 
     def evaluate(self, state: TrainState) -> Evaluation:
         """On the validation part if there is one, otherwise on the test images: that curve may choose no model."""
         part: Part = "validation" if len(self.split.validation) else "test"
         errors = self._errors(state, part)
         costs: dict[str, float] = {}
-        if self.recipe.evaluate_costs:
+        if self.training.evaluate_costs:
             costs = classification_costs(
-                {"student_cost": state.student, "teacher_cost": state.predictor(self.recipe.method)},
+                {"student_cost": state.student, "teacher_cost": state.predictor(self.training.method)},
                 self.placed.train,
                 self.split.labelled[:_COST_IMAGES],
                 normalise=self.normalise,
@@ -207,10 +231,37 @@ class Prepared:
     def _errors(self, state: TrainState, part: str, *, top: int = 1) -> dict[str, float]:
         index: Tensor | None = None if part == "test" else self.split.validation
         return error_rates(
-            {"student": state.student, "teacher": state.predictor(self.recipe.method)},
+            {"student": state.student, "teacher": state.predictor(self.training.method)},
             self.placed.test if part == "test" else self.placed.train,
             index,
             normalise=self.normalise,
             top=top,
             ranks=self.ranks,
         )
+
+
+def step_seconds(
+    training: TrainingSpec, *, data: TrainTest, split: Split, seconds: float, most: int, device: str = "auto"
+) -> list[float]:
+    """How long each of the first few steps takes. Writes no file.
+
+    Args:
+        training: of many more steps than are timed
+        data: to train on
+        split: which images are labelled
+        seconds: after which no further step begins
+        most: the largest number of steps to time; one is always timed
+        device: where to compute
+    """
+    prepared = Prepared(training, data=data, split=split, seed=0, device=choose_device(device))
+    state = prepared.start()
+    state.step = _STEP_WITHOUT_VITALS
+    times = [time.perf_counter()]
+
+    def is_over() -> bool:
+        wait_for(prepared.device)
+        times.append(time.perf_counter())
+        return times[-1] - times[0] >= seconds or len(times) > most
+
+    prepared.train(state, callbacks=[StopWhen(is_over)])
+    return [end - begin for begin, end in pairwise(times)]

@@ -1,11 +1,12 @@
-"""A recipe: one complete, typed value that determines a run together with its seed."""
+"""How to train (`TrainingSpec`) and which experiment (`Recipe`): typed, frozen values."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from meanteacher.core import ADDED_LATER, Augment, InputError, Method
-from meanteacher.data import BatchSpec, Source
+from meanteacher.core import Augment, InputError, Method
+from meanteacher.data import BatchSpec, Dataset, EncodedDataset, Source, Split, make_split
 from meanteacher.models import ModelSpec
 from meanteacher.records import Claim
 from meanteacher.train import OptimSpec
@@ -22,6 +23,12 @@ class DataSpec:
     validation: float = 0.0
     """The share of the training data that is held out for choosing models; the paper's is 0.1 during development and 0
     in the final runs."""
+
+    def split(self, train: Dataset | EncodedDataset, seed: int) -> Split:
+        """Draw which of the training images are labelled, and which are held out."""
+        return make_split(
+            train.labels, n_classes=train.n_classes, n_labelled=self.n_labelled, seed=seed, validation=self.validation
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,53 +69,45 @@ def _range(numbers: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """Vary it with `dataclasses.replace`; an unknown field fails at construction.
+class TrainingSpec:
+    """How to train: everything that the steps of a run depend on, besides its data and its seed.
 
-    >>> from dataclasses import replace
     >>> from meanteacher.recipes import find
-    >>> replace(find("digits/mean-teacher"), name="mine", steps=100).steps
-    100
+    >>> find("digits/mean-teacher").training.batch
+    Fixed(size=140, labelled=40, unlabelled_pool='all')
     """
 
-    name: str
-    data: DataSpec
     model: ModelSpec
     method: Method
-    normalise: Normaliser
+    normalise: Normaliser | None
+    """None for images that come normalised: bytes become 0 to 1, floating point stays as it is."""
     views: Mapping[str, Augment]
     """role -> what it sees."""
     batch: BatchSpec
     optim: OptimSpec
     steps: int
     evaluate_every: int
-    seeds: tuple[int, ...]
     labelled_view: Augment | None = None
-    """What the student sees of the rows that show their label, where that is not `views["student"]`."""
-    evaluate_costs: bool = field(default=False, metadata=ADDED_LATER)
+    """What the student sees of the rows that show their label, if that is not `views["student"]`."""
+    evaluate_costs: bool = False
     """Whether evaluations also record both models' classification cost on labelled training images (Figure 3)."""
-    scale: Scale | None = field(default=None, metadata=ADDED_LATER)
-    """How much smaller this is than the paper's run, where it is a scaled twin."""
-    claim: Claim | None = None
-    deviations: tuple[str, ...] = ()
-    """What differs from the paper or from its authors' code, and why."""
 
     def __post_init__(self) -> None:
         missing = [role for role in self.method.roles if role not in self.views]
         if missing:
             raise InputError(
-                f"{self.name}: {type(self.method).__name__} needs the views {', '.join(self.method.roles)}, the "
-                f"recipe defines {', '.join(sorted(self.views)) or 'none'}. Add the missing one, e.g. "
+                f"{type(self.method).__name__} needs the views {', '.join(self.method.roles)}; given are "
+                f"{', '.join(sorted(self.views)) or 'none'}. Add the missing one, e.g. "
                 f"views['{missing[0]}'] = views['student']."
             )
         if "labelled" in self.views:
             raise InputError(
-                f"{self.name}: the view of the labelled rows is a field of its own. Give it as labelled_view=... "
-                "instead of views['labelled']."
+                "The view of the labelled rows is a field of its own. Give it as labelled_view=... instead of "
+                "views['labelled']."
             )
         for name in ("steps", "evaluate_every"):
             if getattr(self, name) < 1:
-                raise InputError(f"{self.name}: {name} is at least 1, got {getattr(self, name)}.")
+                raise InputError(f"{name} is at least 1, got {getattr(self, name)}.")
 
     def check_labelled_share(self, drawn: float) -> None:
         """Compare the method's `labelled_share`, if it states one, with that of the average batch.
@@ -119,6 +118,40 @@ class Recipe:
         stated = getattr(self.method, "labelled_share", None)
         if stated is not None and not math.isclose(stated, drawn, rel_tol=0.01):
             raise InputError(
-                f"{self.name}: the classification cost is divided as if {stated:.4g} of the rows were labelled, but in "
-                f"an average batch {drawn:.4g} of them are. Set method.labelled_share={drawn:.4g}."
+                f"The classification cost is divided as if {stated:.4g} of the rows were labelled, but in an average "
+                f"batch {drawn:.4g} of them are. Set method.labelled_share={drawn:.4g}."
             )
+
+
+TRAINING_FIELDS = tuple(field.name for field in fields(TrainingSpec))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Which experiment: data, how to train on them, and what the paper says about it. A seed completes it.
+
+    >>> from meanteacher.recipes import find
+    >>> recipe = find("digits/mean-teacher").varied(name="mine", steps=100)
+    >>> recipe.name, recipe.training.steps
+    ('mine', 100)
+    """
+
+    name: str
+    data: DataSpec
+    training: TrainingSpec
+    seeds: tuple[int, ...]
+    scale: Scale | None = None
+    """How much smaller this is than the paper's run, if it is a scaled twin."""
+    claim: Claim | None = None
+    deviations: tuple[str, ...] = ()
+    """What differs from the paper or from its authors' code, and why."""
+
+    def varied(self, **changes: Any) -> "Recipe":
+        """The recipe with other values of some of its fields, or of the fields of its training.
+
+        Raises:
+            TypeError: there is no such field.
+        """
+        trained = {name: changes.pop(name) for name in TRAINING_FIELDS if name in changes}
+        training = replace(changes.pop("training", self.training), **trained)
+        return replace(self, training=training, **changes)

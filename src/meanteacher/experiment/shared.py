@@ -1,35 +1,38 @@
 """Runs of a program that only rank 0 executes, such as a fit: the other ranks wait for them and take part."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from meanteacher.core import DivergedError, FirstRankError, LostRankError
-from meanteacher.data import Split, TrainTest
 from meanteacher.distributed.ranks import join
-from meanteacher.experiment.recipe import Recipe
-from meanteacher.experiment.run import Outcome, run
+from meanteacher.experiment.recipe import TrainingSpec
+from meanteacher.experiment.run import Outcome, run_training
+from meanteacher.train import Callback, StopWhen
+from meanteacher.train.execution import RunOptions
 
 
 def run_with_helpers(
-    recipe: Recipe, *, seed: int, out: Path, data: TrainTest, split: Split, resume: bool, device: str, **own: Any
+    training: TrainingSpec,
+    *,
+    options: RunOptions,
+    callbacks: Sequence[Callback],
+    skip_to: Callable[[int], int],
+    **shared: Any,
 ) -> Outcome:
-    """`run`, on rank 0, together with the ranks that are in `help_first`.
+    """`run_training`, on rank 0, together with the ranks that are in `help_first`.
 
     Args:
-        recipe: as all arguments that `run` has, too
-        seed: the same
-        out: the same
-        data: the same; a copy is sent to the other ranks
-        split: the same
-        resume: the same
-        device: the same; the other ranks take devices of that kind
-        own: further arguments of `run`, which are for rank 0 alone
+        training: how to train
+        options: for rank 0; the other ranks take devices of the same kind
+        callbacks: for rank 0
+        skip_to: for rank 0, which says which steps are taken
+        shared: further arguments of `run_training`; copies are sent to the other ranks
     """
-    shared: dict[str, Any] = {"seed": seed, "out": out, "data": data, "split": split, "resume": resume}
-    join().call_helpers((recipe, {**shared, "device": device.partition(":")[0]}))
-    return run(recipe, **shared, device=device, **own)
+    theirs = replace(options, device=options.device.partition(":")[0])
+    join().call_helpers((training, {**shared, "options": theirs}))
+    return run_training(training, **shared, options=options, callbacks=callbacks, skip_to=skip_to)
 
 
 def help_first(should_stop: Callable[[], bool]) -> None:
@@ -42,10 +45,10 @@ def help_first(should_stop: Callable[[], bool]) -> None:
         LostRankError: rank 0 has ended without that.
     """
     while (called := join().wait_for_call()) is not None:
-        recipe, shared = called
+        training, shared = called
         # What all ranks refuse, rank 0 reports. It also says which steps are taken.
         with suppress(FirstRankError, DivergedError):
-            run(recipe, **shared, should_stop=should_stop, skip_to=lambda step: step)
+            run_training(training, **shared, callbacks=[StopWhen(should_stop)], skip_to=lambda step: step)
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """Supervised-only, and the common part of all methods."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
 from meanteacher.core import (
-    ADDED_LATER,
     UNLABELLED,
     Batch,
     Cost,
@@ -36,10 +35,10 @@ class TeacherMethod(ABC, Generic[M]):
     decay: Scheduled
     """EMA decay: a schedule, or a constant."""
     buffers: Buffers
-    labelled_share: float | None = field(default=None, metadata=ADDED_LATER)
+    labelled_share: float | None = None
     """Expected share of labelled rows in a batch, for batches whose number of labelled rows varies. The classification
     cost is divided by their expected number instead of their actual one, so that all labelled rows weigh alike."""
-    ignore_index: int = field(default=UNLABELLED, metadata=ADDED_LATER)
+    ignore_index: int = UNLABELLED
     """A further label that counts as unlabelled, for instance 255 for pixels without a class in segmentation."""
     roles: ClassVar[tuple[str, ...]] = ("student",)
 

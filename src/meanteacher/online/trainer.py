@@ -21,9 +21,9 @@ from meanteacher.models import ModelSpec
 from meanteacher.online.arrivals import Arrivals, Arrived, EveryRow, Position, Replay, Rows, Store, checked, joined_rows
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
 from meanteacher.train import Alarm, Checkpoints, OptimSpec, TrainState, Vitals, start, take_step
-from meanteacher.train.compile import Precision, Speed
-from meanteacher.train.loop import check_weights
-from meanteacher.views.normalise import to_float
+from meanteacher.train.checkpoint import check_weights
+from meanteacher.train.execution import Precision, RunOptions
+from meanteacher.views.normalise import ToFloat
 
 _READ_EVERY = 10
 """Steps between two readings of the vitals, as in a run on a data set."""
@@ -112,7 +112,7 @@ class OnlineTrainer:
         self.n_seen = 0
         """Examples that have arrived."""
         self._problem = Problem(n_classes=n_classes, n_examples=0, input_shape=tuple(input_shape))
-        self._normalise = (normalise or _ToFloat()).to(self.device)
+        self._normalise = (normalise or ToFloat()).to(self.device)
         self._store = Store(replay, seed) if replay is not None else None
         self._vitals = Vitals(None)
         self._lock = RLock()
@@ -166,7 +166,7 @@ class OnlineTrainer:
                     self.optim,
                     batch,
                     seed=self.seed,
-                    speed=Speed(precision=self.precision),
+                    options=RunOptions(precision=self.precision),
                     vitals=self._vitals,
                     reads=(state.step + 1) % _READ_EVERY == 0,
                 )
@@ -329,11 +329,6 @@ class OnlineTrainer:
             name = type(self.method).__name__
             raise InputError(f"{name} keeps something about every example of a stream without end. Use MeanTeacher.")
         return state
-
-
-class _ToFloat(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return to_float(images)
 
 
 def _digest(*parts: object) -> str:

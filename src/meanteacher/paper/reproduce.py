@@ -1,6 +1,6 @@
 """`mt.table` and `mt.figure`: a table or figure of the paper, with the runs that it is made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,12 @@ from meanteacher.paper.figures import as_files, draw_curves, draw_settings
 from meanteacher.paper.layout import OUR_TABLES, Quoted, Table
 from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.paper.tables import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
-from meanteacher.paper.workers import Follower, Workers
+from meanteacher.paper.workers import Workers
 from meanteacher.recipes import RECIPES
 from meanteacher.records import Part, Record, load_record
 from meanteacher.report.compare import percent_spread, spread
+from meanteacher.train import Callback
+from meanteacher.train.execution import DEFAULT, RunOptions
 
 _COMPARED = (
     "Supervised-only",
@@ -48,11 +50,10 @@ def table(
     preset: Preset = "paper",
     out: Path | str = "runs",
     data: Path | str | None = None,
-    device: str = "auto",
+    options: RunOptions = DEFAULT,
     jobs: int = 1,
     train: bool = True,
-    follower: Follower | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    callback: Callback | None = None,
 ) -> Reproduced:
     """Run what is missing of a table of the paper, and write it beside the paper's numbers.
 
@@ -64,15 +65,14 @@ def table(
         preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's text
         out: the folder of all runs and of the written table
         data: the folder of the data files
-        device: where to compute
+        options: how to execute every run
         jobs: runs at the same time, each in a process of its own with its part of the threads
         train: False writes what there is, and runs nothing
-        follower: told how it goes
-        should_stop: asked twice per second; True saves all runs and ends
+        callback: follows the runs, and may stop them: all are saved
 
     Raises:
         InputError: something given is wrong.
-        Interrupted: by `should_stop`. The same call continues.
+        Interrupted: by the callback. The same call continues.
 
     >>> from tempfile import mkdtemp
     >>> made = table("1", cell="svhn-500/mean-teacher", seeds=2, train=False, out=mkdtemp())
@@ -81,7 +81,7 @@ def table(
     """
     parts = find_table(name)
     runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, scale=scale, preset=preset, out=Path(out))
-    problems = _train(runs, data, device, jobs, follower, should_stop) if train else ()
+    problems = _train(runs, data, options, jobs, callback) if train else ()
     records = _complete(runs)
     tables = [_table(part, runs, records, chosen=bool(cell)) for part in parts]
     tables = [part for part in tables if part.cells]
@@ -111,11 +111,10 @@ def figure(
     preset: Preset = "paper",
     out: Path | str = "runs",
     data: Path | str | None = None,
-    device: str = "auto",
+    options: RunOptions = DEFAULT,
     jobs: int = 1,
     train: bool = True,
-    follower: Follower | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    callback: Callback | None = None,
 ) -> Reproduced:
     """Run what is missing of a figure of the paper, and draw it. The arguments are those of `table`.
 
@@ -127,11 +126,10 @@ def figure(
         preset: as for `table`
         out: as for `table`
         data: as for `table`
-        device: as for `table`
+        options: as for `table`
         jobs: as for `table`
         train: as for `table`
-        follower: as for `table`
-        should_stop: as for `table`
+        callback: as for `table`
 
     >>> from tempfile import mkdtemp
     >>> figure("4d", cell="decay-0.999", seeds=1, train=False, out=mkdtemp()).unfinished
@@ -140,7 +138,7 @@ def figure(
     place = find_figure(name)
     names = recipe_names(place, cell=cell)
     runs = runs_of(names, seeds=seeds, scale=scale, preset=preset, out=Path(out))
-    problems = _train(runs, data, device, jobs, follower, should_stop) if train else ()
+    problems = _train(runs, data, options, jobs, callback) if train else ()
     records = _complete(runs)
     by_name: dict[str, list[Record]] = {}
     for run in runs:
@@ -166,27 +164,25 @@ def figure(
 def _train(
     runs: Sequence[Run],
     data: Path | str | None,
-    device: str,
+    options: RunOptions,
     jobs: int,
-    follower: Follower | None,
-    should_stop: Callable[[], bool],
+    callback: Callback | None,
 ) -> tuple[str, ...]:
     if jobs < 1:
         raise InputError(f"jobs is at least 1, got {jobs}.")
     workers = Workers(
         runs=runs,
         jobs=jobs,
-        options=command_options(data, device),
-        follower=follower or Follower(),
-        should_stop=should_stop,
+        options=command_options(data, options),
+        callback=callback or Callback(),
     )
     workers.run_all()
     return tuple(workers.problems.values())
 
 
-def command_options(data: Path | str | None, device: str) -> list[str]:
-    """What every command of a run has in common."""
-    return [*([] if data is None else ["--data", str(data)]), *([] if device == "auto" else ["--device", device])]
+def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
+    """The words that the commands of all runs have in common."""
+    return [*([] if data is None else ["--data", str(data)]), *options.flags()]
 
 
 def _complete(runs: Sequence[Run]) -> dict[Run, Record]:

@@ -190,15 +190,16 @@ def runs_of(
 def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
     """recipe -> seconds that one of its runs takes on this machine, by a few steps of each on made-up images."""
     recipes = {run.recipe.name: run.recipe for run in runs}
-    return {name: recipe.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
+    return {name: recipe.training.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
 
 
 def _step_seconds(recipe: Recipe, device: str) -> float:
     """Of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
     from meanteacher.views import PerChannel
 
-    batch = recipe.batch
-    method: Any = recipe.method
+    training = recipe.training
+    batch = training.batch
+    method: Any = training.method
     side = getattr(recipe.data.source, "size", 32)
     part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
     if isinstance(batch, Fixed):
@@ -213,7 +214,7 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
         labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
     )
     assert isinstance(batch, Fixed | Mixed)
-    trial = replace(recipe, batch=batch, method=method, normalise=PerChannel(), steps=max(recipe.steps, 2000))
+    trial = replace(training, batch=batch, method=method, normalise=PerChannel(), steps=max(training.steps, 2000))
     times = step_seconds(
         trial,
         data=TrainTest(data, data),
@@ -223,4 +224,4 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
         device=device,
     )
     # The first one also allocates.
-    return recipe.batch.size / batch.size * fmean(times[1:] or times)
+    return training.batch.size / batch.size * fmean(times[1:] or times)

@@ -73,7 +73,8 @@ _WHITENED_IMAGES = 12_000
 
 def has_twin(recipe: Recipe) -> bool:
     """Whether it can be scaled: a recipe of the paper's ConvNet at full width."""
-    return recipe.scale is None and isinstance(recipe.model, Conv13Spec) and recipe.model.width == 1
+    model = recipe.training.model
+    return recipe.scale is None and isinstance(model, Conv13Spec) and model.width == 1
 
 
 def scaled(recipe: Recipe, minutes: float) -> Recipe:
@@ -86,10 +87,11 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     Raises:
         InputError: the recipe has no twin.
     """
-    if not has_twin(recipe) or not isinstance(recipe.model, Conv13Spec):
-        kind = f"trains {type(recipe.model).__name__.removesuffix('Spec')}"
-        if isinstance(recipe.model, Conv13Spec):
-            kind = "is scaled already" if recipe.scale else f"trains {recipe.model.width:g} of its width"
+    training, model = recipe.training, recipe.training.model
+    if not has_twin(recipe) or not isinstance(model, Conv13Spec):
+        kind = f"trains {type(model).__name__.removesuffix('Spec')}"
+        if isinstance(model, Conv13Spec):
+            kind = "is scaled already" if recipe.scale else f"trains {model.width:g} of its width"
         raise InputError(
             f"{recipe.name} {kind}: only the paper's recipes on the 13-layer ConvNet can be scaled. Change single "
             "fields of others with --set."
@@ -100,29 +102,28 @@ def scaled(recipe: Recipe, minutes: float) -> Recipe:
     images = (_BATCH - _LABELLED_ROWS) * steps / _EPOCHS / _IMAGES
     # Every class has enough of them for its labels.
     images = max(images, 3 * (recipe.data.n_labelled or 0) / _FEWEST_IMAGES)
-    if isinstance(recipe.normalise, Zca):
+    if isinstance(training.normalise, Zca):
         images = max(images, _WHITENED_IMAGES / _FEWEST_IMAGES)
     images = min(1.0, images)
-    of_steps = max(recipe.steps, round(_RAMP_UPS * _ramp_up(getattr(recipe.optim, "learning_rate", None))))
-    supervised = isinstance(recipe.batch, Fixed) and recipe.batch.labelled == recipe.batch.size
+    of_steps = max(training.steps, round(_RAMP_UPS * _ramp_up(getattr(training.optim, "learning_rate", None))))
+    supervised = isinstance(training.batch, Fixed) and training.batch.labelled == training.batch.size
     rows = _LABELLED_ROWS if supervised else _BATCH
     scale = Scale(minutes=minutes, width=width, steps=steps, of_steps=of_steps, images=round(images, 4), test=_TEST)
-    model = replace(
-        recipe.model,
+    narrow = replace(
+        model,
         width=width,
-        dropout=_DROPOUT * recipe.model.dropout,
-        mean_decay=_shorter(recipe.model.mean_decay, steps),
+        dropout=_DROPOUT * model.dropout,
+        mean_decay=_shorter(model.mean_decay, steps),
     )
-    return replace(
-        recipe,
+    return recipe.varied(
         name=f"scaled-{minutes:g}-minutes/{recipe.name}",
         data=replace(recipe.data, source=Subset(recipe.data.source, train=scale.images, test=_TEST)),
-        model=model,
-        method=_method(recipe.method, scale),
+        model=narrow,
+        method=_method(training.method, scale),
         batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
-        optim=_optim(recipe.optim, steps, of_steps),
+        optim=_optim(training.optim, steps, of_steps),
         steps=steps,
-        evaluate_every=steps // _POINTS if recipe.evaluate_costs else steps,
+        evaluate_every=steps // _POINTS if training.evaluate_costs else steps,
         scale=scale,
         claim=None,
         deviations=(

@@ -7,26 +7,19 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meanteacher.core import InputError, Interrupted
 from meanteacher.files import append_to, last_lines
 from meanteacher.paper.runs import Run
+from meanteacher.train import Callback
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
 """For a run to save and end, before it is killed."""
-
-
-class Follower:
-    """Follows many runs. Every method does nothing: override those that you need."""
-
-    def on_progress(self, share: float, running: Sequence[Run]) -> None:
-        """About twice per second: the share of all work that is done, and what is running."""
-
-    def on_end(self, run: Run, problem: str) -> None:
-        """A run has ended; `problem` is empty where it is complete."""
+_WHOLE = 10_000
+"""All work of all runs, for `Callback.on_progress`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +46,8 @@ class Workers:
     jobs: int
     options: Sequence[str]
     """Of every command: --data, --device."""
-    follower: Follower
-    should_stop: Callable[[], bool]
+    callback: Callback
+    """Reports progress about twice per second and a sentence per run that ends; may stop all runs."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """recipe -> of a run, to weigh its steps against those of others."""
     problems: dict[Run, str] = field(default_factory=dict)
@@ -64,20 +57,22 @@ class Workers:
 
         Raises:
             InputError: a run was refused: others would be, too.
-            Interrupted: by `should_stop`; everything is saved.
+            Interrupted: by the callback; everything is saved.
         """
         waiting = deque(run for run in self.runs if run.state() != "complete")
         running: list[_Worker] = []
         try:
             while waiting or running:
-                if self.should_stop():
+                if self.callback.should_stop():
                     raise Interrupted(f"Interrupted; {len(waiting) + len(running)} runs are not complete.")
                 self._start(waiting, running)
                 time.sleep(_POLL_SECONDS)
                 for worker in [worker for worker in running if worker.process.poll() is not None]:
                     running.remove(worker)
                     self._ended(worker, waiting)
-                self.follower.on_progress(self._share(), [worker.run for worker in running])
+                self.callback.on_progress(
+                    ", ".join(worker.run.title for worker in running), round(_WHOLE * self._share()), _WHOLE
+                )
         finally:
             _stop(running)
 
@@ -115,7 +110,7 @@ class Workers:
         run, code = worker.run, worker.process.returncode
         state = run.state()
         if state == "complete":
-            self.follower.on_end(run, "")
+            self.callback.on_message(f"Complete: {run.title}")
         elif state == "running" or code == Interrupted.exit_code:
             waiting.append(run)  # another process was faster, or somebody stopped this one alone
         else:
@@ -124,15 +119,15 @@ class Workers:
                 raise InputError(f"{run.title}: {said.removeprefix('Error: ')}")
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             self.problems[run] = f"{run.title} {how}: {said or 'it said nothing'} (more in {run.log})"
-            self.follower.on_end(run, self.problems[run])
+            self.callback.on_message(f"Failed: {self.problems[run]}")
 
     def _share(self) -> float:
         whole = done = 0.0
         for run in self.runs:
-            weight = self.seconds.get(run.recipe.name, run.recipe.steps)
+            weight = self.seconds.get(run.recipe.name, run.recipe.training.steps)
             complete = run in self.problems or run.record.exists()
             whole += weight
-            done += weight * (1.0 if complete else min(1.0, run.steps_done() / run.recipe.steps))
+            done += weight * (1.0 if complete else min(1.0, run.steps_done() / run.recipe.training.steps))
         return done / whole if whole else 1.0
 
 

@@ -34,16 +34,17 @@ from meanteacher.views import Chain
 
 _BASE = fast.CIFAR10_250.recipe("compare/cifar10-250/mean-teacher", "mean-teacher", minutes=10)
 """Mean Teacher; the others are variations of it."""
-assert isinstance(_BASE.method, ConsistencyMethod)
-assert isinstance(_BASE.batch, Fixed)
-_DECAY, _WEIGHT, _COST = _BASE.method.decay, _BASE.method.weight, _BASE.method.cost
-_STRONG, _WEAK = _BASE.views["student"], _BASE.views["teacher"]
+_TRAINING = _BASE.training
+assert isinstance(_TRAINING.method, ConsistencyMethod)
+assert isinstance(_TRAINING.batch, Fixed)
+_DECAY, _WEIGHT, _COST = _TRAINING.method.decay, _TRAINING.method.weight, _TRAINING.method.cost
+_STRONG, _WEAK = _TRAINING.views["student"], _TRAINING.views["teacher"]
 _CLEAN: Augment = Chain(())
 _EPSILON = 8.0
 """Of Miyato et al. (2017) on CIFAR-10."""
-_EPOCH_STEPS = -(-50_000 // (_BASE.batch.size - _BASE.batch.labelled))
+_EPOCH_STEPS = -(-50_000 // (_TRAINING.batch.size - _TRAINING.batch.labelled))
 _GAN_OPTIM = AdamSpec(
-    learning_rate=LinearRampDown(value=0.0003, steps=_BASE.steps // 3, total=_BASE.steps),
+    learning_rate=LinearRampDown(value=0.0003, steps=_TRAINING.steps // 3, total=_TRAINING.steps),
     beta1=Constant(0.5),
     beta2=Constant(0.999),
 )
@@ -73,7 +74,7 @@ _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
     ),
     "vat": (Vat(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
     "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
-    "mean-teacher": (_BASE.method, _BOTH),
+    "mean-teacher": (_TRAINING.method, _BOTH),
     "mean-teacher-vat": (
         MeanTeacherVat(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON),
         {"student": _WEAK, "teacher": _WEAK},
@@ -83,14 +84,13 @@ _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
 }
 
 RECIPES: tuple[Recipe, ...] = tuple(
-    replace(
-        _BASE,
+    _BASE.varied(
         name=f"compare/cifar10-250/{name}",
         method=method,
         views=views,
         labelled_view=_STRONG,
-        batch=replace(_BASE.batch, labelled=_BASE.batch.size) if name == "supervised" else _BASE.batch,
-        optim=_GAN_OPTIM if name == "improved-gan" else _BASE.optim,
+        batch=replace(_TRAINING.batch, labelled=_TRAINING.batch.size) if name == "supervised" else _TRAINING.batch,
+        optim=_GAN_OPTIM if name == "improved-gan" else _TRAINING.optim,
     )
     for name, (method, views) in _SYSTEMS.items()
 )

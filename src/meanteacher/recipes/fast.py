@@ -12,7 +12,7 @@ from meanteacher.costs import Confident
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import MeanTeacher, Supervised
 from meanteacher.models import FastNetSpec, MirroredSpec
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp
@@ -101,15 +101,17 @@ class Benchmark:
         return Recipe(
             name=name,
             data=DataSpec(source=self.source, n_labelled=self.n_labelled),
-            model=MirroredSpec(FastNetSpec()) if self.flip else FastNetSpec(),
-            method=fast_methods(steps, cost=_COST, weight=1.0, ramp=0.1)[kind],
-            normalise=self.normalise,
-            views=fast_views(32, flip=self.flip),
-            labelled_view=weak_labelled_view(32, flip=self.flip) if self.weak_labelled_view else None,
-            batch=Fixed(size=_BATCH, labelled=labelled, unlabelled_pool="all"),
-            optim=fast_optim(steps),
-            steps=steps,
-            evaluate_every=steps,  # an evaluation takes as long as a twentieth of the run
+            training=TrainingSpec(
+                model=MirroredSpec(FastNetSpec()) if self.flip else FastNetSpec(),
+                method=fast_methods(steps, cost=_COST, weight=1.0, ramp=0.1)[kind],
+                normalise=self.normalise,
+                views=fast_views(32, flip=self.flip),
+                labelled_view=weak_labelled_view(32, flip=self.flip) if self.weak_labelled_view else None,
+                batch=Fixed(size=_BATCH, labelled=labelled, unlabelled_pool="all"),
+                optim=fast_optim(steps),
+                steps=steps,
+                evaluate_every=steps,  # an evaluation takes as long as a twentieth of the run
+            ),
             seeds=(0, 1, 2),
         )
 

@@ -7,7 +7,7 @@ reported.
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
 from meanteacher.data.toy import Moons
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import (
     FixMatch,
     FreeMatch,
@@ -83,23 +83,25 @@ RECIPES = tuple(
     Recipe(
         name=f"moons/{name}",
         data=DataSpec(source=Moons(), n_labelled=6),
-        model=MlpSpec(hidden=(64, 64)),
-        method=method,
-        normalise=PerChannel(),
-        views=views,
-        batch=Fixed(size=6 if name == "supervised" else 106, labelled=6, unlabelled_pool="all"),
-        optim=AdamSpec(
-            learning_rate=Product(
-                (
-                    SigmoidRampUp(value=0.01, steps=STEPS // 10),
-                    SigmoidRampDown(value=1.0, steps=STEPS // 4, total=STEPS),
-                )
+        training=TrainingSpec(
+            model=MlpSpec(hidden=(64, 64)),
+            method=method,
+            normalise=PerChannel(),
+            views=views,
+            batch=Fixed(size=6 if name == "supervised" else 106, labelled=6, unlabelled_pool="all"),
+            optim=AdamSpec(
+                learning_rate=Product(
+                    (
+                        SigmoidRampUp(value=0.01, steps=STEPS // 10),
+                        SigmoidRampDown(value=1.0, steps=STEPS // 4, total=STEPS),
+                    )
+                ),
+                beta1=Constant(0.9),
+                beta2=Constant(0.99),
             ),
-            beta1=Constant(0.9),
-            beta2=Constant(0.99),
+            steps=STEPS,
+            evaluate_every=STEPS,
         ),
-        steps=STEPS,
-        evaluate_every=STEPS,
         seeds=tuple(range(10)),
     )
     for name, (method, views) in _SYSTEMS.items()

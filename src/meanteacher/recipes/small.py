@@ -10,7 +10,7 @@ from meanteacher.data import BatchSpec, Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.data.toy import Digits
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.models import Conv13Spec, MlpSpec
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
@@ -43,14 +43,16 @@ def _digits(steps: int = 600) -> tuple[Recipe, ...]:
         Recipe(
             name=f"digits/{name}",
             data=DataSpec(source=Digits(), n_labelled=40),
-            model=MlpSpec(hidden=(256, 256)),
-            method=method,
-            normalise=PerChannel(),
-            views={"student": view, "teacher": view},
-            batch=Fixed(size=40 if name == "supervised" else 140, labelled=40, unlabelled_pool="all"),
-            optim=_adam(0.01, up=60, down=150, total=steps),
-            steps=steps,
-            evaluate_every=50,
+            training=TrainingSpec(
+                model=MlpSpec(hidden=(256, 256)),
+                method=method,
+                normalise=PerChannel(),
+                views={"student": view, "teacher": view},
+                batch=Fixed(size=40 if name == "supervised" else 140, labelled=40, unlabelled_pool="all"),
+                optim=_adam(0.01, up=60, down=150, total=steps),
+                steps=steps,
+                evaluate_every=50,
+            ),
             seeds=tuple(range(6)),
         )
         for name, method in _methods(SigmoidRampUp(value=20.0, steps=240)).items()
@@ -65,14 +67,16 @@ def _convnet(
         Recipe(
             name=f"small/{task}-{n_labelled}/{name}",
             data=DataSpec(source=source, n_labelled=n_labelled, validation=0.1),
-            model=Conv13Spec(width=0.25, mean_decay=0.9),
-            method=method,
-            normalise=normalise,
-            views={"student": view, "teacher": view},
-            batch=Fixed(size=50, labelled=50, unlabelled_pool="all") if name == "supervised" else batch,
-            optim=_adam(0.003, up=100, down=100, total=steps),
-            steps=steps,
-            evaluate_every=100,
+            training=TrainingSpec(
+                model=Conv13Spec(width=0.25, mean_decay=0.9),
+                method=method,
+                normalise=normalise,
+                views={"student": view, "teacher": view},
+                batch=Fixed(size=50, labelled=50, unlabelled_pool="all") if name == "supervised" else batch,
+                optim=_adam(0.003, up=100, down=100, total=steps),
+                steps=steps,
+                evaluate_every=100,
+            ),
             seeds=(0, 1, 2),
         )
         for name, method in _methods(SigmoidRampUp(value=50.0, steps=200)).items()

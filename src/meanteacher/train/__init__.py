@@ -1,11 +1,13 @@
 """Training. It knows the Method protocol and no concrete method."""
 
 from meanteacher.records import Alarm, Evaluation
-from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile
+from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile, StopWhen
 from meanteacher.train.checkpoint import Checkpoints, TrainState
+from meanteacher.train.execution import RunOptions
 from meanteacher.train.loggers import ScalarLogger, TensorBoardLogger, WandbLogger
-from meanteacher.train.loop import Intervals, Pace, start, take_step, train
+from meanteacher.train.loop import Intervals, start, take_step, train
 from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
+from meanteacher.train.pace import Pace
 from meanteacher.train.vitals import Declared, Vitals
 
 __all__ = [
@@ -21,8 +23,10 @@ __all__ = [
     "MuonSpec",
     "OptimSpec",
     "Pace",
+    "RunOptions",
     "ScalarLogger",
     "SgdSpec",
+    "StopWhen",
     "TensorBoardLogger",
     "TrainState",
     "Vitals",

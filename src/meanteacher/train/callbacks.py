@@ -1,11 +1,16 @@
-"""Callbacks follow a run: they can show or record what happens, but not change it."""
+"""Callbacks follow runs, fits and streams: they show or record what happens, and may stop it."""
 
 import json
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from meanteacher.core import InputError
+from torch import Tensor
+
+from meanteacher.core import DivergedError, InputError, StepOutput
 from meanteacher.files import append_to, read_regular, remove, reporting_full_disk, write_atomic
 from meanteacher.records import Alarm, Evaluation
 
@@ -28,7 +33,7 @@ class LogEntry:
 
 
 class Callback:
-    """Follows a run. Every method does nothing: override those that you need.
+    """Follows a run, a fit, a table or a stream. Every method does nothing: override those that you need.
 
     >>> class Errors(Callback):
     ...     def on_evaluation(self, evaluation):
@@ -36,6 +41,18 @@ class Callback:
     >>> Errors().on_evaluation(Evaluation(step=50, part="test", student=0.25, teacher=0.125))
     step 50: 12.5%
     """
+
+    def on_message(self, sentence: str) -> None:
+        """Before a part of a fit or table, or after a run of it: what happens, in a sentence."""
+
+    def on_findings(self, findings: tuple[Any, ...]) -> None:
+        """After a fit has read its images: what is wrong or remarkable about them, as `Finding`s."""
+
+    def on_progress(self, task: str, done: int, total: int) -> None:
+        """While a fit reads or predicts images, or the runs of a table are trained."""
+
+    def on_run(self, name: str, steps: int) -> None:
+        """Before each training run of a fit, which then reports to the same callback."""
 
     def on_log(self, entry: LogEntry) -> None:
         """Every few steps: mean costs, their weights, the learning rate and the speed."""
@@ -46,24 +63,88 @@ class Callback:
     def on_alarm(self, alarm: Alarm) -> None:
         """When the vitals find that something is wrong; once per kind and run."""
 
+    def should_stop(self) -> bool:
+        """Asked after every step, on every process. True saves a checkpoint and ends the work."""
+        return False
 
-class Callbacks(Callback):
-    """Tells several callbacks, in their order."""
+
+class StopWhen(Callback):
+    """Stops when a function returns True.
+
+    >>> StopWhen(lambda: True).should_stop()
+    True
+    """
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    def should_stop(self) -> bool:
+        return self._should_stop()
+
+
+class Log:
+    """Sums over the steps since the last log entry, and the callbacks that receive the entries.
+
+    The sums stay on the device: reading one in every step would stall it.
+    """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
+        self._costs: dict[str, Tensor] = {}
+        self._weights: dict[str, float | Tensor] = {}
+        self._clear()
 
-    def on_log(self, entry: LogEntry) -> None:
+    def add(self, output: StepOutput, alarms: Sequence[Alarm]) -> None:
+        """Count a step, and report its alarms."""
+        self._steps += 1
+        self._images += len(output.logits)
+        self._weights = {name: cost.weight for name, cost in output.costs.items() if cost.weight is not None}
+        for name, cost in output.costs.items():
+            value = cost.value.detach()
+            self._costs[name] = self._costs[name] + value if name in self._costs else value
+        for alarm in alarms:
+            for callback in self._callbacks:
+                callback.on_alarm(alarm)
+
+    def close(self, step: int, learning_rate: float) -> None:
+        """Report the means, and begin the next entry.
+
+        Raises:
+            DivergedError: a cost is not finite.
+        """
+        means = {name: float(total) / self._steps for name, total in self._costs.items()}
+        for name, mean in means.items():
+            if not math.isfinite(mean):
+                raise DivergedError(
+                    f"The cost '{name}' is {mean} within the {self._steps} steps before step {step}. Likely "
+                    "cause: the learning rate or a cost's weight is too large; lower it or ramp it up slowly."
+                )
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        entry = LogEntry(
+            step=step,
+            costs=means,
+            weights={name: float(weight) for name, weight in self._weights.items()},
+            learning_rate=learning_rate,
+            images_per_second=self._images / seconds,
+            seconds_per_step=seconds / self._steps,
+        )
+        self._clear()
         for callback in self._callbacks:
             callback.on_log(entry)
 
-    def on_evaluation(self, evaluation: Evaluation) -> None:
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Report an evaluation."""
         for callback in self._callbacks:
             callback.on_evaluation(evaluation)
 
-    def on_alarm(self, alarm: Alarm) -> None:
-        for callback in self._callbacks:
-            callback.on_alarm(alarm)
+    def restart(self) -> None:
+        """Begin to measure the time of the next entry anew: evaluations and checkpoints do not count."""
+        self._began = time.perf_counter()
+
+    def _clear(self) -> None:
+        self._steps = self._images = 0
+        self._costs = {}
+        self.restart()
 
 
 class MetricsFile(Callback):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,10 +20,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from meanteacher.core import InputError, Method
+from meanteacher.core import DivergedError, InputError, Method
+from meanteacher.distributed.ranks import Ranks
 from meanteacher.files import make_own, open_regular, read_regular, remove, write_atomic
 from meanteacher.files.typed import Count, Positive, RecordError, Text, checked, read_json
 from meanteacher.records import Alarm, Evaluation, Reading
+from meanteacher.train.vitals import Vitals
 
 
 def trained_parameters(student: nn.Module, memory: nn.Module) -> list[nn.Parameter]:
@@ -239,6 +242,65 @@ class Checkpoints:
         for pattern in (".writing-step_*", ".last.*.part", ".best.*.part"):
             for leftover in self.folder.glob(pattern):
                 remove(leftover)
+
+
+class Keeper:
+    """Keeps the clocks of a run over all its interruptions, and saves its state.
+
+    Args:
+        state: of the run
+        vitals: whose memory is part of a checkpoint
+        checkpoints: None saves nothing
+        ranks: the processes, of which rank 0 writes
+        save_seconds: after which a checkpoint is overdue
+    """
+
+    def __init__(
+        self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints | None, ranks: Ranks, save_seconds: float
+    ) -> None:
+        self.state, self.vitals, self.checkpoints, self.ranks = state, vitals, checkpoints, ranks
+        self.save_seconds = save_seconds
+        self._saved = time.perf_counter()
+        self._began = self._saved - state.seconds
+        self._cpu_began, self._cpu_before = time.process_time(), state.cpu_seconds
+        if not state.processes or state.processes[-1][1] != ranks.size:
+            state.processes.append((state.step, ranks.size))
+
+    def agree(self, stops: bool) -> tuple[bool, bool]:
+        """Whether any rank stops the run, and whether a checkpoint is overdue on any: all ranks then do the same."""
+        overdue = time.perf_counter() - self._saved > self.save_seconds
+        both = self.ranks.agree(stops, overdue, doing=f"ending step {self.state.step - 1}")
+        return bool(both[0]), bool(both[1])
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            DivergedError: a weight is not finite; the last checkpoint is intact.
+        """
+        state, ranks = self.state, self.ranks
+        self._saved = time.perf_counter()
+        state.seconds = self._saved - self._began
+        cpu_seconds = ranks.gather(time.process_time() - self._cpu_began, f"saving step {state.step}")
+        state.cpu_seconds = self._cpu_before + sum(cpu_seconds)
+        state.vitals = self.vitals.state()
+        check_weights(state)
+        if self.checkpoints is not None and ranks.is_first:
+            self.checkpoints.save(state)
+
+
+def check_weights(state: TrainState) -> None:
+    """Refuse to save weights that are not finite: the checkpoint would replace a usable one.
+
+    Raises:
+        DivergedError: a weight of the student is not finite.
+    """
+    for name, parameter in state.student.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise DivergedError(
+                f"The student's '{name}' is no longer finite at step {state.step}. Likely cause: the "
+                "learning rate is too large; lower it or ramp it up more slowly."
+            )
 
 
 def _load_state(path: Path) -> dict[str, Any]:

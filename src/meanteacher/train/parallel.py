@@ -188,23 +188,34 @@ def merge_buffers(state: TrainState, ranks: Ranks) -> Buffers:
 
 
 @torch.no_grad()
-def put_back(state: TrainState, own: Buffers) -> None:
+def _put_back(state: TrainState, own: Buffers) -> None:
     """Give this rank the buffers that it had before they were merged."""
     buffers = _buffers(state)
     for name, value in own.items():
         buffers[name].copy_(value)
 
 
-def keep_own_buffers(state: TrainState, own: Buffers, ranks: Ranks) -> None:
-    """Note the buffers of every rank in the state, for a checkpoint from which it can be resumed exactly."""
+@contextmanager
+def merged_buffers(state: TrainState, ranks: Ranks, *, put_back: bool) -> Iterator[None]:
+    """All ranks have the merged buffers within the block, and the state has those of each for an exact resume.
+
+    Args:
+        state: of the run
+        ranks: the processes
+        put_back: whether each rank goes on with its own buffers afterwards
+    """
+    own = merge_buffers(state, ranks)
     mine = {name: value.cpu() for name, value in own.items()}
     state.rank_buffers = ranks.gather(mine, f"saving step {state.step}") if ranks.size > 1 else []
+    yield
+    if put_back:
+        _put_back(state, own)
 
 
 def take_own_buffers(state: TrainState, ranks: Ranks) -> None:
     """After a checkpoint was read: go on with this rank's buffers if there were equally many ranks, else the merged."""
     if state.rank_buffers and len(state.rank_buffers) == ranks.size:
-        put_back(state, state.rank_buffers[ranks.rank])
+        _put_back(state, state.rank_buffers[ranks.rank])
 
 
 def _buffers(state: TrainState) -> Buffers:

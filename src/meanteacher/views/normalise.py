@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Images, InputError, parts
+from meanteacher.passes import at_least_float32
 
 _VALUES = 1 << 24
 """Values that `PerChannel` converts to float at a time, so that a large set is never float as a whole."""
@@ -30,12 +31,19 @@ class Normaliser(Protocol):
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Bytes scaled to [0, 1]; floating point is unchanged.
+    """Bytes scaled to [0, 1], half precision as float32; other floating point is unchanged.
 
     >>> to_float(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
     """
-    return images if images.is_floating_point() else images.float().div_(255)
+    return at_least_float32(images) if images.is_floating_point() else images.float().div_(255)
+
+
+class ToFloat(nn.Module):
+    """The normalisation of images that come normalised: `to_float`."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return to_float(images)
 
 
 @dataclass(frozen=True)

@@ -554,8 +554,7 @@ def test_ranks_see_disjoint_parts_of_every_image_once_per_epoch(tmp_path: Path, 
 
 def logged_run(folder: Path, out: Path, log: Path, *, resume: bool = False, kill_at: int = -1) -> Outcome:
     """A run of 14 steps, of which 4 are an epoch, that notes what every step was given."""
-    recipe = dataclasses.replace(
-        made_up_recipe(),
+    recipe = made_up_recipe().varied(
         data=DataSpec(source=source(), n_labelled=8),
         model=MlpSpec(hidden=(8,)),
         batch=Fixed(size=8, labelled=2, unlabelled_pool="unlabelled"),

@@ -67,22 +67,22 @@ def test_steps_of_sgd_are_the_authors(
     recipe: Recipe, rows: int, labelled: int, weight_decay: float, rate: float, epoch: int
 ):
     """Gradient times learning rate and weight decay times learning rate are theirs, so momentum is, too."""
-    assert isinstance(recipe.method, MeanTeacher)
-    assert isinstance(recipe.optim, SgdSpec)
+    assert isinstance(recipe.training.method, MeanTeacher)
+    assert isinstance(recipe.training.optim, SgdSpec)
     batch = x, target, labels = _batch(rows, labelled)
     ours, theirs = _TwoOutputs(), _TwoOutputs()
-    optimiser = recipe.optim.build(ours.parameters())
+    optimiser = recipe.training.optim.build(ours.parameters())
     reference = torch.optim.SGD(theirs.parameters(), lr=rate, momentum=0.9, nesterov=True, weight_decay=weight_decay)
     end = {118: 350, 126: 210, 5765: 75}[epoch] * epoch
     for step in (0, 1, 2 * epoch, 5 * epoch, 40 * epoch):
         ramp = math.exp(-5 * (1 - min(step / epoch / 5, 1.0)) ** 2)
         warm = rate + (0.25 - rate) * min(step / epoch / 2, 1.0) if epoch == 5765 else rate
         reference.param_groups[0]["lr"] = warm * 0.5 * (1 + math.cos(math.pi * step / end))
-        recipe.optim.set_step(optimiser, step)
+        recipe.training.optim.set_step(optimiser, step)
         reference.zero_grad()
         optimiser.zero_grad()
         _theirs(recipe, theirs, batch, ramp).backward()
-        output = recipe.method.step_output(*ours(x), target, Batch({}, labels, torch.arange(rows)), step)
+        output = recipe.training.method.step_output(*ours(x), target, Batch({}, labels, torch.arange(rows)), step)
         output.total.backward()
         group = optimiser.param_groups[0]
         for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -98,17 +98,17 @@ def test_steps_of_sgd_are_the_authors(
 
 def test_converted_settings_are_the_numbers_of_the_documentation():
     recipe = find("table4/cifar10-4000/mean-teacher-resnet")
-    assert isinstance(recipe.method, MeanTeacher)
-    assert isinstance(recipe.optim, SgdSpec)
-    assert recipe.method.weight(10**5) == pytest.approx(412.9, abs=0.05)
-    assert recipe.method.logit_distance == pytest.approx(0.0413, abs=5e-5)
-    assert recipe.optim.learning_rate(0) == pytest.approx(0.0484, abs=5e-5)
-    assert recipe.optim.weight_decay == pytest.approx(8.26e-4, abs=5e-7)
+    assert isinstance(recipe.training.method, MeanTeacher)
+    assert isinstance(recipe.training.optim, SgdSpec)
+    assert recipe.training.method.weight(10**5) == pytest.approx(412.9, abs=0.05)
+    assert recipe.training.method.logit_distance == pytest.approx(0.0413, abs=5e-5)
+    assert recipe.training.optim.learning_rate(0) == pytest.approx(0.0484, abs=5e-5)
+    assert recipe.training.optim.weight_decay == pytest.approx(8.26e-4, abs=5e-7)
     recipe = table4.imagenet(MadeUp())
-    assert isinstance(recipe.method, MeanTeacher)
-    assert isinstance(recipe.optim, SgdSpec)
-    assert (recipe.method.weight(10**5), recipe.method.logit_distance) == (20.0, 0.02)
-    assert (recipe.optim.learning_rate(0), recipe.optim.weight_decay) == pytest.approx((0.05, 1e-4))
+    assert isinstance(recipe.training.method, MeanTeacher)
+    assert isinstance(recipe.training.optim, SgdSpec)
+    assert (recipe.training.method.weight(10**5), recipe.training.method.logit_distance) == (20.0, 0.02)
+    assert (recipe.training.optim.learning_rate(0), recipe.training.optim.weight_decay) == pytest.approx((0.05, 1e-4))
 
 
 # --- figure 4 ---------------------------------------------------------------------------------------------------------
@@ -116,16 +116,16 @@ def test_converted_settings_are_the_numbers_of_the_documentation():
 
 def _of_figure4(recipe: Recipe, step: int) -> dict[str, float]:
     """Our costs over the authors', of which the sum over the rows is divided by all 100."""
-    assert isinstance(recipe.method, MeanTeacher)
+    assert isinstance(recipe.training.method, MeanTeacher)
     panel, _, setting = recipe.name.removesuffix("/as-coded").removesuffix("-no-ramp-up").partition("/")
     number = float(setting.rpartition("-")[2]) if setting.rpartition("-")[2].replace(".", "").isdigit() else None
     draws = torch.Generator().manual_seed(2)
     logits, second, target = torch.randn(3, 100, C, generator=draws, dtype=torch.float64)
-    if recipe.method.logit_distance is None:
+    if recipe.training.method.logit_distance is None:
         second = logits
     labels = torch.full((100,), UNLABELLED)
     labels[0] = 3
-    ours = recipe.method.step_output(logits, second, target, Batch({}, labels, torch.arange(100)), step).costs
+    ours = recipe.training.method.step_output(logits, second, target, Batch({}, labels, torch.arange(100)), step).costs
     ramp = math.exp(-5 * (1 - min(step / 40_000, 1)) ** 2) if "no-ramp-up" not in recipe.name else 1.0
     weight = number if panel == "figure4c" else 1.0
     p, q = target[1:].softmax(1), second[1:].softmax(1)
@@ -140,7 +140,7 @@ def _of_figure4(recipe: Recipe, step: int) -> dict[str, float]:
         "classification": F.cross_entropy(logits[:1], labels[:1], reduction="sum") / 100,
         "consistency": weight * ramp * distance / 100,
     }
-    if recipe.method.logit_distance is not None:
+    if recipe.training.method.logit_distance is not None:
         assert number is not None
         theirs["logit distance"] = number * (logits - second).square().sum() / 100
     assert set(ours) == set(theirs)

@@ -25,7 +25,8 @@ VARIED = {
 
 def changed(old: Recipe, new: Recipe) -> set[str]:
     """Which fields differ, besides the name."""
-    return {line.partition(":")[0] for line in differences(computed(describe(old)), computed(describe(new)))} - {"name"}
+    lines = differences(computed(describe(old)), computed(describe(new)))
+    return {line.partition(":")[0].removeprefix("training.") for line in lines} - {"name"}
 
 
 def _is_varied(path: str, panel: str) -> bool:
@@ -43,7 +44,7 @@ def _of(panel: str, *, as_coded: bool = False) -> dict[str, Recipe]:
 def test_the_evaluation_setting_is_that_of_table_1_with_validation_images_kept_apart():
     assert changed(find("table1/svhn-250/mean-teacher"), EVALUATION) == {"data.validation"}
     assert EVALUATION.data.validation == 0.1
-    assert (EVALUATION.data.n_labelled, EVALUATION.steps) == (250, 180_000)
+    assert (EVALUATION.data.n_labelled, EVALUATION.training.steps) == (250, 180_000)
 
 
 @pytest.mark.parametrize("panel", VARIED)
@@ -65,7 +66,7 @@ def test_as_coded_differs_in_labels_ramp_down_and_the_factor_of_the_cost(panel: 
         paths = changed(_of(panel)[name], recipe)
         assert {path for path in paths if not path.startswith("optim.")} == expected
         assert recipe.data.n_labelled == 500
-        assert recipe.optim == find("table1/svhn-500/mean-teacher/as-coded").optim
+        assert recipe.training.optim == find("table1/svhn-500/mean-teacher/as-coded").training.optim
     assert changed(find("figure4/evaluation-500/as-coded"), settings[min(settings)]) <= {
         *("method.cost.is", "method.cost.tau", "method.weight.value", "method.logit_distance", "model.outputs")
     }
@@ -75,8 +76,8 @@ def test_as_coded_differs_in_labels_ramp_down_and_the_factor_of_the_cost(panel: 
 
 
 def _method(recipe: Recipe) -> MeanTeacher:
-    assert isinstance(recipe.method, MeanTeacher)
-    return recipe.method
+    assert isinstance(recipe.training.method, MeanTeacher)
+    return recipe.training.method
 
 
 def _at(schedule: Schedule) -> float:
@@ -87,12 +88,12 @@ def test_figure_4a_is_every_combination_of_augmentation_noise_and_dropout():
     seen = set()
     for label, name in (item for panel in FIGURES["4a"].panels.values() for item in panel.items()):
         recipe = find(name)
-        view = recipe.views["student"]
-        assert view == recipe.views["teacher"]
+        view = recipe.training.views["student"]
+        assert view == recipe.training.views["teacher"]
         assert isinstance(view, Chain)
-        assert isinstance(recipe.model, Conv13Spec)
-        has = (Translate(2) in view.augments, Noise(0.15) in view.augments, recipe.model.dropout == 0.5)
-        assert recipe.model.dropout in (0.0, 0.5)
+        assert isinstance(recipe.training.model, Conv13Spec)
+        has = (Translate(2) in view.augments, Noise(0.15) in view.augments, recipe.training.model.dropout == 0.5)
+        assert recipe.training.model.dropout in (0.0, 0.5)
         assert sum(has[:2]) == len(view.augments)
         assert has == ("no augmentation" not in label, "input noise" in label, "dropout" in label)
         seen.add(has)
@@ -103,8 +104,8 @@ def test_figure_4b_is_every_pair_of_rates():
     seen = {}
     for label, name in (item for panel in FIGURES["4b"].panels.values() for item in panel.items()):
         recipe = find(name)
-        assert isinstance(recipe.model, Conv13Spec)
-        student, teacher = recipe.model.dropout, _method(recipe).teacher_dropout
+        assert isinstance(recipe.training.model, Conv13Spec)
+        student, teacher = recipe.training.model.dropout, _method(recipe).teacher_dropout
         seen[label] = (student, student if teacher is None else teacher)
     rates = (0, 0.25, 0.5, 0.75)
     assert seen == {f"student {s:g}, teacher {t:g}": (s, t) for s in rates for t in rates}
@@ -132,8 +133,8 @@ def test_figure_4e_has_the_authors_distances_with_and_without_ramp_up(panel: str
     expected = {f"{d:g}{end}": 1000 * d for d in (0, 0.001, 0.01, 0.1, 1)} | {f"one output{end}": None}
     assert distances == pytest.approx(expected)
     for recipe in settings.values():
-        assert isinstance(recipe.model, Conv13Spec)
-        assert recipe.model.outputs == (1 if _method(recipe).logit_distance is None else 2)
+        assert isinstance(recipe.training.model, Conv13Spec)
+        assert recipe.training.model.outputs == (1 if _method(recipe).logit_distance is None else 2)
         assert (_method(recipe).weight(0) == 99.0) == (end != "")
         assert _at(_method(recipe).weight) == 99.0
 
@@ -153,5 +154,5 @@ def test_figure_4f_has_the_authors_taus():
 )
 def test_figure_3_is_the_beginning_of_the_runs_of_the_tables(task: str, whole: str, method: str):
     recipe = find(f"figure3/{task}/{method}")
-    assert changed(find(f"{whole}/{task}/{method}"), recipe) == {"steps", "evaluate_every"}
-    assert recipe.steps == 100_000
+    assert changed(find(f"{whole}/{task}/{method}"), recipe) == {"steps", "evaluate_every", "evaluate_costs"}
+    assert recipe.training.steps == 100_000

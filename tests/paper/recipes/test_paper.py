@@ -142,28 +142,32 @@ def test_no_part_can_be_of_another_kind_or_missing_unnoticed(cell: AnyCell):
     """Costs, normalisers and sources have few fields or none: what they are is held, too."""
     recipe = RECIPES[cell.name]
     wrong: list[Recipe] = [
-        dataclasses.replace(recipe, normalise=PerImage() if isinstance(recipe.normalise, PerChannel) else PerChannel()),
+        recipe.varied(normalise=PerImage() if isinstance(recipe.training.normalise, PerChannel) else PerChannel()),
         _replaced(recipe, ("data", "source"), Cifar10() if isinstance(recipe.data.source, Svhn) else Svhn()),
         dataclasses.replace(recipe, seeds=recipe.seeds[:-1]),
         dataclasses.replace(recipe, claim=None),
         dataclasses.replace(recipe, deviations=(*recipe.deviations, "One that is not so.")),
-        dataclasses.replace(recipe, labelled_view=recipe.views["student"]),
+        recipe.varied(labelled_view=recipe.training.views["student"]),
     ]
-    for role in recipe.views:
-        augments = recipe.views[role].augments
+    for role in recipe.training.views:
+        augments = recipe.training.views[role].augments
         wrong += [
-            _replaced(recipe, ("views", role, "augments"), augments[:i] + augments[i + 1 :])
+            _replaced(recipe, ("training", "views", role, "augments"), augments[:i] + augments[i + 1 :])
             for i in range(len(augments))
         ]
     wrong += [
         dataclasses.replace(recipe, deviations=recipe.deviations[:i] + recipe.deviations[i + 1 :])
         for i in range(len(recipe.deviations))
     ]
-    if isinstance(recipe.method, ConsistencyMethod):
-        wrong.append(_replaced(recipe, ("method", "cost"), Mse() if isinstance(recipe.method.cost, Kl) else Kl()))
+    if isinstance(recipe.training.method, ConsistencyMethod):
+        wrong.append(
+            _replaced(
+                recipe, ("training", "method", "cost"), Mse() if isinstance(recipe.training.method.cost, Kl) else Kl()
+            )
+        )
     for part in ("data", "model", "method", "batch", "optim"):
-        value = recipe.data.source if part == "data" else getattr(recipe, part)
-        path = ("data", "source") if part == "data" else (part,)
+        value = recipe.data.source if part == "data" else getattr(recipe.training, part)
+        path = ("data", "source") if part == "data" else ("training", part)
         wrong.append(_replaced(recipe, path, _of_another_kind(value)))
     assert all(problems(changed, cell) for changed in wrong)
 
@@ -187,7 +191,7 @@ def test_costs_relate_as_in_the_authors_code_at_every_step(cell: Cell, step: int
     Theirs: the sum of the cross-entropies, divided by all 100 rows, plus the nominal weight times the sum of the
     squared differences over the rows it applies to, also divided by all 100 rows.
     """
-    method = RECIPES[cell.name].method
+    method = RECIPES[cell.name].training.method
     assert isinstance(method, ConsistencyMethod)
     nominal = {True: 100.0, False: 1.0 if cell.svhn else 100 * (cell.n_labelled or 0) / 50_000}[cell.all_labels]
     factors = set()

@@ -23,12 +23,12 @@ def _of(method: str) -> list[Recipe]:
 
 
 def _adam(recipe: Recipe) -> AdamSpec:
-    assert isinstance(recipe.optim, AdamSpec)
-    return recipe.optim
+    assert isinstance(recipe.training.optim, AdamSpec)
+    return recipe.training.optim
 
 
 def _augments(recipe: Recipe) -> list[object]:
-    view = recipe.views["student"]
+    view = recipe.training.views["student"]
     assert isinstance(view, Chain)
     return list(view.augments)
 
@@ -52,7 +52,7 @@ def test_there_are_the_fifteen_cells_of_tables_1_and_2_and_those_that_complete_t
 @pytest.mark.parametrize("name", NAMES)
 def test_all_use_the_papers_network_ten_runs_and_both_data_sets_whole(name: str):
     recipe = find(name)
-    assert recipe.model == paper.MODEL
+    assert recipe.training.model == paper.MODEL
     assert recipe.seeds == tuple(range(10))
     assert recipe.data.validation == 0
     assert recipe.deviations
@@ -65,15 +65,15 @@ def test_all_use_the_papers_network_ten_runs_and_both_data_sets_whole(name: str)
 def test_laine_and_aila(name: str):
     """300 epochs of batches of 100; learning rate and weight ramp up over 80 epochs, learning rate and beta1 down over
     the last 50, all by whole epochs; no weight in the first epoch."""
-    recipe, method, adam = find(name), find(name).method, _adam(find(name))
+    recipe, method, adam = find(name), find(name).training.method, _adam(find(name))
     epoch = 732 if _is_svhn(recipe) else 500
-    assert recipe.batch == Mixed(size=100)
-    assert recipe.steps == 300 * epoch
+    assert recipe.training.batch == Mixed(size=100)
+    assert recipe.training.steps == 300 * epoch
     assert isinstance(method, ConsistencyMethod)
     weight = {PiModel: 100.0, TemporalEnsembling: 30.0}[type(method)]
     assert [method.weight(step) for step in (0, epoch - 1)] == [0.0, 0.0]
     assert method.weight(40 * epoch) == method.weight(41 * epoch - 1) == pytest.approx(weight * 0.2865, rel=1e-3)
-    assert method.weight(80 * epoch) == method.weight(recipe.steps) == weight
+    assert method.weight(80 * epoch) == method.weight(recipe.training.steps) == weight
     rate = 0.001 if _is_svhn(recipe) and isinstance(method, TemporalEnsembling) else 0.003
     assert adam.learning_rate(0) == pytest.approx(rate * 0.006738, rel=1e-3)
     assert adam.learning_rate(80 * epoch) == adam.learning_rate(250 * epoch) == rate
@@ -82,7 +82,7 @@ def test_laine_and_aila(name: str):
         == adam.learning_rate(276 * epoch - 1)
         == pytest.approx(rate * 0.04394, rel=1e-3)
     )
-    assert (adam.beta1(250 * epoch), adam.beta1(recipe.steps)) == pytest.approx((0.9, 0.5), abs=1e-5)
+    assert (adam.beta1(250 * epoch), adam.beta1(recipe.training.steps)) == pytest.approx((0.9, 0.5), abs=1e-5)
     n_images = 73_257 if _is_svhn(recipe) else 50_000
     n_labelled = recipe.data.n_labelled
     assert method.labelled_share == (None if n_labelled is None else n_labelled / n_images)
@@ -91,17 +91,17 @@ def test_laine_and_aila(name: str):
         assert (method.momentum, method.epoch_steps) == (0.6, epoch)
     flip = [] if _is_svhn(recipe) else [Flip()]
     assert _augments(recipe) == [*flip, Translate(2), Noise(0.15)]
-    assert recipe.normalise == (PerImage() if _is_svhn(recipe) else Zca(contrast=False, epsilon=1e-5))
+    assert recipe.training.normalise == (PerImage() if _is_svhn(recipe) else Zca(contrast=False, epsilon=1e-5))
 
 
 @pytest.mark.parametrize("recipe", _of("vat-entmin"), ids=lambda recipe: recipe.name)
 def test_miyato_et_al(recipe: Recipe):
     """32 labelled and 128 other rows; 48000 and 200000 updates, the last 16000 with a falling learning rate."""
-    method, adam = recipe.method, _adam(recipe)
+    method, adam = recipe.training.method, _adam(recipe)
     assert isinstance(method, VatEntMin)
-    assert recipe.batch == Fixed(size=160, labelled=32, unlabelled_pool="all")
+    assert recipe.training.batch == Fixed(size=160, labelled=32, unlabelled_pool="all")
     steps = 48_000 if _is_svhn(recipe) else 200_000
-    assert recipe.steps == steps
+    assert recipe.training.steps == steps
     assert adam.learning_rate(0) == adam.learning_rate(steps - 16_000) == 0.001
     assert adam.learning_rate(steps - 8000) == adam.learning_rate(steps - 7601) == pytest.approx(0.0005)
     assert adam.learning_rate(steps - 1) == pytest.approx(0.001 / 40)
@@ -110,23 +110,23 @@ def test_miyato_et_al(recipe: Recipe):
     assert (method.weight(0), method.weight(steps), method.entropy_weight) == (1.0, 1.0, 1.0)
     assert (method.decay(10**6), method.buffers) == (0.0, "copy")
     assert _augments(recipe) == ([] if _is_svhn(recipe) else [Flip()]) + [Translate(2)]
-    assert recipe.normalise == (Scaled(limit=0.5) if _is_svhn(recipe) else Zca(contrast=False, epsilon=0.0))
+    assert recipe.training.normalise == (Scaled(limit=0.5) if _is_svhn(recipe) else Zca(contrast=False, epsilon=0.0))
 
 
 @pytest.mark.parametrize("recipe", _of("gan"), ids=lambda recipe: recipe.name)
 def test_salimans_et_al(recipe: Recipe):
     """900 and 1200 epochs, of which the last third with a falling learning rate; no augmentation."""
-    method, adam = recipe.method, _adam(recipe)
+    method, adam = recipe.training.method, _adam(recipe)
     assert isinstance(method, ImprovedGan)
-    assert recipe.batch == Fixed(size=200, labelled=100, unlabelled_pool="all")
+    assert recipe.training.batch == Fixed(size=200, labelled=100, unlabelled_pool="all")
     epoch, epochs = (732, 900) if _is_svhn(recipe) else (500, 1200)
-    assert recipe.steps == epochs * epoch
+    assert recipe.training.steps == epochs * epoch
     assert adam.learning_rate(0) == adam.learning_rate(epochs * epoch * 2 // 3) == 0.0003
     assert adam.learning_rate(epochs * epoch * 5 // 6) == pytest.approx(0.00015)
     assert adam.learning_rate(epochs * epoch - 1) == pytest.approx(0.0003 * 3 / epochs)
-    assert {adam.beta1(step) for step in (0, recipe.steps)} == {0.5}
-    assert {method.weight(step) for step in (0, recipe.steps)} == {1.0}
+    assert {adam.beta1(step) for step in (0, recipe.training.steps)} == {0.5}
+    assert {method.weight(step) for step in (0, recipe.training.steps)} == {1.0}
     assert (method.decay(10**6), method.buffers) == (0.9999, "average")
     assert dataclasses.asdict(method.generator) == {"n_noise": 100, "width": 1.0}  # type: ignore[call-overload]
     assert _augments(recipe) == []
-    assert recipe.normalise == Scaled(limit=1.0)
+    assert recipe.training.normalise == Scaled(limit=1.0)

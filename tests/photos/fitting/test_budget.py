@@ -4,16 +4,17 @@ import pytest
 import torch
 
 from meanteacher.data import Dataset, Split, TrainTest
-from meanteacher.experiment import Recipe, step_seconds
+from meanteacher.experiment import TrainingSpec, step_seconds
+from meanteacher.methods import MeanTeacher
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting import budget
 from meanteacher.photos.fitting.budget import limited_threads, measure_machine
 from meanteacher.photos.fitting.plan import WIDTHS, Machine
-from meanteacher.photos.fitting.stands import photo_recipe
+from meanteacher.photos.fitting.stands import photo_training
 from meanteacher.records import FIT_METHODS, Plan
 
 
-def width_of(recipe: Recipe) -> float:
+def width_of(recipe: TrainingSpec) -> float:
     assert isinstance(recipe.model, FastNetSpec)
     return recipe.model.width
 
@@ -28,9 +29,11 @@ class Simulated:
     def clock(self) -> float:
         return self.now
 
-    def step_seconds(self, recipe: Recipe, threads: int, seconds: float) -> list[float]:
-        self.timed.append((recipe.name, width_of(recipe), threads))
-        each = self.cost * width_of(recipe) ** 2 * (2 if recipe.name.endswith("mean-teacher") else 1)
+    def step_seconds(self, training: TrainingSpec, threads: int, seconds: float) -> list[float]:
+        semi_supervised = isinstance(training.method, MeanTeacher)
+        name = "fit/mean-teacher" if semi_supervised else "fit/supervised"
+        self.timed.append((name, width_of(training), threads))
+        each = self.cost * width_of(training) ** 2 * (2 if semi_supervised else 1)
         each *= self.by_threads.get(threads, 1.0)
         steps = max(1, min(4, int(seconds / each)))
         self.now += steps * each
@@ -98,7 +101,7 @@ def test_steps_are_timed_one_by_one_and_as_many_as_there_is_time_for() -> None:
     data = TrainTest(Dataset(images, labels, ("a", "b")), Dataset(images[:10], labels[:10], ("a", "b")))
     split = Split(torch.arange(10), torch.arange(10, 40), torch.empty(0, dtype=torch.int64))
     plan = Plan(minutes=1, size=32, width=0.125, steps=5000, flip=True)
-    recipe = photo_recipe(plan, "supervised", fingerprint="trial")
+    recipe = photo_training(plan, "supervised")
     assert len(step_seconds(recipe, data=data, split=split, seconds=1e9, most=3)) == 3
     seconds = step_seconds(recipe, data=data, split=split, seconds=0.0, most=3)
     assert len(seconds) == 1

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from html import unescape
 from inspect import signature
 from pathlib import Path
@@ -26,7 +25,7 @@ from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
 from meanteacher.photos.fitting import crossval, training
 from meanteacher.photos.fitting import fit as fitting
-from meanteacher.photos.fitting.config import FitCallback, FitConfig
+from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.fit import fit
 from meanteacher.photos.fitting.plan import Machine
 from meanteacher.photos.folder.duplicates import digest
@@ -88,7 +87,7 @@ def _paint(path: Path, colour: str, draws: np.random.Generator) -> None:
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
 
-class Recorder(FitCallback, Callback):
+class Recorder(Callback):
     """Remembers what it is told, and stops after so many steps."""
 
     def __init__(self, stop_after: int | None = None) -> None:
@@ -101,9 +100,8 @@ class Recorder(FitCallback, Callback):
     def on_message(self, sentence: str) -> None:
         self.messages.append(sentence)
 
-    def on_run(self, name: str, steps: int) -> AbstractContextManager[Callback]:
+    def on_run(self, name: str, steps: int) -> None:
         self.trained.append(name)
-        return nullcontext(self)
 
     def should_stop(self) -> bool:
         self._left = None if self._left is None else self._left - 1
@@ -251,7 +249,7 @@ def _mirroring(out: Path) -> tuple[bool, bool, str]:
     """Whether it was planned, whether it was done, and what is said about it."""
     content = json.loads((out / "fit.json").read_text())
     (run,) = (out / "runs").glob("mean-teacher-fold-1")
-    views = json.dumps(json.loads((run / "run.json").read_text())["recipe"]["views"])
+    views = json.dumps(json.loads((run / "run.json").read_text())["recipe"]["training"]["views"])
     (sentence,) = [finding["sentence"] for finding in content["findings"] if finding["kind"] == "flip"]
     return content["plan"]["flip"], "Flip" in views, sentence
 
@@ -396,7 +394,7 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
         "Images are not mirrored during training, as requested by --no-flip.",
     )
     last = json.loads((tmp_path / "more" / "runs" / recorder.trained[-1] / "run.json").read_text())
-    assert last["recipe"]["model"]["is"].endswith("Continued")
+    assert last["recipe"]["training"]["model"]["is"].endswith("Continued")
     # What taught the first model has taught this one.
     before, seen = load(fitted).seen, load(tmp_path / "more").seen
     assert before is not None
@@ -408,7 +406,7 @@ def test_going_on_keeps_the_classes_and_adds_a_new_one(fitted: Path, photos: Pat
     assert recorder.evaluated == set(recorder.trained[:-1])
     # A model that every label has taught judges nothing: the folds start anew.
     first = json.loads((tmp_path / "more" / "runs" / recorder.trained[0] / "run.json").read_text())
-    assert first["recipe"]["model"]["is"].endswith("FastNet")
+    assert first["recipe"]["training"]["model"]["is"].endswith("FastNetSpec")
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
@@ -587,7 +585,7 @@ def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatc
     given: list[Any] = []
     monkeypatch.setattr(fitting, "run_fit", lambda *args, **options: given.extend((*args, options)))
     monkeypatch.setattr(fitting, "load", lambda folder: folder)
-    callback = FitCallback()
+    callback = Callback()
     options = {"minutes": 7, "flip": True, "resume": True, "overwrite": True, "device": "cpu", "backbone": "lite2"}
     out = fit("p", "l.csv", out=tmp_path, start="s", callback=callback, began=3.0, **options)  # type: ignore[arg-type]
     paths = {"photos": Path("p"), "labels": Path("l.csv"), "out": tmp_path, "start": Path("s")}
@@ -601,9 +599,9 @@ def test_ctrl_c_leaves_a_fit_that_can_be_resumed_to_the_same_bytes(
     out, spent = tmp_path / "fit", []
 
     class Interrupting(Recorder):
-        def on_run(self, name: str, steps: int) -> AbstractContextManager[Callback]:
+        def on_run(self, name: str, steps: int) -> None:
             spent.append(json.loads((out / "plan.json").read_text())["spent"])
-            return super().on_run(name, steps)
+            super().on_run(name, steps)
 
         def on_evaluation(self, evaluation: Evaluation) -> None:
             super().on_evaluation(evaluation)

@@ -16,7 +16,7 @@ from meanteacher.photos.fitting.plan import (
     make_plan,
     shorter_side,
 )
-from meanteacher.photos.fitting.stands import photo_recipe
+from meanteacher.photos.fitting.stands import photo_training
 from meanteacher.photos.fitting.training import PlanFile
 from meanteacher.photos.folder.find import Photos
 from meanteacher.records import FIT_METHODS, ErrorEstimate, Plan, PlanRecord, Trial
@@ -68,7 +68,7 @@ def test_however_slow_the_machine_there_is_a_plan() -> None:
 
 @pytest.mark.parametrize(("n_labelled", "spared"), [(999, False), (1000, True)])
 def test_many_labelled_images_are_spared_the_strong_view(n_labelled: int, spared: bool) -> None:
-    recipe = photo_recipe(planned(18, n_labelled=n_labelled), "mean-teacher", fingerprint="f")
+    recipe = photo_training(planned(18, n_labelled=n_labelled), "mean-teacher")
     strong = [role for role, view in recipe.views.items() if "RandAugment" in repr(view)]
     assert strong == ["student"]
     assert "RandAugment" not in repr(recipe.labelled_view)
@@ -98,8 +98,8 @@ def test_the_sentence_says_what_will_happen() -> None:
 
 
 def test_the_two_recipes_see_the_same_labelled_rows_and_differ_in_the_unlabelled_ones_alone() -> None:
-    ours, baseline = (photo_recipe(planned(18), name, fingerprint="f") for name in ("mean-teacher", "supervised"))
-    for field in ("data", "model", "normalise", "views", "optim", "steps"):
+    ours, baseline = (photo_training(planned(18), name) for name in ("mean-teacher", "supervised"))
+    for field in ("model", "normalise", "views", "optim", "steps"):
         assert getattr(ours, field) == getattr(baseline, field)
     assert isinstance(ours.batch, Fixed)
     assert isinstance(baseline.batch, Fixed)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, Batch, InputError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Dataset, ImageStream, Split
-from meanteacher.experiment import DataSpec, Recipe
+from meanteacher.experiment import TrainingSpec
 from meanteacher.experiment.describe import describe, fingerprint
 from meanteacher.methods import MeanTeacher
 from meanteacher.passes import to_channels_last
 from meanteacher.photos.features.backbones import find_backbone
-from meanteacher.photos.fitting.stands import OwnPhotos
-from meanteacher.photos.fitting.tail import CachedView, Stored, Tail, TailSpec, save_start, tail_recipe
+from meanteacher.photos.fitting.tail import CachedView, Tail, TailSpec, save_start, tail_training
+from meanteacher.views.normalise import ToFloat
 
 BACKBONE = find_backbone("lite0")
 CUTS = BACKBONE.cuts
@@ -50,9 +50,8 @@ def pixels(n: int = 4) -> Tensor:
     return torch.randn(n, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
 
 
-def recipe(folder: Path, cut: int, method: str = "mean-teacher", *, scale: float = 1.0) -> Recipe:
-    source = DataSpec(source=OwnPhotos("photos"), n_labelled=None)
-    return tail_recipe(method, model=spec(folder, cut, scale=scale), source=source, steps=50, n_views=4, n_weak=2)
+def training(folder: Path, cut: int, method: str = "mean-teacher", *, scale: float = 1.0) -> TrainingSpec:
+    return tail_training(method, model=spec(folder, cut, scale=scale), steps=50, n_views=4, n_weak=2)
 
 
 # --- the network ------------------------------------------------------------------------------------------------------
@@ -134,20 +133,18 @@ def test_a_view_is_drawn_for_each_photo_from_its_range_alone() -> None:
     assert (torch.bincount(drawn)[2:] > 100).all()
 
 
-def test_stored_features_are_not_normalised_and_become_floats() -> None:
+def test_stored_features_are_not_normalised_and_become_floats(tmp_path: Path) -> None:
+    assert training(tmp_path, CUTS[-1]).normalise is None
     features = torch.randn(4, 2, 5).half()
-    out = Stored().fit(features, torch.tensor([0]))(features)
+    out = ToFloat()(features)
     assert out.dtype == torch.float32
     assert torch.equal(out, features.float())
 
 
 @pytest.mark.parametrize(("n_views", "n_weak"), [(1, 1), (2, 2), (4, 2), (8, 3)])
 def test_the_teacher_sees_weak_views_and_the_student_strong_ones(n_views: int, n_weak: int, tmp_path: Path) -> None:
-    source = DataSpec(source=OwnPhotos("photos"), n_labelled=None)
     for method in ("supervised", "mean-teacher"):
-        made = tail_recipe(
-            method, model=spec(tmp_path, CUTS[-1]), source=source, steps=50, n_views=n_views, n_weak=n_weak
-        )
+        made = tail_training(method, model=spec(tmp_path, CUTS[-1]), steps=50, n_views=n_views, n_weak=n_weak)
         assert made.views["teacher"] == CachedView(0, n_weak)
         assert made.views["student"] == CachedView(n_weak % n_views, n_views)
         assert made.labelled_view == CachedView(0, n_views)
@@ -155,34 +152,33 @@ def test_the_teacher_sees_weak_views_and_the_student_strong_ones(n_views: int, n
 
 @pytest.mark.parametrize("n_weak", [0, 5])
 def test_no_weak_view_or_more_than_there_are_is_refused(n_weak: int, tmp_path: Path) -> None:
-    source = DataSpec(source=OwnPhotos("photos"), n_labelled=None)
     with pytest.raises(InputError, match=f"n_weak is 1 to n_views=4, got {n_weak}"):
-        tail_recipe("supervised", model=spec(tmp_path, CUTS[-1]), source=source, steps=5, n_views=4, n_weak=n_weak)
+        tail_training("supervised", model=spec(tmp_path, CUTS[-1]), steps=5, n_views=4, n_weak=n_weak)
 
 
-# --- the recipe -------------------------------------------------------------------------------------------------------
+# --- the training -----------------------------------------------------------------------------------------------------
 
 
 def test_a_fingerprint_depends_on_the_start_and_not_on_where_it_lies(tmp_path: Path) -> None:
-    here, there = (recipe(tmp_path / name, CUTS[0]) for name in ("here", "there"))
+    here, there = (training(tmp_path / name, CUTS[0]) for name in ("here", "there"))
     assert here.model.start != there.model.start
     assert describe(here) == describe(there)
     assert fingerprint(here) == fingerprint(there)
     assert str(tmp_path) not in str(describe(here))
     assert describe(here)["model"]["backbone"]["sha256"] == BACKBONE.sha256
     others = [
-        recipe(tmp_path / "other", CUTS[0], scale=2.0),
-        recipe(tmp_path / "here", CUTS[1]),
+        training(tmp_path / "other", CUTS[0], scale=2.0),
+        training(tmp_path / "here", CUTS[1]),
         replace(here, model=replace(here.model, feature_length=1.0)),
-        recipe(tmp_path / "here", CUTS[0], "supervised"),
+        training(tmp_path / "here", CUTS[0], "supervised"),
     ]
     assert len({fingerprint(each) for each in (here, *others)}) == 5
 
 
 def test_both_methods_see_as_many_labelled_photos_and_differ_in_the_unlabelled_ones_alone(tmp_path: Path) -> None:
     for cut in CUTS:
-        ours, baseline = (recipe(tmp_path, cut, method) for method in ("mean-teacher", "supervised"))
-        for name in ("data", "model", "normalise", "views", "labelled_view", "optim", "steps"):
+        ours, baseline = (training(tmp_path, cut, method) for method in ("mean-teacher", "supervised"))
+        for name in ("model", "normalise", "views", "labelled_view", "optim", "steps"):
             assert getattr(ours, name) == getattr(baseline, name), name
         assert ours.batch.labelled == baseline.batch.labelled == baseline.batch.size < ours.batch.size
         assert isinstance(ours.method, MeanTeacher)
@@ -192,7 +188,7 @@ def test_both_methods_see_as_many_labelled_photos_and_differ_in_the_unlabelled_o
 
 @every_cut
 def test_the_consistency_cost_alone_moves_every_parameter(cut: int, tmp_path: Path) -> None:
-    made = recipe(tmp_path, cut, scale=3.0)  # a start that is certain of some photos
+    made = training(tmp_path, cut, scale=3.0)  # a start that is certain of some photos
     shape = tuple(BACKBONE.network()[:cut](pixels(1)).shape[1:])
     stored = (2 * torch.randn(120, 4, *shape, generator=torch.Generator().manual_seed(3))).half()
     data = Dataset(stored, torch.arange(120) % N_CLASSES, ("a", "b", "c"))
@@ -202,7 +198,7 @@ def test_the_consistency_cost_alone_moves_every_parameter(cut: int, tmp_path: Pa
         made.batch.sampler(split, 0),
         views=made.views,
         labelled_view=made.labelled_view,
-        normalise=made.normalise.fit(stored),
+        normalise=ToFloat(),
         seed=0,
     )
     student = made.model.build(PROBLEM).train()
@@ -219,7 +215,7 @@ def test_the_consistency_cost_alone_moves_every_parameter(cut: int, tmp_path: Pa
 
 
 def test_the_teacher_is_the_average_and_takes_no_gradient(tmp_path: Path) -> None:
-    made = recipe(tmp_path, CUTS[-1])
+    made = training(tmp_path, CUTS[-1])
     student = made.model.build(PROBLEM).train()
     memory = made.method.init(student, PROBLEM).train()
     features = to_channels_last(torch.rand(6, BACKBONE.n_features))

@@ -31,8 +31,7 @@ _FIGURE3_NOTES = (
 def _figure3() -> Iterator[Recipe]:
     for task, (n_labelled, extra) in _FIGURE3.items():
         for name in ("pi-model", "mean-teacher"):
-            yield replace(
-                table1.recipe(name, n_labelled, extra=extra),
+            yield table1.recipe(name, n_labelled, extra=extra).varied(
                 name=f"figure3/{task}/{name}",
                 steps=100_000,
                 evaluate_every=500,
@@ -105,12 +104,11 @@ def _evaluation(
     """
     n_labelled = 500 if as_coded else 250
     recipe = table1.recipe("mean-teacher", n_labelled, as_coded=as_coded)
-    assert isinstance(recipe.method, MeanTeacher)
-    return replace(
-        recipe,
+    assert isinstance(recipe.training.method, MeanTeacher)
+    return recipe.varied(
         name=name + (f"/{shared.AS_CODED}" if as_coded else ""),
         data=DataSpec(source=recipe.data.source, n_labelled=n_labelled, validation=0.1),
-        method=replace(recipe.method, **(method or {})),
+        method=replace(recipe.training.method, **(method or {})),
         seeds=tuple(range(4)),
         claim=None,
         deviations=table1.deviations_of_setting("mean-teacher", n_labelled)

@@ -10,7 +10,7 @@ from meanteacher.core import Augment, Method, Schedule
 from meanteacher.data import BatchSpec, Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import ImprovedGan, PiModel, TemporalEnsembling, VatEntMin
 from meanteacher.models.mlp import ImageGeneratorSpec
 from meanteacher.paper.recipes import shared
@@ -56,14 +56,16 @@ def _recipe(
     return Recipe(
         name=f"table{table}/{task}-{n_labelled or 'all'}/{name}",
         data=DataSpec(source=_SOURCES[task], n_labelled=n_labelled),
-        model=shared.MODEL,
-        method=method,
-        normalise=normalise,
-        views={"student": view, "teacher": view},
-        batch=batch,
-        optim=optim,
-        steps=steps,
-        evaluate_every=evaluate_every,
+        training=TrainingSpec(
+            model=shared.MODEL,
+            method=method,
+            normalise=normalise,
+            views={"student": view, "teacher": view},
+            batch=batch,
+            optim=optim,
+            steps=steps,
+            evaluate_every=evaluate_every,
+        ),
         seeds=shared.SEEDS,
         claim=None if claim is None else Claim(error=claim[0], spread=claim[1], where=f"Table {table}"),
         deviations=deviations,

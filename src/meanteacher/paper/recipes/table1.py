@@ -3,7 +3,7 @@
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.methods.consistency import ConsistencyOn
 from meanteacher.paper.recipes import shared
@@ -96,14 +96,16 @@ def recipe(name: str, n_labelled: int | None, *, extra: int = 0, as_coded: bool 
     return Recipe(
         name=f"table1/svhn-{n_labelled or 'all'}/{name}" + (f"/{shared.AS_CODED}" if as_coded else ""),
         data=DataSpec(source=Svhn(extra=extra), n_labelled=n_labelled),
-        model=shared.MODEL,
-        method=_method(name, n_labelled),
-        normalise=PerImage(),
-        views={"student": _VIEW, "teacher": _VIEW},
-        batch=Fixed(size=shared.BATCH, labelled=1 if semi_supervised else shared.BATCH, unlabelled_pool="all"),
-        optim=shared.adam(beta2=_SHORT_THEN_LONG, ramp_down=ramp_down if as_coded else 0, end=steps),
-        steps=steps,
-        evaluate_every=5000,
+        training=TrainingSpec(
+            model=shared.MODEL,
+            method=_method(name, n_labelled),
+            normalise=PerImage(),
+            views={"student": _VIEW, "teacher": _VIEW},
+            batch=Fixed(size=shared.BATCH, labelled=1 if semi_supervised else shared.BATCH, unlabelled_pool="all"),
+            optim=shared.adam(beta2=_SHORT_THEN_LONG, ramp_down=ramp_down if as_coded else 0, end=steps),
+            steps=steps,
+            evaluate_every=5000,
+        ),
         seeds=shared.SEEDS if n_labelled else shared.SEEDS_ALL_LABELS,
         claim=Claim(error=error, spread=spread, where="Table 1"),
         deviations=_deviations(name, n_labelled, extra, as_coded=as_coded),

@@ -3,7 +3,7 @@
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed, Mixed
 from meanteacher.data.cifar10 import Cifar10
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.paper.recipes import shared
 from meanteacher.records import Claim
@@ -92,16 +92,18 @@ def recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Reci
     return Recipe(
         name=f"table2/cifar10-{n_labelled or 'all'}/{name}" + (f"/{shared.AS_CODED}" if as_coded else ""),
         data=DataSpec(source=Cifar10(), n_labelled=n_labelled),
-        model=shared.MODEL,
-        method=_method(name, share),
-        normalise=Zca(contrast=True, epsilon=0.1),
-        views={"student": _VIEW, "teacher": _VIEW},
-        batch=Mixed(size=shared.BATCH)
-        if share is not None
-        else Fixed(size=shared.BATCH, labelled=shared.BATCH, unlabelled_pool="all"),
-        optim=shared.adam(beta2=Constant(0.999), ramp_down=ramp_down, end=end),
-        steps=steps,
-        evaluate_every=2500,
+        training=TrainingSpec(
+            model=shared.MODEL,
+            method=_method(name, share),
+            normalise=Zca(contrast=True, epsilon=0.1),
+            views={"student": _VIEW, "teacher": _VIEW},
+            batch=Mixed(size=shared.BATCH)
+            if share is not None
+            else Fixed(size=shared.BATCH, labelled=shared.BATCH, unlabelled_pool="all"),
+            optim=shared.adam(beta2=Constant(0.999), ramp_down=ramp_down, end=end),
+            steps=steps,
+            evaluate_every=2500,
+        ),
         seeds=shared.SEEDS if n_labelled else shared.SEEDS_ALL_LABELS,
         claim=Claim(error=error, spread=spread, where="Table 2"),
         deviations=_deviations(name, n_labelled, mixed=share is not None, as_coded=as_coded),

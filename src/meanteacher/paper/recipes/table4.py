@@ -11,7 +11,7 @@ from meanteacher.costs import Kl
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.imagenet import ImageNet
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import MeanTeacher
 from meanteacher.models import ResNeXt152Spec, Shake26Spec
 from meanteacher.paper.recipes import shared
@@ -75,21 +75,23 @@ def cifar10(n_labelled: int, *, as_coded: bool = False) -> Recipe:
     return Recipe(
         name=f"table4/cifar10-{n_labelled}/mean-teacher-resnet" + (f"/{shared.AS_CODED}" if as_coded else ""),
         data=DataSpec(source=Cifar10(), n_labelled=n_labelled),
-        model=Shake26Spec(outputs=2),
-        method=MeanTeacher(
-            decay=Constant(decay),
-            buffers="own",
-            weight=_weight(100.0 * factor, epoch=epoch, as_coded=as_coded),
-            logit_distance=0.01 * factor,
+        training=TrainingSpec(
+            model=Shake26Spec(outputs=2),
+            method=MeanTeacher(
+                decay=Constant(decay),
+                buffers="own",
+                weight=_weight(100.0 * factor, epoch=epoch, as_coded=as_coded),
+                logit_distance=0.01 * factor,
+            ),
+            normalise=PerChannel(),
+            views={"student": _CIFAR10_VIEW, "teacher": _CIFAR10_VIEW},
+            batch=Fixed(size=rows, labelled=labelled, unlabelled_pool="unlabelled"),
+            optim=SgdSpec(
+                learning_rate=Cosine(value=0.2 / factor, steps=end * epoch), momentum=0.9, weight_decay=2e-4 * factor
+            ),
+            steps=epochs * epoch,
+            evaluate_every=10 * epoch,
         ),
-        normalise=PerChannel(),
-        views={"student": _CIFAR10_VIEW, "teacher": _CIFAR10_VIEW},
-        batch=Fixed(size=rows, labelled=labelled, unlabelled_pool="unlabelled"),
-        optim=SgdSpec(
-            learning_rate=Cosine(value=0.2 / factor, steps=end * epoch), momentum=0.9, weight_decay=2e-4 * factor
-        ),
-        steps=epochs * epoch,
-        evaluate_every=10 * epoch,
         seeds=shared.SEEDS,
         claim=Claim(error=6.28, spread=0.15, where="Table 4"),
         deviations=_CONVERTED + _TEACHER + (_AS_CODED if as_coded else _BY_STEP) + _FOUR_GPUS,
@@ -117,29 +119,31 @@ def imagenet(source: Source, *, as_coded: bool = False) -> Recipe:
     return Recipe(
         name="table4/imagenet-10/mean-teacher-resnet" + (f"/{shared.AS_CODED}" if as_coded else ""),
         data=DataSpec(source=source, n_labelled=_N_IMAGENET_LABELLED),
-        model=ResNeXt152Spec(outputs=2),
-        normalise=PerChannel(),
-        method=MeanTeacher(
-            decay=Constant(0.9997),
-            buffers="own",
-            weight=_weight(10.0 * factor, epoch=epoch, as_coded=as_coded),
-            cost=Kl(),
-            logit_distance=0.01 * factor,
-        ),
-        views={"student": _IMAGENET_VIEW, "teacher": _IMAGENET_VIEW},
-        batch=Fixed(size=rows, labelled=labelled, unlabelled_pool="unlabelled"),
-        optim=SgdSpec(
-            learning_rate=Product(
-                (
-                    LinearWarmUp(first=0.1 / factor, value=0.25 / factor, steps=2 * epoch),
-                    Cosine(value=1.0, steps=75 * epoch),
-                )
+        training=TrainingSpec(
+            model=ResNeXt152Spec(outputs=2),
+            normalise=PerChannel(),
+            method=MeanTeacher(
+                decay=Constant(0.9997),
+                buffers="own",
+                weight=_weight(10.0 * factor, epoch=epoch, as_coded=as_coded),
+                cost=Kl(),
+                logit_distance=0.01 * factor,
             ),
-            momentum=0.9,
-            weight_decay=5e-5 * factor,
+            views={"student": _IMAGENET_VIEW, "teacher": _IMAGENET_VIEW},
+            batch=Fixed(size=rows, labelled=labelled, unlabelled_pool="unlabelled"),
+            optim=SgdSpec(
+                learning_rate=Product(
+                    (
+                        LinearWarmUp(first=0.1 / factor, value=0.25 / factor, steps=2 * epoch),
+                        Cosine(value=1.0, steps=75 * epoch),
+                    )
+                ),
+                momentum=0.9,
+                weight_decay=5e-5 * factor,
+            ),
+            steps=60 * epoch,
+            evaluate_every=epoch,
         ),
-        steps=60 * epoch,
-        evaluate_every=epoch,
         seeds=(0, 1),
         claim=_IMAGENET_CLAIM,
         deviations=_CONVERTED + _TEACHER + (_AS_CODED if as_coded else _BY_STEP) + _TEN_GPUS,

@@ -28,8 +28,7 @@ _NOISE_STAYS = (
 
 
 def _without_augmentation(recipe: Recipe, error: float, spread: float) -> Recipe:
-    return replace(
-        recipe,
+    return recipe.varied(
         name=f"table5/{recipe.name.partition('/')[2]}",
         views={"student": _VIEW, "teacher": _VIEW},
         claim=Claim(error=error, spread=spread, where="Table 5"),

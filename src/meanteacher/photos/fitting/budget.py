@@ -11,7 +11,7 @@ import torch
 
 from meanteacher.core import InputError
 from meanteacher.data import Dataset, Split, TrainTest
-from meanteacher.experiment import Recipe, step_seconds
+from meanteacher.experiment import TrainingSpec, step_seconds
 from meanteacher.models import LiteSpec
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
@@ -24,7 +24,7 @@ from meanteacher.photos.fitting.plan import (
     BackboneSpeed,
     Machine,
 )
-from meanteacher.photos.fitting.stands import photo_recipe, trial_seconds
+from meanteacher.photos.fitting.stands import photo_training, trial_seconds
 from meanteacher.records import FIT_METHODS, Plan, TimeSpent
 
 _READING_SECONDS = 3.0
@@ -85,8 +85,8 @@ class ReadingBudget:
             )
 
 
-StepSeconds = Callable[[Recipe, int, float], list[float]]
-"""A recipe, the number of threads and the seconds to spend -> how long each of a few steps takes."""
+StepSeconds = Callable[[TrainingSpec, int, float], list[float]]
+"""A training, the number of threads and the seconds to spend -> how long each of a few steps takes."""
 
 
 def measure_machine(
@@ -109,12 +109,12 @@ def measure_machine(
     widths = WIDTHS if width is None else (width,)
     ends = clock() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
 
-    def recipe_of(method: str, width: float) -> Recipe:
+    def training_of(method: str, width: float) -> TrainingSpec:
         trial = Plan(minutes=minutes, size=size, width=width, steps=100_000, flip=True)
-        return photo_recipe(trial, method, fingerprint="trial")
+        return photo_training(trial, method)
 
     def seconds_of(method: str, width: float, threads: int, share: float) -> float:
-        seconds = timed(recipe_of(method, width), threads, max(0.0, ends - clock()) * share)
+        seconds = timed(training_of(method, width), threads, max(0.0, ends - clock()) * share)
         return fmean(seconds[1:] or seconds)  # without the first step, which allocates
 
     by_threads: dict[int, float] = {}
@@ -203,9 +203,9 @@ def _step_timer(size: int, n_classes: int, device: str) -> StepSeconds:
     data = TrainTest(Dataset(images, labels, names), Dataset(images[:1], labels[:1], names))
     split = Split(torch.arange(ROWS), torch.arange(ROWS, n), torch.empty(0, dtype=torch.int64))
 
-    def timed(recipe: Recipe, threads: int, seconds: float) -> list[float]:
+    def timed(training: TrainingSpec, threads: int, seconds: float) -> list[float]:
         with limited_threads(threads):
-            return step_seconds(recipe, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
+            return step_seconds(training, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
 
     return timed
 

@@ -1,8 +1,7 @@
-"""What a fit is asked to do, and the callback that follows it."""
+"""The options of a fit, and the callback that prints its progress."""
 
 import math
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,35 +41,7 @@ class FitConfig:
             )
 
 
-class FitCallback:
-    """Follows a fit. Every method does nothing: override those that you need.
-
-    >>> class Messages(FitCallback):
-    ...     def on_message(self, sentence):
-    ...         print(sentence)
-    >>> Messages().on_message("Reading 200 photos.")
-    Reading 200 photos.
-    """
-
-    def on_message(self, sentence: str) -> None:
-        """What happens next, or what a user should know, in a sentence."""
-
-    def on_findings(self, findings: tuple[Finding, ...]) -> None:
-        """After the images are read: what is wrong or remarkable about them."""
-
-    def on_progress(self, task: str, done: int, total: int) -> None:
-        """While images are read or predicted."""
-
-    def on_run(self, name: str, steps: int) -> AbstractContextManager[Callback]:
-        """Before each training run. Returns a context whose value follows the run."""
-        return nullcontext(Callback())
-
-    def should_stop(self) -> bool:
-        """Asked after every step. True saves the fit and raises `Interrupted`."""
-        return False
-
-
-class PrintedProgress(FitCallback, Callback):
+class PrintedProgress(Callback):
     """Plain lines on standard error."""
 
     _run = ""
@@ -82,10 +53,9 @@ class PrintedProgress(FitCallback, Callback):
         for finding in findings:
             self.on_message(f"{finding.severity.capitalize()}: {finding.sentence}")
 
-    def on_run(self, name: str, steps: int) -> AbstractContextManager[Callback]:
+    def on_run(self, name: str, steps: int) -> None:
         self._run = name
         self.on_message(f"{name}: {steps:,} steps")
-        return nullcontext(self)
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self.on_message(f"{self._run}: step {evaluation.step:,}, error {percent(evaluation.teacher)}")

@@ -15,12 +15,13 @@ from torch import nn
 from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import run_with_helpers
+from meanteacher.experiment.describe import describe, recorded
 from meanteacher.formats import percent
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.extraction import Extraction
 from meanteacher.photos.fitting.answer import loses_to_guessing, trial_result
 from meanteacher.photos.fitting.budget import Timing
-from meanteacher.photos.fitting.config import FitCallback, FitConfig
+from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.plan import WIDTHS, BackboneSpeed
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData, draw_split, labelled_photos
 from meanteacher.photos.fitting.spreading import Floats, linear_classifier
@@ -28,7 +29,7 @@ from meanteacher.photos.fitting.stands import FromScratch, Stand
 from meanteacher.photos.folder.cache import Decoded, decode_all
 from meanteacher.photos.folder.find import Photos
 from meanteacher.records import FIT_METHODS, Plan, Record, Trial
-from meanteacher.train import Alarm, Callback, LogEntry, Pace
+from meanteacher.train import Alarm, Callback, LogEntry, Pace, RunOptions
 from meanteacher.views.normalise import per_channel
 
 _SEED = 0
@@ -40,6 +41,7 @@ _TRIAL_LABELS = 1000
 """Largest number of labels in the trial; more would hardly change the outcome."""
 _TRIAL_STEPS = 150
 """Steps of each run of the trial (docs/experiments/backbones.md)."""
+_ON_ALL_LABELS = "Trained on every label: its errors are on images it was trained on, and estimate nothing."
 _NONE = np.empty(0, dtype=np.int64)
 """Held out of the last run, which is trained on all labels."""
 
@@ -102,7 +104,7 @@ class CrossValidation:
     """When all runs have to be done, by `time.perf_counter`."""
     overhead: float
     """The seconds that a run takes after its steps."""
-    callback: FitCallback
+    callback: Callback
     timing: Timing
     device: str
     runs: list[str]
@@ -174,36 +176,36 @@ class CrossValidation:
             Interrupted: the callback stopped it; a checkpoint is saved.
         """
         folder = self.out / name
-        recipe = self.stand.recipe(method, held_out, folder, continued=continued)
-        if not len(held_out):
-            note = "Trained on every label: its errors are on images it was trained on, and estimate nothing."
-            recipe = replace(recipe, deviations=(note,))
+        training = self.stand.training(method, held_out, folder, continued=continued)
         pace = Pace(
-            steps=recipe.steps, seconds_per_step=self.stand.plan.seconds_per_step[method], ends=self._end_of_next()
+            steps=training.steps, seconds_per_step=self.stand.plan.seconds_per_step[method], ends=self._end_of_next()
         )
         data, split = self.stand.train_test(held_out)
-        with self.callback.on_run(name, recipe.steps) as callback:
-            outcome = run_with_helpers(
-                recipe,
-                seed=_SEED,
-                out=folder,
-                data=data,
-                split=split,
-                resume=(folder / "run.json").exists(),
-                device=self.device,
-                callbacks=(callback if len(held_out) else _WithoutErrors(callback),),
-                should_stop=self.callback.should_stop,
-                skip_to=pace,
-            )
+        self.callback.on_run(name, training.steps)
+        outcome = run_with_helpers(
+            training,
+            recorded=recorded(
+                {"name": f"fit/{method}", "training": describe(training)},
+                deviations=() if len(held_out) else (_ON_ALL_LABELS,),
+            ),
+            seed=_SEED,
+            out=folder,
+            data=data,
+            split=split,
+            resume=(folder / "run.json").exists(),
+            options=RunOptions(device=self.device, precision="float32"),
+            callbacks=(self.callback if len(held_out) else _WithoutErrors(self.callback),),
+            skip_to=pace,
+        )
         if outcome.record is None:
             raise Interrupted("The fit was stopped while it trained. Continue it with resume=True (--resume).")
         state = outcome.restored(device=self.device)
         if skipped := outcome.record.skipped_steps:
-            self.completed[name] = 1 - skipped / recipe.steps
+            self.completed[name] = 1 - skipped / training.steps
         if pace.last_step_began is not None:
             self.overhead = time.perf_counter() - pace.last_step_began
-        network = state.predictor(recipe.method)
-        return TrainedModel(network, state.normalise, outcome.record, self.stand.start(recipe))
+        network = state.predictor(training.method)
+        return TrainedModel(network, state.normalise, outcome.record, self.stand.start(training))
 
     def _skipped(self) -> str:
         if not self.completed:
@@ -235,10 +237,13 @@ class _WithoutErrors(Callback):
     def on_alarm(self, alarm: Alarm) -> None:
         self._callback.on_alarm(alarm)
 
+    def should_stop(self) -> bool:
+        return self._callback.should_stop()
+
 
 def choose_network(
     config: FitConfig,
-    callback: FitCallback,
+    callback: Callback,
     timing: Timing,
     photos: Photos,
     decoded: Decoded,
@@ -298,7 +303,7 @@ def choose_network(
             guesses.append(linear.logits(features[part]).argmax(1))
         wrong = {"pretrained": np.concatenate(guesses) != data.labels[split.positions]}
         from_scratch = CrossValidation(
-            stand=FromScratch(data=data, plan=plan, fingerprint="trial", earlier=None),
+            stand=FromScratch(data=data, plan=plan, earlier=None),
             split=split,
             out=Path(folder, "runs"),
             ends=ends,
@@ -316,7 +321,7 @@ def choose_network(
 
 
 def _plain_features(
-    data: FitData, backbone: Backbone, size: int, folder: Path, callback: FitCallback, device: torch.device
+    data: FitData, backbone: Backbone, size: int, folder: Path, callback: Callback, device: torch.device
 ) -> Floats:
     """[n, n_features] of the photos themselves."""
     extraction = Extraction(

@@ -16,7 +16,7 @@ from meanteacher.experiment import dismissing_helpers, help_first
 from meanteacher.files import is_left_over, locked_folder
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.fitting.budget import ReadingBudget, Timing, measure_backbone, measure_machine
-from meanteacher.photos.fitting.config import FitCallback, FitConfig, PrintedProgress
+from meanteacher.photos.fitting.config import FitConfig, PrintedProgress
 from meanteacher.photos.fitting.crossval import choose_network
 from meanteacher.photos.fitting.plan import (
     SMALL,
@@ -39,6 +39,7 @@ from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.flip import flip_evidence
 from meanteacher.photos.model.bundle import Classifier, Seen, load
 from meanteacher.records import Fit, runs_of
+from meanteacher.train import Callback
 
 
 def fit(
@@ -53,7 +54,7 @@ def fit(
     overwrite: bool = False,
     device: str = "auto",
     backbone: str = "auto",
-    callback: FitCallback | None = None,
+    callback: Callback | None = None,
     began: float | None = None,
 ) -> Classifier:
     """Train a classifier on photos of which a few are labelled, within the given minutes.
@@ -80,7 +81,7 @@ def fit(
         backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
             "torchvision:NAME", "hf:OWNER/NAME" or the path of a .safetensors file; "none" trains a small network from
             scratch; "auto" takes lite0, or for images of at most 48 pixels the better of both in a short trial
-        callback: follows the fit; None prints plain lines to standard error, `FitCallback()` nothing
+        callback: follows the fit; None prints plain lines to standard error, `Callback()` nothing
         began: when the minutes began, by `time.perf_counter`; None for now
 
     Raises:
@@ -105,7 +106,7 @@ def fit(
     return load(config.out)
 
 
-def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = None) -> Fit | None:
+def run_fit(config: FitConfig, callback: Callback, *, began: float | None = None) -> Fit | None:
     """Do what `fit` says. Returns the content of fit.json.
 
     Of several processes rank 0 does it. The others take part in its training runs, and return nothing.
@@ -125,7 +126,7 @@ def run_fit(config: FitConfig, callback: FitCallback, *, began: float | None = N
         return _fitted(config, callback, lock, began=began)
 
 
-def _fitted(config: FitConfig, callback: FitCallback, lock: ExitStack, *, began: float | None) -> Fit:
+def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: float | None) -> Fit:
     timing = Timing(time.perf_counter() if began is None else began)
     photos = find_photos(config.photos, config.labels)
     earlier = read_earlier_fit(config.start) if config.start else None

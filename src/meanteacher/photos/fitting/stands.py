@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError, MissingBackboneError, Problem, Progress
+from meanteacher.core import UNLABELLED, MissingBackboneError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Dataset, Fixed, Split, TrainTest
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment import DataSpec, Recipe, step_seconds
+from meanteacher.experiment import TrainingSpec, step_seconds
 from meanteacher.models import FastNetSpec, ModelSpec
 from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.photos.features.extraction import Features
@@ -29,12 +29,12 @@ from meanteacher.photos.fitting.spreading import (
     linear_classifier,
     spread_labels,
 )
-from meanteacher.photos.fitting.tail import HEAD_ROWS, Stored, Tail, TailSpec, save_start, start_digest, tail_recipe
+from meanteacher.photos.fitting.tail import HEAD_ROWS, Tail, TailSpec, save_start, start_digest, tail_training
 from meanteacher.photos.fitting.warm_start import Continued, EarlierFit
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
 from meanteacher.records import FIT_METHODS, BackboneSummary, Plan
 from meanteacher.views import PerChannel
-from meanteacher.views.normalise import per_channel
+from meanteacher.views.normalise import ToFloat, per_channel
 
 _LABELLED_ROWS = 96
 """Labelled rows in a batch of `ROWS`. They limit the first half of a short run: with a quarter of the rows labelled it
@@ -60,8 +60,8 @@ class Stand(Protocol):
         """[N, n_features] of all photos, where there is a pretrained network."""
         ...
 
-    def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
-        """Of a run without the held-out photos, in `folder`; `continued` where it starts from an earlier model."""
+    def training(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> TrainingSpec:
+        """How a run in `folder` trains without the held-out photos; `continued` if it starts from an earlier model."""
         ...
 
     def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
@@ -72,7 +72,7 @@ class Stand(Protocol):
         """What a trained network takes for these photos."""
         ...
 
-    def start(self, recipe: Recipe) -> nn.Module | None:
+    def start(self, training: TrainingSpec) -> nn.Module | None:
         """The network before its first step, where it is a classifier of its own."""
         ...
 
@@ -119,25 +119,13 @@ def choose_backbone(
         return None
 
 
-@dataclass(frozen=True)
-class OwnPhotos:
-    """The source of a recipe on a user's own photos, identified by their contents; `fit` itself loads them."""
+def photo_training(plan: Plan, method: str, *, model: ModelSpec | None = None) -> TrainingSpec:
+    """How a method trains on these photos from scratch. Both methods see the same number of labelled images per step.
 
-    fingerprint: str
-
-    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        raise InputError("A recipe on one's own photos can only be run by meanteacher fit, which loads them.")
-
-
-def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec | None = None) -> Recipe:
-    """The fast recipe of a method for these photos. Both methods see the same number of labelled images per step.
-
-    `fingerprint` is that of the photos and labels; `model` is an earlier one to continue, instead of a new network.
+    `model` is an earlier one to continue, instead of a new network.
     """
     rows = _LABELLED_ROWS if method == "supervised" else ROWS
-    return Recipe(
-        name=f"fit/{method}",
-        data=DataSpec(source=OwnPhotos(fingerprint), n_labelled=None),
+    return TrainingSpec(
         model=model or FastNetSpec(width=plan.width),
         method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
         normalise=PerChannel(),
@@ -147,7 +135,6 @@ def photo_recipe(plan: Plan, method: str, *, fingerprint: str, model: ModelSpec 
         optim=fast_optim(plan.steps),
         steps=plan.steps,
         evaluate_every=max(1, plan.steps // 5),
-        seeds=(0,),
     )
 
 
@@ -157,15 +144,14 @@ class FromScratch:
 
     data: FitData
     plan: Plan
-    fingerprint: str
     earlier: Continued | None
     """An earlier model to continue."""
     title: str = "FastNet"
     pooled: None = None
 
-    def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
+    def training(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> TrainingSpec:
         model = self.earlier if continued else None
-        return photo_recipe(self.plan, method, fingerprint=self.fingerprint, model=model)
+        return photo_training(self.plan, method, model=model)
 
     def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
         return self.data.train_test(held_out)
@@ -173,7 +159,7 @@ class FromScratch:
     def inputs(self, positions: np.ndarray) -> Tensor:
         return self.data.dataset.images[torch.from_numpy(positions)]
 
-    def start(self, recipe: Recipe) -> None:
+    def start(self, training: TrainingSpec) -> None:
         return None
 
     def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:
@@ -202,9 +188,8 @@ def trial_seconds(
         save_start(start, head)
         model = TailSpec(backbone=backbone, cut=cut, sha256="", feature_length=1.0, start=str(start))
         for method in FIT_METHODS:
-            source = DataSpec(source=OwnPhotos("trial"), n_labelled=None)
-            recipe = tail_recipe(method, model=model, source=source, steps=100_000, n_views=2, n_weak=1)
-            times = step_seconds(recipe, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
+            training = tail_training(method, model=model, steps=100_000, n_views=2, n_weak=1)
+            times = step_seconds(training, data=data, split=split, seconds=seconds, most=_TRIAL_STEPS, device=device)
             found[method] = fmean(times[1:] or times)  # without the first step, which allocates
     return found
 
@@ -215,7 +200,6 @@ class OnBackbone:
 
     data: FitData
     plan: Plan
-    fingerprint: str
     backbone: Backbone
     features: Features
     earlier: Mapping[str, Tensor] | None
@@ -226,11 +210,11 @@ class OnBackbone:
     def __post_init__(self) -> None:
         behind = self.backbone.network()[self.plan.cut :]
         plain = self.features.values[:, 0]
-        self.pooled = predict_logits(behind, plain, normalise=Stored().fit(plain)).numpy()
+        self.pooled = predict_logits(behind, plain, normalise=ToFloat()).numpy()
         values, labels, names = self.features.values, self.data.dataset.labels, self.data.photos.class_names
         self.dataset = Dataset(values, labels, names, on_disk=values.is_contiguous())
 
-    def recipe(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> Recipe:
+    def training(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> TrainingSpec:
         start = folder.with_name(f"{folder.name}-start.safetensors")
         if not start.exists():  # computed once, so that a resumed run starts from the same bytes
             save_start(start, self.earlier if continued and self.earlier else self._head(method, held_out))
@@ -243,10 +227,9 @@ class OnBackbone:
             feature_length=float(f"{length:.3g}") or 1.0,
             start=str(start),
         )
-        return tail_recipe(
+        return tail_training(
             method,
             model=model,
-            source=DataSpec(source=OwnPhotos(self.fingerprint), n_labelled=None),
             steps=self.plan.steps,
             n_views=self.features.n_views,
             n_weak=self.features.n_weak,
@@ -281,8 +264,8 @@ class OnBackbone:
     def inputs(self, positions: np.ndarray) -> Tensor:
         return self.features.values[torch.from_numpy(positions), 0]
 
-    def start(self, recipe: Recipe) -> nn.Module:
-        network = recipe.model.build(Problem(len(self.data.photos.class_names), len(self.dataset), ()))
+    def start(self, training: TrainingSpec) -> nn.Module:
+        network = training.model.build(Problem(len(self.data.photos.class_names), len(self.dataset), ()))
         return network.eval()
 
     def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:

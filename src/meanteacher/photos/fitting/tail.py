@@ -1,4 +1,4 @@
-"""Mean Teacher on the last layers of a pretrained network: the network, its views and its recipe."""
+"""Mean Teacher on the last layers of a pretrained network: the network, its views and its training."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,10 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from meanteacher.core import LOCATION, Augment, Images, InputError, Problem
+from meanteacher.core import LOCATION, Augment, InputError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Fixed
-from meanteacher.experiment import DataSpec, Recipe
+from meanteacher.experiment import TrainingSpec
 from meanteacher.files import read_regular, write_atomic
 from meanteacher.methods import MeanTeacher, Supervised
 from meanteacher.photos.features.backbones import Backbone
@@ -44,19 +44,6 @@ class CachedView:
         rows = torch.arange(len(views), device=views.device)
         drawn = torch.randint(self.first, self.last, (len(views),), generator=generator, device=views.device)
         return views[rows, drawn]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """The normalisation of features: none, since they come from normalised images."""
-
-    def fit(self, images: Images, index: Tensor | None = None) -> nn.Module:
-        return _AsFloat()
-
-
-class _AsFloat(nn.Module):
-    def forward(self, features: Tensor) -> Tensor:
-        return features.float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,15 +151,14 @@ def tail_rows(method: str, *, on_head: bool) -> int:
     return HEAD_ROWS if on_head else TAIL_ROWS
 
 
-def tail_recipe(
-    method: str, *, model: TailSpec, source: DataSpec, steps: int, n_views: int, n_weak: int, evaluate: int = 5
-) -> Recipe:
-    """The recipe of a method on stored features. Both methods see the same number of labelled photos per step.
+def tail_training(
+    method: str, *, model: TailSpec, steps: int, n_views: int, n_weak: int, evaluate: int = 5
+) -> TrainingSpec:
+    """How a method trains on stored features. Both methods see the same number of labelled photos per step.
 
     Args:
         method: which
         model: what is trained
-        source: the photos and their features
         steps: of the run
         n_views: of each photo
         n_weak: of the views; the teacher sees these, and the student the others
@@ -183,15 +169,13 @@ def tail_recipe(
     decay = Constant(max(0.9, 1 - 10 / steps))
     strong: Augment = CachedView(n_weak if n_weak < n_views else 0, n_views)
     rate = Product((LinearWarmUp(first=0.0, value=_RATE, steps=max(1, steps // 10)), Cosine(value=1.0, steps=steps)))
-    return Recipe(
-        name=f"fit/{method}",
-        data=source,
+    return TrainingSpec(
         model=model,
         # The statistics of the normalisations never change, so copying them is exact.
         method=Supervised(decay=decay, buffers="copy")
         if method == "supervised"
         else MeanTeacher(decay=decay, buffers="copy", weight=Constant(1.0), cost=_COST),
-        normalise=Stored(),
+        normalise=None,  # the features are those of normalised images
         views={"student": strong, "teacher": CachedView(0, n_weak)},
         labelled_view=CachedView(0, n_views),
         batch=Fixed(
@@ -202,5 +186,4 @@ def tail_recipe(
         optim=AdamSpec(learning_rate=rate, beta1=Constant(0.9), beta2=Constant(0.999)),
         steps=steps,
         evaluate_every=max(1, steps // evaluate),
-        seeds=(0,),
     )

@@ -16,13 +16,14 @@ from meanteacher.files.typed import RecordError, read_json
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.extraction import Extraction
 from meanteacher.photos.fitting.budget import Timing, limited_threads
-from meanteacher.photos.fitting.config import FitCallback, FitConfig
+from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.crossval import Comparison, CrossValidation
 from meanteacher.photos.fitting.plan import FEWEST_STEPS, BackboneSpeed, Machine, make_backbone_plan, make_plan
 from meanteacher.photos.fitting.split import EvaluationSplit, FitData, How, choose_split
 from meanteacher.photos.fitting.stands import FromScratch, OnBackbone, Stand
 from meanteacher.photos.fitting.warm_start import EarlierFit
 from meanteacher.records import Fit, Plan, PlanRecord, Trial, read_fit
+from meanteacher.train import Callback
 from meanteacher.views.normalise import per_channel
 
 _FEATURES_LIMIT = 0.6
@@ -89,7 +90,7 @@ class Training:
     """Plans, trains and evaluates both methods on the chosen network, once the photos are read."""
 
     config: FitConfig
-    callback: FitCallback
+    callback: Callback
     timing: Timing
     plan_file: PlanFile
     plan: Plan | None
@@ -139,7 +140,6 @@ class Training:
             stand = OnBackbone(
                 data=self.data,
                 plan=plan,
-                fingerprint=self.fingerprint,
                 backbone=backbone,
                 features=features,
                 earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
@@ -182,7 +182,7 @@ class Training:
         plan = self._planned(planned)
         model = self.earlier.continued(self.data.photos.class_names) if self.earlier else None
         with self._saved_if_stopped():
-            stand = FromScratch(data=self.data, plan=plan, fingerprint=self.fingerprint, earlier=model)
+            stand = FromScratch(data=self.data, plan=plan, earlier=model)
             return self._compare(stand, plan.seconds_per_image)
 
     def _planned(self, planned: Callable[[int], Plan]) -> Plan:
