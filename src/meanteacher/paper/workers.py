@@ -35,7 +35,7 @@ class Workers:
     runs: Sequence[Run]
     jobs: int
     options: Sequence[str]
-    """Of every command: --data, --device."""
+    """Options of every command, such as --data and --device."""
     callback: Callback
     """Reports progress about twice per second and a sentence per run that ends; may stop all runs."""
     problems: dict[Run, str] = field(default_factory=dict)
