@@ -22,7 +22,7 @@ NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models 
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 
-.PHONY: demo test test-numerics portable bench lint format check docs gallery mutants outputs golden fuzz audit faults clean
+.PHONY: results demo test test-numerics portable bench lint format check docs gallery mutants outputs golden fuzz audit faults clean
 
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
@@ -60,6 +60,10 @@ docs: $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # docs/methods.md and its pictures: trains the missing runs, in a few minutes; ARGS=--page-only trains nothing.
+# docs/results.md from docs/records.
+results: $(VENV)/core
+	$(BIN)/python docs/tools/results.py
+
 gallery: $(VENV)/core
 	$(BIN)/python docs/tools/gallery.py $(ARGS)
 

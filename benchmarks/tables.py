@@ -5,11 +5,9 @@ splits. Every contender has its default settings, but for what its row says.
 """
 
 import argparse
-import json
-import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,23 +92,8 @@ def run(seeds: range = SPLITS) -> dict[str, Any]:
     return {"environment": environment(), "labels_per_class": LABELS, "splits": list(seeds), "errors": errors}
 
 
-def said(values: list[float]) -> str:
-    return f"{100 * statistics.mean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
-
-
-def table(record: Mapping[str, Any], part: str) -> str:
-    """The rows of docs/results.md: the errors on the "test" rows, or on the "unlabelled" ones that were trained on."""
-    lines = [f"| {part} error | {' | '.join(record['errors'])} |", "|---" * (1 + len(record["errors"])) + "|"]
-    for title in CONTENDERS:
-        cells = [said([each[part] for each in found[title]]) for found in record["errors"].values()]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     given = parser.parse_args()
-    record = run()
-    write_json(given.out, record)
-    print(table(record, "test") + "\n" + table(record, "unlabelled") + json.dumps(record["environment"]))  # noqa: T201
+    write_json(given.out, run())

@@ -120,7 +120,7 @@ def test_own_recipe_runs_by_the_command_of_its_docstring(tmp_path: Path):
     assert (record["recipe"]["name"], record["steps"]) == ("own/digits+steps=20", 20)
     assert record["alarms"] == []
     again = api.run(api.load_recipe(f"{path}:less_noise").varied(steps=20), out=tmp_path / "again")
-    assert again["recipe"]["name"] == "own/digits-less-noise"
+    assert again.recipe.name == "own/digits-less-noise"
 
 
 @pytest.fixture(scope="module")
@@ -347,11 +347,11 @@ def test_python_of_the_report_and_of_the_model_card_labels_a_photo(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    from fit_example import fit_example
+    from fit_example import NO_PLOTS, as_fit, fit_example
     from meanteacher.photos.pages.fit_page import fit_page
     from meanteacher.photos.pages.model_card import model_card
 
-    fit = fit_example(folder=str(shipped[0]), curves=None, calibration=None)
+    fit = as_fit(fit_example(folder=str(shipped[0]), **NO_PLOTS))
     if where == "page":
         (code,) = re.findall(r'<pre class="python"><code>(.*?)</code>', fit_page(fit), flags=re.S)
     else:

@@ -128,6 +128,11 @@ class Claim:
     def __post_init__(self) -> None:
         check_choice("metric", self.metric, get_args(Metric))
 
+    def __str__(self) -> str:
+        """The error with as many digits as the paper reports: two."""
+        spread = "" if self.spread is None else f" ± {self.spread:.2f}"
+        return f"{self.error:.2f}{spread}{' (top-5)' if self.metric == TOP5 else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRecipe:

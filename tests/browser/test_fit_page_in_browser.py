@@ -7,7 +7,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from browser_support import Browser
-from fit_example import fit_example, many_classes, pretrained_example
+from fit_example import as_fit, fit_example, many_classes, pretrained_example
 from meanteacher.photos.pages.fit_page import fit_page
 from meanteacher.report import load_records, render_page
 
@@ -48,7 +48,7 @@ def hostile_fit():
         group[0] |= {"name": HOSTILE_FILE, "label": HOSTILE}
         group[1] |= {"name": LONG, "label": LONG, "thumb": "https://example.invalid/pixel.png"}
     fit["findings"][0]["names"] = [HOSTILE_FILE, LONG]
-    fit["vitals"]["mean-teacher"]["alarms"] = [HOSTILE]
+    fit["vitals"]["mean-teacher"]["alarms"] = [{"step": 9, "kind": "x", "sentence": HOSTILE}]
     return fit
 
 
@@ -66,7 +66,7 @@ PAGES = [*FITS, "runs"]
 
 @cache
 def html_of(kind: str) -> str:
-    return render_page(load_records(RECORDS), HOSTILE) if kind == "runs" else fit_page(FITS[kind]())
+    return render_page(load_records(RECORDS), HOSTILE) if kind == "runs" else fit_page(as_fit(FITS[kind]()))
 
 
 @pytest.fixture

@@ -163,24 +163,14 @@ def confusions_are_counted_of_the_predicted_class(patch: Patch) -> None:
     wrap(patch, fit_tables.confused_pairs, wrong)
 
 
-def _judged(row: fit_tables.ClassRow) -> tuple[int, int]:
-    """Wrong and judged images of a class, from "6 of 12"."""
-    wrong, judged = map(int, row.wrong.split(" of "))
-    return wrong, judged
-
-
 @of_fits
 def right_answers_of_a_class_are_called_wrong(patch: Patch) -> None:
-    def change(row):
-        wrong, judged = _judged(row)
-        return {"wrong": f"{judged - wrong} of {judged}"}
-
-    _change_rows(patch, fit_tables.class_rows, change)
+    _change_rows(patch, fit_tables.class_rows, lambda row: {"error": 1 - row.error})
 
 
 @of_fits
 def labels_of_a_class_are_those_that_were_judged(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.class_rows, lambda row: {"n_labelled": _judged(row)[1]})
+    _change_rows(patch, fit_tables.class_rows, lambda row: {"n_labelled": row.n_judged})
 
 
 @of_fits

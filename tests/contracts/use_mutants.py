@@ -155,10 +155,10 @@ def colours_of_photos_to_predict_are_in_another_order(patch: Patch) -> None:
 @of_models
 def names_of_the_first_photos_stand_beside_every_chunk(patch: Patch) -> None:
     def change(inner, model, images, **options):
-        first = predict.as_images(images).names
-        wrap(inner, predict._rows, lambda real, names, *rest: real(first[: len(names)], *rest))
+        first = bundle.as_images(images).names
+        wrap(inner, predict.rows_of, lambda real, names, *rest: real(first[: len(names)], *rest))
 
-    during(patch, predict.predict, change)
+    during(patch, bundle.Classifier.predict, change)
 
 
 @of_models
@@ -167,7 +167,7 @@ def unreadable_photos_are_counted_as_a_class(patch: Patch) -> None:
         found = real(*given, **options)
         return dataclasses.replace(found, classes=found.classes.clip(min=0))
 
-    wrap(patch, predict.predict, wrong)
+    wrap(patch, bundle.Classifier.predict, wrong)
 
 
 @of_models

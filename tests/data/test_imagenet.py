@@ -188,7 +188,7 @@ def test_a_missing_folder_says_what_is_expected_and_why_it_is_not_downloaded(tmp
 def test_both_parts_need_the_same_classes(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "imagenet" / "val" / "n03").rename(tmp_path / "imagenet" / "val" / "n04")
-    with pytest.raises(InputError, match="n03, n04"):
+    with pytest.raises(InputError, match="n03 and n04"):
         source().load(tmp_path)
 
 

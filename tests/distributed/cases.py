@@ -362,7 +362,7 @@ def broken(folder: str) -> dict[str, Any]:
     stream = stream_of(data, batch, ranks)
     agreed = agreed_batch(stream[0], ranks)
     # Before the evaluation, in which a rank may also meet the broken images of another one's rows.
-    recorded = sorted(_broken_images(TrainTest(data, data), ranks)["broken"]["train"]["first"])
+    recorded = sorted(_broken_images(TrainTest(data, data), ranks)["train"].first)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES))
     error = error_rates({"": network}, data, normalise=stream.normalise, ranks=ranks)[""]

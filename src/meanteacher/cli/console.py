@@ -22,6 +22,8 @@ LAUNCHER_VARIABLE = "MEANTEACHER_LAUNCHER"
 """Environment variable with the number of the process that started this one with --nproc."""
 _LONGEST = 2000
 """Most characters of a message."""
+_KINDS: dict[type[Exception], str] = {LostRankError: "Lost", DivergedError: "Diverged"}
+"""Error -> the first word of its message."""
 
 
 def say(console: Console, *parts: str | tuple[str, str]) -> None:
@@ -59,10 +61,11 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """
     try:
         yield
-    except FirstRankError as error:
-        raise typer.Exit(error.exit_code) from error
-    except InputError as error:
-        _report("Error", error)
+    except (InputError, LostRankError, DivergedError) as error:
+        kind = _KINDS.get(type(error), "Error")
+        told_by_another = isinstance(error, FirstRankError) or (kind == "Diverged" and not is_first_rank())
+        if not told_by_another:
+            _report(kind, error)
         raise typer.Exit(error.exit_code) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # nobody reads the output any more
@@ -72,13 +75,6 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
             "Error", f"cannot use{where} ({error.strerror or error}). Check the path, its permissions and the disk."
         )
         raise typer.Exit(InputError.exit_code) from error
-    except LostRankError as error:
-        _report("Lost", error)
-        raise typer.Exit(error.exit_code) from error
-    except DivergedError as error:
-        if is_first_rank():
-            _report("Diverged", error)
-        raise typer.Exit(error.exit_code) from error
     except Interrupted as error:
         words = [word for word in command if word not in {"--resume", "--overwrite"}]
         console = Console(quiet=not is_first_rank())

@@ -119,8 +119,8 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     from meanteacher.photos.fitting.plan import image_size, shorter_side
     from meanteacher.photos.folder import check as checking
     from meanteacher.photos.folder.cache import decode_all
+    from meanteacher.photos.folder.check import shapes_of
     from meanteacher.photos.folder.find import find_photos
-    from meanteacher.photos.folder.findings import shapes_of
 
     console = Console()
     found = find_photos(photos, labels)

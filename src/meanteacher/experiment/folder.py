@@ -17,8 +17,8 @@ from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.experiment.describe import computed, differences
 from meanteacher.files import is_left_over, locked_folder, reporting_full_disk, write_json
-from meanteacher.files.typed import RecordError, checked, read_json
-from meanteacher.records import Environment, Record, RunFile, write_record
+from meanteacher.files.typed import checked, read_json
+from meanteacher.records import Environment, Record, RunFile, load_record, write_record
 from meanteacher.train.execution import DEFAULT, RunOptions
 
 _LOOK_SECONDS = 1.0
@@ -114,7 +114,7 @@ class RunFolder:
     def record(self) -> Record | None:
         """The record of a run that is complete."""
         path = self.path / "record.json"
-        return self._from_first(lambda: _read(path, Record) if path.exists() else None)
+        return self._from_first(lambda: load_record(path) if path.exists() else None)
 
     def write_record(self, record: Record) -> None:
         def write() -> None:
@@ -131,7 +131,7 @@ class RunFolder:
         return self._from_first(self._read_run)
 
     def _read_run(self) -> RunFile:
-        return _read(self.path / "run.json", RunFile)
+        return read_json(self.path / "run.json", RunFile, "Start the run again in another folder.")
 
     def _from_first(self, compute: Callable[[], T]) -> T:
         return self._ranks.from_first(compute, f"opening {self.path}")
@@ -163,13 +163,6 @@ class RunFolder:
                 f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
                 "Resume it with what it was started with, or give another folder with --out."
             )
-
-
-def _read(path: Path, kind: type[T]) -> T:
-    try:
-        return read_json(path, kind, "Start the run again in another folder.")
-    except RecordError as error:
-        raise InputError(f"{path} is damaged. {error}") from error
 
 
 def environment(device: torch.device = CPU) -> Environment:

@@ -17,7 +17,6 @@ from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
 from meanteacher.experiment import Recipe, step_seconds
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.files import LOCK, HeldError, last_lines, locked
-from meanteacher.files.typed import RecordError
 from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
 from meanteacher.paper.recipes.shared import AS_CODED
 from meanteacher.paper.scaled import has_twin, scaled
@@ -70,13 +69,7 @@ class Run:
             InputError: its folder holds a run of another version of the recipe, or a damaged record.
         """
         if self.record.exists():
-            try:
-                recorded = load_record(self.record).recipe.fingerprint
-            except RecordError as error:
-                raise InputError(
-                    f"{self.record} is damaged ({error}). Move the folder away to run it again."
-                ) from error
-            self._check_same(recorded)
+            self._check_same(load_record(self.record).recipe.fingerprint)
             return "complete"
         if not (self.folder / "run.json").exists():
             return "running" if self._held() else "missing"

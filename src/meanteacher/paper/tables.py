@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import fmean
 
 from meanteacher.formats import count, duration
 from meanteacher.records import Metric, Record
 from meanteacher.report.compare import (
     Difference,
-    Pair,
     Spread,
     aligned,
+    difference_by_seed,
     markdown_table,
     one_run_per_seed,
     percent_spread,
@@ -94,12 +95,8 @@ class PaperTable:
     def caption(self) -> str:
         n_runs = sum(len(cell.runs) for cell in self.cells)
         left = f" Not complete: {count(self.unfinished, 'run')}." if self.unfinished else ""
-        return (
-            " ".join(
-                filter(None, (self.scale, f"{count(n_runs, 'run')}; mean ± standard deviation over n label draws."))
-            )
-            + left
-        )
+        what = f"{count(n_runs, 'run')}; mean ± standard deviation over n label draws."
+        return " ".join(filter(None, (self.scale, what))) + left
 
 
 def to_terminal(table: PaperTable) -> str:
@@ -180,11 +177,8 @@ def orderings_of(tables: Sequence[PaperTable], systems: Sequence[str]) -> list[O
                 for cell in table.cells
                 if cell.column == column and cell.system in systems and cell.runs and cell.paper is not None
             ]
-            for i, first in enumerate(cells):
-                for second in cells[i + 1 :]:
-                    ordering = _ordering(column, first, second)
-                    if ordering is not None:
-                        found.append(ordering)
+            compared = (_ordering(column, first, second) for first, second in combinations(cells, 2))
+            found += [ordering for ordering in compared if ordering is not None]
     return found
 
 
@@ -193,20 +187,16 @@ def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
     assert second.paper is not None
     better, worse = sorted((first, second), key=lambda cell: cell.paper or (0.0, None))
     lower, higher = (one_run_per_seed(cell.runs) for cell in (better, worse))
-    seeds = sorted(lower.keys() & higher.keys())
-    if not seeds:
+    ours = difference_by_seed(higher, lower, "test")
+    if ours is None:
         return None
-    pairs = tuple(Pair(seed, higher[seed].error("test"), lower[seed].error("test")) for seed in seeds)
-    differences = spread([pair.difference for pair in pairs])
-    assert differences is not None
-    error = None if differences.deviation is None else differences.deviation / len(pairs) ** 0.5
     deviations = [each.deviation for cell in (better, worse) if (each := cell.ours) and each.deviation is not None]
     return Ordering(
         column=column,
         better=better.system,
         worse=worse.system,
         paper=abs(first.paper[0] - second.paper[0]),
-        ours=Difference(differences.mean, error, pairs),
+        ours=ours,
         spread=fmean(deviations) if len(deviations) == 2 else None,
         n_images=better.n_images,
     )

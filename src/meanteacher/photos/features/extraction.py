@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,14 +30,9 @@ _SEED = 0
 
 
 def feature_views(size: int, n_views: int, *, flip: bool) -> tuple[tuple[Augment, ...], int]:
-    """The views of each photo, and how many of the first ones are weak; the first is the photo itself.
+    """The views of each photo of `size` pixels, and the number of weak views; the first view is the photo itself.
 
-    A teacher sees the weak ones and the student the others, or the same where there are no others.
-
-    Args:
-        size: of the photos in pixels
-        n_views: how many
-        flip: whether a mirrored photo is still of its class
+    A teacher sees the weak views, which come first. The student sees the others, or the same if there are no others.
     """
     moved = (Flip(),) if flip else ()
     weak: tuple[Augment, ...] = (
@@ -198,21 +194,15 @@ class Extraction:
 
     def _make_file(self, shape: tuple[int, ...]) -> None:
         """Create the file in its final size, unless it exists."""
-        if self._saved().key == self.key and self._shape_of_file() == shape:
-            return
+        with suppress(OSError, ValueError), open_regular(self.file, follow=False):
+            values = np.lib.format.open_memmap(self.file, mode="r")
+            if self._saved().key == self.key and values.shape == shape and values.dtype == np.float16:
+                return
         make_own(self.file.parent)
         for path in (self._about, self.file):
             remove(path)
         np.lib.format.open_memmap(self.file, mode="w+", dtype=np.float16, shape=shape)
         self._save(0)
-
-    def _shape_of_file(self) -> tuple[int, ...] | None:
-        try:
-            with open_regular(self.file, follow=False):
-                values = np.lib.format.open_memmap(self.file, mode="r")
-        except (OSError, ValueError):
-            return None
-        return values.shape if values.dtype == np.float16 else None
 
     @property
     def _about(self) -> Path:

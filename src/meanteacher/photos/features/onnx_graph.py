@@ -47,12 +47,7 @@ def to_onnx(
 ) -> Any:
     """The module as an `onnx.ModelProto`, from a batch [N, *shape] of any size to the output.
 
-    Args:
-        module: in evaluation mode, with one input and one output
-        shape: shape of one input, such as (3, size, size)
-        dtype: type of the inputs, np.uint8 or np.float32
-        input_name: name of the input in the graph
-        output_name: name of the output in the graph
+    The module is in evaluation mode and has one input of uint8 or float32 and one output.
 
     Raises:
         UnsupportedError: the module uses an operation that has no writer here.

@@ -33,11 +33,10 @@ from meanteacher.photos.fitting.stands import choose_backbone
 from meanteacher.photos.fitting.training import PlanFile, Training, begins_again_if_stopped
 from meanteacher.photos.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
 from meanteacher.photos.folder.cache import Decoded, decode_all
-from meanteacher.photos.folder.check import check
+from meanteacher.photos.folder.check import check, shapes_of
 from meanteacher.photos.folder.duplicates import find_duplicates
 from meanteacher.photos.folder.find import find_photos
-from meanteacher.photos.folder.findings import shapes_of
-from meanteacher.photos.folder.flip import flip_is_safe
+from meanteacher.photos.folder.flip import flip_evidence
 from meanteacher.photos.model.bundle import Classifier, Seen, load
 from meanteacher.records import Fit, runs_of
 from meanteacher.train import Callback
@@ -144,7 +143,7 @@ def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: fl
     shapes = None if photos.arrays is not None else shapes_of(photos)
     side = shorter_side(photos, shapes)
     backbone = choose_backbone(config.backbone, earlier, plan, callback.on_message)
-    flip = flip_is_safe(photos.class_names) if config.flip is None else config.flip
+    flip = flip_evidence(photos.class_names).is_safe if config.flip is None else config.flip
     measured = partial(_measured, config, earlier=earlier, n_classes=len(photos.class_names), device=device)
     size = on_backbone = plan.size if plan else earlier.size if earlier else image_size(side)
     speed: BackboneSpeed | Machine | None = None

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Problem
+from meanteacher.core import UNLABELLED, MissingBackboneError, Problem
 from meanteacher.costs import Confident
 from meanteacher.data import Dataset, Fixed, Split, TrainTest
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import TrainingSpec, step_seconds
 from meanteacher.models import FastNetSpec, ModelSpec
-from meanteacher.photos.features.backbones import Backbone, MissingBackboneError, find_backbone
+from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.photos.features.extraction import Features
 from meanteacher.photos.fitting.plan import ROWS
 from meanteacher.photos.fitting.split import FitData

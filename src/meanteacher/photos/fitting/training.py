@@ -57,12 +57,7 @@ class PlanFile:
         Raises:
             InputError: the file is damaged.
         """
-        try:
-            return read_json(self.path, PlanRecord, "")
-        except RecordError as error:
-            raise InputError(
-                f"{self.path} is damaged ({error}). Start again with overwrite=True (--overwrite)."
-            ) from error
+        return read_json(self.path, PlanRecord, "Start again with overwrite=True (--overwrite).")
 
     def spent(self, fingerprint: str) -> float:
         """The seconds used so far.

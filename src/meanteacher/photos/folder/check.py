@@ -7,24 +7,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
+from meanteacher.files.images import UnreadableError, header
 from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.cache import Decoded
-from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates
+from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates, same_picture
 from meanteacher.photos.folder.find import Photos
-from meanteacher.photos.folder.findings import (
-    N_SHOWN,
-    copy_findings,
-    image_names,
-    shape_findings,
-)
 from meanteacher.photos.folder.flip import flip_evidence
 from meanteacher.records import SEVERITIES, Finding, Severity
+
+N_SHOWN = 3
+"""Number of names in a sentence."""
 
 _CHUNK = 1024
 _LEVELS = 8
 """Largest variation of a plain area or a grey pixel, in levels of 0 to 255; JPEG adds this much."""
 _FEW_LABELS = 5
 _UNEQUAL = 10
+_MAX_HEADERS = 20_000
+_HUGE = 50_000_000
+_MANY_SHAPES = 0.2
+_MAX_CONFLICTS = 5
+"""Number of conflicts with a sentence of their own. The others share one."""
+_MAX_COMPARED = 100
+"""Number of labelled images of its group that each image is compared with, because a long film has too many pairs."""
 
 
 def check(
@@ -41,7 +46,7 @@ def check(
         photos: names and labels
         decoded: pixels, and the reasons why images cannot be read
         shapes: [N, 2] from `shapes_of`; None if all images have one shape
-        duplicates: duplicates of `decoded.images`, if they are known already
+        duplicates: those of `decoded.images`, if they are known already
         flip: whether images are mirrored during training; None to decide by the class names
     """
     readable = np.setdiff1d(np.arange(len(photos)), np.fromiter(decoded.unreadable, np.int64))
@@ -205,3 +210,182 @@ def _flip(class_names: tuple[str, ...], flip: bool | None) -> Finding:
 
 def _quoted(names: Sequence[str]) -> str:
     return listed([f'"{name}"' for name in names], N_SHOWN)
+
+
+def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
+    """The printable names of the images in `rows`."""
+    return tuple(escape_name(photos.names[k]) for k in rows)
+
+
+def shapes_of(photos: Photos) -> NDArray[np.int64]:
+    """Width and height of each image as displayed [N, 2], from the files' headers; zeros if unknown.
+
+    At most 20,000 files are read, evenly spread over the names; the rows of other files are zeros.
+    """
+    shapes = np.zeros((len(photos), 2), np.int64)
+    if photos.arrays is not None:
+        shapes[:] = photos.arrays.shape[2], photos.arrays.shape[1]
+        return shapes
+    for k in np.linspace(0, len(photos) - 1, min(len(photos), _MAX_HEADERS)).round().astype(int).tolist():
+        try:
+            shapes[k] = header(photos.path(k))[:2]
+        except UnreadableError:
+            continue
+    return shapes
+
+
+def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.int64], size: int) -> list[Finding]:
+    """Findings about images that are huge, too small for a square of `size` pixels, or of an unusual shape."""
+    rows = readable[shapes[readable].min(axis=1) > 0]
+    if not len(rows):
+        return []
+    width, height = shapes[rows].T
+    short, log_ratio = np.minimum(width, height), np.log(width / height)
+    # The median must be the shape of an image: between wide and narrow halves there is a shape that no image has.
+    middle = float(np.quantile(log_ratio, 0.5, method="nearest"))
+    typical = float(np.median(short))
+    findings = []
+
+    def add(kind: str, severity: Severity, is_found: NDArray[np.bool_], fact: str, advice: str) -> None:
+        if names := image_names(photos, rows[is_found]):
+            among = "" if len(rows) == len(readable) else f"Of {len(rows):,} images examined, "
+            subject, shown = count(len(names), "image has", "images have"), listed(names, N_SHOWN)
+            findings.append(Finding(kind, severity, f"{among}{subject} {fact}: {shown}. {advice}", names))
+
+    add(
+        "huge",
+        "note",
+        width * height > _HUGE,
+        f"more than {_HUGE // 1_000_000} million pixels, which takes long to read",
+        f"Smaller copies are enough: only {size} by {size} pixels of each image are used.",
+    )
+    add(
+        "small",
+        "warning",
+        (short < size) & (short < typical / 4),
+        f"fewer than {size} pixels on the shorter side, while most have about {typical:.0f}, and must be enlarged",
+        "Use larger versions, and delete icons and previews.",
+    )
+    is_odd = np.abs(log_ratio - middle) > np.log(2)
+    if is_odd.mean() > _MANY_SHAPES:
+        sentence = (
+            "The images have very different shapes, from wide to narrow. Each is resized to a square, which distorts "
+            "some more than others. Cropping all to one shape may help."
+        )
+        findings.append(Finding("shape", "note", sentence, image_names(photos, rows[is_odd])))
+    else:
+        add(
+            "shape",
+            "warning",
+            is_odd,
+            f"another shape than most, which are {_ratio(middle)}",
+            "Each image is resized to a square, which distorts other shapes differently. Crop them like the others, "
+            "or delete those that do not belong here.",
+        )
+    return findings
+
+
+def _ratio(log_ratio: float) -> str:
+    ratio = np.exp(abs(log_ratio))
+    if ratio < 1.05:
+        return "about as wide as high"
+    return f"about {ratio:.1f} times as {'wide as high' if log_ratio > 0 else 'high as wide'}"
+
+
+def copy_findings(
+    photos: Photos, images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
+) -> list[Finding]:
+    """Findings about conflicting labels, exact copies and near copies among the images in `rows`."""
+    exact, near = duplicates.exact, duplicates.near
+    conflicts = _conflicts(photos.labels, images, duplicates, rows)
+    in_conflict = np.concatenate([*conflicts, np.empty(0, np.int64)])
+    rest = rows[~np.isin(near[rows], near[in_conflict])]
+    # Only the first of several exact copies is compared further, so that no copy is reported twice.
+    _, first = np.unique(exact[rest], return_index=True)
+    return [
+        *_conflict_findings(photos, exact, conflicts),
+        *_copies(
+            photos,
+            _together(rest, exact),
+            "duplicate",
+            ("is an exact copy of another", "are exact copies of others"),
+            "Copies add nothing to learn from: all but one of each can be deleted.",
+        ),
+        *_copies(
+            photos,
+            _together(rest[np.sort(first)], near),
+            "near-duplicate",
+            ("looks almost the same as another", "look almost the same as others"),
+            "They add little to learn from: all but one of each can be deleted.",
+        ),
+    ]
+
+
+def _together(rows: NDArray[np.int64], group: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The rows that share a group with another row, group by group."""
+    order = rows[np.argsort(group[rows], kind="stable")]
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    return [part for part in parts if len(part) > 1]
+
+
+def _conflicts(
+    labels: NDArray[np.int64], images: NDArray[np.uint8], duplicates: Duplicates, rows: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """Groups of images that show the same picture and have different labels.
+
+    Groups of near duplicates are chains, whose ends may look different, so the two images of each pair are compared.
+    """
+    exact, near = duplicates.exact, duplicates.near
+    labelled = rows[labels[rows] != UNLABELLED]
+    order = labelled[np.argsort(near[labelled], kind="stable")]
+    found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    for ahead in range(1, min(_MAX_COMPARED, len(order) - 1) + 1):
+        a, b = order[:-ahead], order[ahead:]
+        together = near[a] == near[b]
+        if not together.any():
+            break
+        differ = together & (labels[a] != labels[b])
+        a, b = a[differ], b[differ]
+        same = (exact[a] == exact[b]) | same_picture(images, a, b)
+        found += [a[same], b[same]]
+    return _together(np.unique(np.concatenate(found)), near)
+
+
+def _conflict_findings(photos: Photos, exact: NDArray[np.int64], conflicts: list[NDArray[np.int64]]) -> list[Finding]:
+    findings = []
+    for part in conflicts[:_MAX_CONFLICTS]:
+        sentence = (
+            "are the same picture with different labels. Correct or delete the wrong ones."
+            if (exact[part] == exact[part[0]]).all()
+            else "look almost the same but have different labels. Check them, and correct the wrong labels."
+        )
+        names = listed(_with_labels(photos, part), N_SHOWN)
+        findings.append(Finding("conflict", "problem", f"{names} {sentence}", image_names(photos, part)))
+    if rest := conflicts[_MAX_CONFLICTS:]:
+        names = listed([name for part in rest for name in _with_labels(photos, part)], N_SHOWN)
+        sentence = (
+            f"{count(len(rest), 'more picture appears', 'more pictures appear')} several times with different "
+            f"labels: {names}. Check them, and correct the wrong labels."
+        )
+        findings.append(Finding("conflict", "problem", sentence, image_names(photos, np.concatenate(rest))))
+    return findings
+
+
+def _with_labels(photos: Photos, part: NDArray[np.int64]) -> list[str]:
+    """Names with their labels. One image of each label comes first, because only the first names are shown."""
+    _, first = np.unique(photos.labels[part], return_index=True)
+    order = [*np.sort(first), *np.setdiff1d(np.arange(len(part)), first)]
+    return [
+        f'{escape_name(photos.names[k])} ("{escape_name(photos.class_names[photos.labels[k]])}")' for k in part[order]
+    ]
+
+
+def _copies(
+    photos: Photos, parts: list[NDArray[np.int64]], kind: str, is_are: tuple[str, str], advice: str
+) -> list[Finding]:
+    if not parts:
+        return []
+    n = sum(len(part) - 1 for part in parts)
+    example = ("" if len(parts) == 1 else "for example ") + listed(image_names(photos, parts[0]), N_SHOWN)
+    sentence = f"{count(n)} {is_are[n > 1]}: {example}. {advice}"
+    return [Finding(kind, "note", sentence, image_names(photos, np.concatenate(parts)))]

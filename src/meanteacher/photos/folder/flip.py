@@ -24,11 +24,6 @@ _OPPOSITE_SIGNS = ("b d", "p q", "< >", "( )", "[ ]", "{ }", "/ \\", "← →", 
 _MAX_ORIENTED = 0.25
 """Fraction of class names about writing and sides from which on mirroring is forbidden. Few names reveal such a class:
 if a quarter of them do, the images are probably all about writing or sides."""
-_SIDES = """
-    left leftward leftwards lefthand lefthanded right rightward rightwards righthand righthanded
-    clockwise counterclockwise anticlockwise cw ccw starboard sinistral dextral
-    links rechts gauche droite izquierda derecha sinistra destra esquerda direita
-"""
 _WRITING = """
     arrow arrows chevron chevrons sign signs text texts word words letter letters alphabet alphabets
     digit digits number numbers numeral numerals handwriting handwritten calligraphy licence license
@@ -43,7 +38,7 @@ _GREEK = """
 """
 _FILLERS = "class label category char character symbol upper lower uppercase lowercase capital small"
 
-_ORIENTED_WORDS = frozenset((_SIDES + _WRITING).split())
+_ORIENTED_WORDS = {*" ".join(_OPPOSITE_SIDES).split(), *_WRITING.split()} - {"l", "r", "port"}
 _NUMBER_WORDS = frozenset(_NUMBERS.split())
 _LETTER_NAMES = frozenset(_GREEK.split())
 _FILLER_WORDS = frozenset(_FILLERS.split())
@@ -66,22 +61,16 @@ class FlipEvidence:
         return not self.pairs and len(self.oriented) < _MAX_ORIENTED * max(1, self.n_classes)
 
 
-def flip_is_safe(class_names: Sequence[str]) -> bool:
-    """Whether images may be mirrored during training.
-
-    >>> flip_is_safe(["cat", "automobile", "bright day"])
-    True
-    >>> flip_is_safe(["turn left", "straight on"]), flip_is_safe(["turn left", *"cat dog horse fish".split()])
-    (False, True)
-    """
-    return flip_evidence(class_names).is_safe
-
-
 def flip_evidence(class_names: Sequence[str]) -> FlipEvidence:
     """Find the names with a word about sides or writing, and pairs that differ only in such words (`hand_L`, `hand_R`).
 
     A name that is only a number or a character (`7`, `six`, `B`) may mean anything, so it counts only if half of the
     names or at least two are of this kind.
+
+    >>> flip_evidence(["cat", "automobile", "bright day"]).is_safe
+    True
+    >>> flip_evidence(["turn left", "straight on"]).is_safe
+    False
     """
     words = {name: _words(name) for name in class_names}
     pairs = _pairs(words)

@@ -72,8 +72,8 @@ def pack(
         should_stop: called after every image; True stops
 
     Raises:
-        InputError: something given is wrong, or too many photos cannot be read.
-        Interrupted: `should_stop` said so. Complete shards are kept.
+        InputError: an argument is wrong, or too many photos cannot be read.
+        Interrupted: `should_stop` returned True. Complete shards are kept.
 
     >>> from tempfile import mkdtemp
     >>> from PIL import Image
@@ -91,23 +91,25 @@ def pack(
     if not megabytes > 0:
         raise InputError(f"megabytes={megabytes:g}: give a size above 0.")
     found = find_photos(Path(photos), None if labels is None else Path(labels), min_classes=0)
-    packer = _Packer(found, out, BrokenImages(max_broken), progress, should_stop)
+    packer = _Packer(found, _keys(found.names), BrokenImages(max_broken), progress, should_stop)
     try:
         with locked_folder(out, "packing into"):
             _check_folder(out, overwrite=overwrite, resume=resume)
-            groups = list(_groups(found, images_per_shard, int(megabytes * 1e6)))
-            indexes = [packer.shard(number, group) for number, group in enumerate(groups)]
-            for path in _written(out)[len(groups) :]:  # of an earlier call with more of them
+            indexes = {}
+            for number, group in enumerate(_groups(found, images_per_shard, int(megabytes * 1e6))):
+                path = out / f"{out.absolute().name}-{number:06}.tar"
+                indexes[path] = packer.shard(path, group)
+            for path in _written(out)[len(indexes) :]:  # of an earlier call with more of them
                 _remove(path)
     except OSError as error:
         raise InputError(f"Cannot write to {out} ({error}). Make room, or give another folder.") from error
     return Packed(
-        shards=tuple(_shard_path(out, number) for number in range(len(groups))),
-        n_images=sum(len(index) for index in indexes),
-        n_labelled=sum(label != UNLABELLED for index in indexes for label in index.labels),
+        shards=tuple(indexes),
+        n_images=sum(map(len, indexes.values())),
+        n_labelled=sum(label != UNLABELLED for index in indexes.values() for label in index.labels),
         class_names=found.class_names,
-        n_bytes=sum(index.n_bytes for index in indexes),
-        not_packed=tuple(photo for index in indexes for photo in index.not_packed),
+        n_bytes=sum(index.n_bytes for index in indexes.values()),
+        not_packed=tuple(photo for index in indexes.values() for photo in index.not_packed),
     )
 
 
@@ -120,10 +122,6 @@ def _check_folder(out: Path, *, overwrite: bool, resume: bool) -> None:
             f"{out} is not empty. Give another folder; or --resume to go on with an interrupted call, or --overwrite "
             "to replace the shards in it."
         )
-
-
-def _shard_path(out: Path, number: int) -> Path:
-    return out / f"{out.absolute().name}-{number:06}.tar"
 
 
 def _written(out: Path) -> list[Path]:
@@ -161,32 +159,25 @@ def _size(photos: Photos, position: int) -> int:
         return 0  # a broken link, which is reported when it is read
 
 
+@dataclass(slots=True, eq=False)
 class _Packer:
     """Writes one shard after the other."""
 
-    def __init__(
-        self,
-        photos: Photos,
-        out: Path,
-        broken: BrokenImages,
-        progress: Progress,
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self.photos, self.out, self.broken = photos, out, broken
-        self.progress, self.should_stop = progress, should_stop
-        self.keys = _keys(photos.names)
-        self.done = 0
+    photos: Photos
+    keys: Sequence[str]
+    broken: BrokenImages
+    progress: Progress
+    should_stop: Callable[[], bool]
+    done: int = 0
 
-    def shard(self, number: int, group: Sequence[int]) -> ShardIndex:
-        path = _shard_path(self.out, number)
+    def shard(self, path: Path, group: Sequence[int]) -> ShardIndex:
         index = self._complete(path, group)
         if index is None:
-            index = self._write(path, group)
-        else:
-            for photo in index.not_packed:
-                self.broken.note(*photo)
-            self.done += len(group)
-            self.progress(self.done, len(self.photos))
+            return self._write(path, group)
+        for photo in index.not_packed:
+            self.broken.note(*photo)
+        self.done += len(group)
+        self.progress(self.done, len(self.photos))
         return index
 
     def _complete(self, path: Path, group: Sequence[int]) -> ShardIndex | None:

@@ -39,29 +39,8 @@ class Question:
     reason: str
 
 
-def _read_fit(run: Path) -> tuple[tuple[str, ...], str, Path | None]:
-    """The class names, the source of the labels ("class folders", "csv" or "npz") and the labels file in fit.json.
-
-    Raises:
-        InputError: `run` is not the folder of a finished fit.
-    """
-    if not run.is_dir():
-        raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
-    try:
-        data = read_fit(run).data
-    except RecordError as error:
-        raise InputError(
-            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
-        ) from error
-    return data.class_names, data.source, Path(data.labels_file) if data.labels_file else None
-
-
 def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:
-    """The rows of label-next.csv whose images exist, in its order.
-
-    Raises:
-        InputError: the file is missing or empty, or lists no image of the folder.
-    """
+    """The rows of label-next.csv whose images exist, in its order."""
     file = run / LABEL_NEXT
     try:
         rows = [cells for _, cells in read_table(file, _COLUMNS)]
@@ -101,8 +80,9 @@ class _Action:
     """An answer or a skip, for undo."""
 
     position: int
-    skipped: bool
-    before: str | None
+    label: str | None = None
+    """None if the image was skipped."""
+    before: str | None = None
     """Previous label in the file; None if the image had no row."""
 
 
@@ -121,21 +101,19 @@ class Session:
         }
         self._to_ask = deque(k for k in range(len(self.questions)) if self._name(k) not in self._known)
         self._done: list[_Action] = []
-        self._skipped: list[int] = []
-        self._answers: dict[str, str] = {}
         self._lock = Lock()
 
     @property
     def n_answered(self) -> int:
         """Number of images labelled in this session, after an answer that is being written."""
         with self._lock:
-            return len(self._answers)
+            return len(self._done) - len(self._skipped())
 
     @property
     def n_left(self) -> int:
         """Number of images without a label, including skipped ones."""
         with self._lock:
-            return len(self._to_ask) + len(self._skipped)
+            return len(self._to_ask) + len(self._skipped())
 
     def answer(self, position: int, label: str) -> None:
         """Label the current image and write the label to the file.
@@ -150,8 +128,7 @@ class Session:
                 return
             label = _checked(label)
             before = self._write(self._name(position), label)
-            self._answers[self._name(position)] = label
-            self._done.append(_Action(self._to_ask.popleft(), skipped=False, before=before))
+            self._done.append(_Action(self._to_ask.popleft(), label, before))
             if label not in self._keys:
                 self._keys = class_keys([*self._keys, label], before=self._keys)
 
@@ -159,8 +136,7 @@ class Session:
         """Leave the current image without a label. The next session asks about it again."""
         with self._lock:
             if self._is_current(position):
-                self._done.append(_Action(self._to_ask.popleft(), skipped=True, before=None))
-                self._skipped.append(position)
+                self._done.append(_Action(self._to_ask.popleft()))
 
     def undo(self) -> None:
         """Undo the last answer or skip, and ask about that image again.
@@ -174,19 +150,14 @@ class Session:
             if not self._done:
                 return
             last = self._done[-1]
-            if last.skipped:
-                self._skipped.remove(last.position)
-            else:
-                name = self._name(last.position)
-                self._write(name, last.before, instead_of=self._answers[name])
-                del self._answers[name]
+            if last.label is not None:
+                self._write(self._name(last.position), last.before, instead_of=last.label)
             self._to_ask.appendleft(self._done.pop().position)
 
     def ask_skipped_again(self) -> None:
         with self._lock:
-            self._to_ask.extend(self._skipped)
-            self._skipped.clear()
-            self._done = [action for action in self._done if not action.skipped]
+            self._to_ask.extend(self._skipped())
+            self._done = [action for action in self._done if action.label is not None]
 
     def state(self) -> dict[str, Any]:
         """The content of the page as plain values with printable names."""
@@ -194,9 +165,9 @@ class Session:
             return {
                 "question": self._question(self._to_ask[0]) if self._to_ask else None,
                 "total": len(self.questions),
-                "labelled": len(self.questions) - len(self._to_ask) - len(self._skipped),
-                "skipped": len(self._skipped),
-                "last": {"label": self._label_of(self._done[-1])} if self._done else None,
+                "labelled": len(self.questions) - len(self._to_ask) - len(self._skipped()),
+                "skipped": len(self._skipped()),
+                "last": {"label": self._done[-1].label} if self._done else None,
                 "classes": [{"name": name, "keys": keys} for name, keys in self._keys.items()],
                 "labels_file": escape_name(str(self.file)),
                 "written": self.file.exists(),
@@ -214,8 +185,8 @@ class Session:
             "reason": question.reason,
         }
 
-    def _label_of(self, action: _Action) -> str | None:
-        return None if action.skipped else self._answers[self._name(action.position)]
+    def _skipped(self) -> list[int]:
+        return [action.position for action in self._done if action.label is None]
 
     def _is_current(self, position: int) -> bool:
         return bool(self._to_ask) and self._to_ask[0] == position
@@ -229,7 +200,8 @@ class Session:
         Rows of other sessions are kept. With `instead_of`, the row is changed only if it still has that label.
         """
         with _exclusive(self.file):
-            rows = _labels_in(self.file) if self.file.exists() else self._known | self._answers
+            answers = {self._name(action.position): action.label for action in self._done if action.label is not None}
+            rows = _labels_in(self.file) if self.file.exists() else self._known | answers
             before = rows.get(name)
             if instead_of not in (None, before):
                 return before
@@ -252,17 +224,24 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
         InputError: `run` is not a finished fit, `photos` are not its images, the labels cannot be read or written, or
             there is nothing to label.
     """
-    fitted_classes, source, fitted_labels = _read_fit(run)
+    if not run.is_dir():
+        raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
+    try:
+        fitted = read_fit(run).data
+    except RecordError as error:
+        raise InputError(
+            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
+        ) from error
     file = labels or run / "labels.csv"
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
         raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
-    known = file if file.exists() else fitted_labels
-    if known is None and source == "csv":
+    known = file if file.exists() else fitted.labels_file
+    if not known and fitted.source == "csv":
         raise InputError(f"{run} does not name the labels file of its fit: give that file with --labels.")
-    found = find_photos(photos, known)
+    found = find_photos(photos, Path(known) if known else None)
     if found.arrays is not None:
         raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
-    class_names = tuple(dict.fromkeys(fitted_classes + found.class_names))
+    class_names = tuple(dict.fromkeys(fitted.class_names + found.class_names))
     questions = _read_questions(run, found, class_names)
     command = ["meanteacher", "fit", photos, "--labels", file, "--start", run, "--out", next_folder(run)]
     return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))

@@ -7,6 +7,7 @@ kinds of network are a plain dict, and all shapes are compared before anything o
 import errno
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -18,17 +19,17 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from meanteacher.core import InputError, Progress
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import choose_device
 from meanteacher.files import atomic_folder, read_regular, write_atomic
 from meanteacher.models import ModelSpec
 from meanteacher.passes import to_channels_last
 from meanteacher.photos.folder.duplicates import DIGEST_BYTES
 from meanteacher.photos.model.evaluate import evaluate
-from meanteacher.photos.model.export import export_onnx
+from meanteacher.photos.model.export import check_new_file, export_onnx
 from meanteacher.photos.model.images import ImagesLike, as_images
 from meanteacher.photos.model.manifest import AGAIN, Manifest, manifest_of, read_manifest
-from meanteacher.photos.model.predict import ClassifierModule, Predictions, classify, predict
+from meanteacher.photos.model.predict import ClassifierModule, Predictions, classify, prediction_file, rows_of
 from meanteacher.views import Normaliser
 
 WEIGHTS, MANIFEST, SEEN = "weights.safetensors", "model.json", "seen.bin"
@@ -86,8 +87,8 @@ def _split(digests: bytes) -> set[bytes]:
     return {digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)}
 
 
-def _no_progress(done: int, total: int) -> None:
-    """The default: nothing is shown."""
+class _StoppedError(Exception):
+    """Raised by `predict` itself when it is stopped, so that the file is not written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +126,7 @@ class Classifier:
         out: str | PathLike[str] | None = None,
         overwrite: bool = False,
         device: str = "auto",
-        progress: Progress = _no_progress,
+        progress: Progress = lambda done, total: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Predictions:
         """The label of every image, in the order given; a folder's in the order of their names.
@@ -143,13 +144,42 @@ class Classifier:
         Raises:
             InputError: there is no image or no such device, or `out` exists already or cannot be written.
         """
-        target = None if out is None else Path(out)
-        return predict(
-            self, images, out=target, overwrite=overwrite, device=device, progress=progress, should_stop=should_stop
+        chosen, file = choose_device(device), None if out is None else Path(out)
+        if file is not None:
+            check_new_file(file, overwrite=overwrite)
+        given = as_images(images)
+        classes, confidence = np.full(len(given), UNLABELLED), np.full(len(given), np.nan, np.float32)
+        problems: dict[str, str] = {}
+        done = 0
+        with (
+            suppress(_StoppedError),
+            prediction_file(file) as write,
+            closing(classify(self, given, device=chosen)) as chunks,
+        ):
+            for chunk in chunks:
+                if should_stop():
+                    raise _StoppedError
+                rows = slice(done, done + len(chunk.index))
+                names = given.names[rows]
+                if write:
+                    write(rows_of(names, chunk.probabilities, self.class_names, chunk.unreadable))
+                readable = np.array([row not in chunk.unreadable for row in range(len(names))])
+                best = chunk.probabilities.max(1)
+                classes[rows][readable], confidence[rows][readable] = best.indices[readable], best.values[readable]
+                problems |= {names[row]: reason for row, reason in chunk.unreadable.items()}
+                done = rows.stop
+                progress(done, len(given))
+        return Predictions(
+            names=given.names[:done],
+            confidence=confidence[:done],
+            problems=problems,
+            complete=done == len(given),
+            classes=classes[:done],
+            class_names=self.class_names,
         )
 
     def predict_proba(
-        self, images: ImagesLike, *, device: str = "auto", progress: Progress = _no_progress
+        self, images: ImagesLike, *, device: str = "auto", progress: Progress = lambda done, total: None
     ) -> NDArray[np.float32]:
         """The probabilities of all classes for every image, [N, n_classes], in the order of `class_names`.
 
@@ -174,7 +204,7 @@ class Classifier:
         labels: str | PathLike[str] | None = None,
         *,
         device: str = "auto",
-        progress: Progress = _no_progress,
+        progress: Progress = lambda done, total: None,
     ) -> dict[str, Any]:
         """The error in all and per class with 95 % intervals, the confusion matrix, and the calibration.
 

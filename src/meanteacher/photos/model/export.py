@@ -34,8 +34,7 @@ _N_RANDOM = 64
 def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
     """Write the model as ONNX: see `Classifier.export`."""
     onnx = imported("onnx")
-    if out.is_dir() or (out.exists() and not overwrite):
-        raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
+    check_new_file(out, overwrite=overwrite)
     exported = _exported(model)
     onnx.helper.set_model_props(exported, {key: json.dumps(value) for key, value in metadata(model).items()})
     onnx.checker.check_model(exported, full_check=True)
@@ -47,6 +46,12 @@ def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
     except OSError as error:
         raise InputError(f"Cannot write {out} ({error}). Free some space, or give another file.") from error
     return out
+
+
+def check_new_file(out: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file, unless `overwrite` is set, or a folder."""
+    if out.is_dir() or (out.exists() and not overwrite):
+        raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
 
 
 def metadata(model: "Classifier") -> dict[str, Any]:

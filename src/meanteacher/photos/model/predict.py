@@ -6,7 +6,7 @@ import reprlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError, Progress
-from meanteacher.devices import CPU, choose_device
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.devices import CPU
 from meanteacher.files import atomic_file
 from meanteacher.files.images import UnreadableError
 from meanteacher.formats import escape_name
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.photos.folder.duplicates import digest
-from meanteacher.photos.model.images import Images, ImagesLike, as_images
+from meanteacher.photos.model.images import Images
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
@@ -155,58 +155,8 @@ class Predictions(Sequence[str]):
         return f"Predictions({reprlib.repr(self[:7])}, {len(self):,} in all)"
 
 
-def predict(
-    model: "Classifier",
-    images: ImagesLike,
-    *,
-    out: Path | None,
-    overwrite: bool,
-    device: str,
-    progress: Progress,
-    should_stop: Callable[[], bool],
-) -> Predictions:
-    """Label every image and write `out` atomically, see `Classifier.predict`."""
-    chosen = choose_device(device)
-    if out is not None and (out.is_dir() or (out.exists() and not overwrite)):
-        raise InputError(f"{out} exists already. Replace it with overwrite=True (--overwrite), or give another file.")
-    given = as_images(images)
-    classes, confidence = np.full(len(given), UNLABELLED), np.full(len(given), np.nan, np.float32)
-    problems: dict[str, str] = {}
-    labels = [cell(name) for name in model.class_names]
-    done = 0
-    try:
-        with _table(out) as write, closing(classify(model, given, device=chosen)) as chunks:
-            for chunk in chunks:
-                if should_stop():
-                    raise _StoppedError
-                rows = slice(done, done + len(chunk.index))
-                names = given.names[rows]
-                if write:
-                    write(_rows(names, chunk.probabilities, labels, chunk.unreadable))
-                readable = np.array([row not in chunk.unreadable for row in range(len(names))])
-                best = chunk.probabilities.max(1)
-                classes[rows][readable], confidence[rows][readable] = best.indices[readable], best.values[readable]
-                problems |= {names[row]: reason for row, reason in chunk.unreadable.items()}
-                done = rows.stop
-                progress(done, len(given))
-    except _StoppedError:
-        pass
-    return Predictions(
-        names=given.names[:done],
-        confidence=confidence[:done],
-        problems=problems,
-        complete=done == len(given),
-        classes=classes[:done],
-        class_names=model.class_names,
-    )
-
-
-class _StoppedError(Exception):
-    """Raised by `predict` itself when it is stopped, so that the file is not written."""
-
-
 @contextmanager
-def _table(out: Path | None) -> Iterator[Callable[[str], object] | None]:
+def prediction_file(out: Path | None) -> Iterator[Callable[[str], object] | None]:
     """A function that appends text to `out`, which is created when the block ends without an error; None for None."""
     if out is None:
         yield None
@@ -241,19 +191,15 @@ def prediction_rows(
     class_names: Sequence[str],
     unreadable: Mapping[int, str],
 ) -> str:
-    """The content of predictions.csv.
+    """The content of predictions.csv for probabilities [N, n_classes]. `unreadable` maps a row to a reason."""
+    return HEADER + rows_of(names, torch.from_numpy(probabilities), class_names, unreadable)
 
-    Args:
-        names: names of the images
-        probabilities: [N, n_classes]
-        class_names: names of the columns of `probabilities`
-        unreadable: row -> reason, for images without a prediction
-    """
+
+def rows_of(
+    names: Sequence[str], probabilities: Tensor, class_names: Sequence[str], unreadable: Mapping[int, str]
+) -> str:
+    """Rows of predictions.csv without its header."""
     labels = [cell(name) for name in class_names]
-    return HEADER + _rows(names, torch.from_numpy(probabilities), labels, unreadable)
-
-
-def _rows(names: Sequence[str], probabilities: Tensor, labels: Sequence[str], unreadable: Mapping[int, str]) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     best = probabilities.topk(min(_N_GUESSES, len(labels)))

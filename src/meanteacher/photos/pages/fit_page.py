@@ -2,9 +2,10 @@
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
-from meanteacher.formats import BASELINE, certainty, count, display_name, percent, points
+from meanteacher.formats import BASELINE, count, display_name, percent, points
 from meanteacher.photos.pages import fit_tables
 from meanteacher.photos.pages.fit_tables import OURS
 from meanteacher.records import Calibration, Estimate, Fit, Picture
@@ -16,32 +17,41 @@ def fit_page(fit: Fit) -> str:
     """The page as text, a pure function of fit.json."""
     return render(
         "fit.html.jinja",
-        fit=fit,
-        data=fit.data,
-        lead=lead(fit),
-        difference=difference_sentence(fit.estimate),
-        shipped=shipped_sentence(fit),
-        tested=tested_sentence(fit),
-        confidence=confidence(fit.estimate),
-        foundation=foundation_sentence(fit),
-        intervals=fit_tables.intervals(fit),
-        tried=fit_tables.tried(fit),
+        **shown(fit),
         curves=fit_curves(fit.curves),
         matrix=fit_tables.matrix(fit),
-        pairs=fit_tables.confused_pairs(fit),
-        classes=fit_tables.class_rows(fit),
         groups=gallery(fit),
-        calibrated=calibration_sentence(fit.calibration),
+        safe_thumb=safe_thumb,
         reliability=reliability_diagram(fit.calibration.bins),
-        health=fit_tables.health(fit),
-        findings=fit_tables.findings(fit),
+        readings=fit_tables.readings(fit),
         plan=fit_tables.plan(fit),
         spans=fit_tables.spans(fit),
-        made_with=fit_tables.made_with(fit),
         placeholders=placeholders(fit.folder, fit.data.photos, where="page"),
         commands=commands(fit.folder, fit.data.photos, source=fit.data.source),
         python=python_code(fit.folder),
     )
+
+
+def shown(fit: Fit) -> dict[str, Any]:
+    """The values that the page and the model card have in common."""
+    return {
+        "fit": fit,
+        "data": fit.data,
+        "lead": lead(fit),
+        "difference": difference_sentence(fit.estimate),
+        "shipped": shipped_sentence(fit),
+        "tested": tested_sentence(fit),
+        "confidence": confidence(fit.estimate),
+        "foundation": foundation_sentence(fit),
+        "intervals": fit_tables.intervals(fit),
+        "tried": fit_tables.tried(fit),
+        "pairs": fit_tables.confused_pairs(fit),
+        "classes": fit_tables.class_rows(fit),
+        "calibrated": calibration_sentence(fit.calibration),
+        "alarms": fit_tables.alarms(fit),
+        "findings": fit_tables.findings(fit),
+        "made_with": fit_tables.made_with(fit),
+    }
 
 
 def lead(fit: Fit) -> str:
@@ -221,22 +231,10 @@ GROUPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPicture:
-    """An image of the gallery; without `thumb` only its words are shown."""
-
-    name: str
-    file: str
-    label: str
-    confidence: str
-    reason: str
-    thumb: str
-
-
-def gallery(fit: Fit) -> list[tuple[str, str, list[ShownPicture]]]:
+def gallery(fit: Fit) -> list[tuple[str, str, Sequence[Picture]]]:
     """The groups that hold a picture: heading, sentence, pictures."""
     return [
-        (heading, sentence, [_shown(picture) for picture in pictures[:N_PICTURES]])
+        (heading, sentence, pictures[:N_PICTURES])
         for key, (heading, sentence) in GROUPS.items()
         if (pictures := fit.gallery.get(key))
     ]
@@ -249,14 +247,3 @@ def safe_thumb(thumb: str) -> str:
     ('data:image/png;base64,iVBORw0KGgo=', '')
     """
     return thumb if len(thumb) <= LONGEST_THUMB and THUMB.fullmatch(thumb) else ""
-
-
-def _shown(picture: Picture) -> ShownPicture:
-    return ShownPicture(
-        name=picture.name,
-        file=picture.name.rsplit("/", 1)[-1],
-        label=picture.label,
-        confidence=certainty(picture.confidence),
-        reason=picture.reason,
-        thumb=safe_thumb(picture.thumb),
-    )

@@ -1,11 +1,11 @@
 """Tables and lists of a fit, as its page and its model card show them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meanteacher.formats import BASELINE, count, display_name, duration, percent, percentage
-from meanteacher.records import SEVERITIES, ErrorEstimate, Fit, Reading
+from meanteacher.formats import BASELINE, display_name, duration, percent, percentage
+from meanteacher.records import SEVERITIES, ClassResult, ErrorEstimate, Finding, Fit, Reading
 from meanteacher.report.figures import OTHERS, PALETTE, page_colour
 
 OURS = "mean-teacher"
@@ -47,14 +47,6 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Intervals:
-    """The errors on one axis from zero."""
-
-    rows: Sequence[Interval]
-    ticks: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """A number of the confusion matrix, and its shade: the root of its share of the row, so that few are seen too."""
 
@@ -73,16 +65,8 @@ class Confused:
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClassRow:
-    """A class in the table of classes."""
-
-    name: str
-    n_labelled: int
-    n_predicted: int
-    error: str
-    wrong: str
-    bar: str
+Intervals = tuple[list[Interval], list[int]]
+"""Errors on one axis from zero, and the numbers on the axis."""
 
 
 def intervals(fit: Fit) -> Intervals:
@@ -120,27 +104,17 @@ def confused_pairs(fit: Fit) -> list[Confused]:
     return [Confused(names[i], names[j], n, sum(confusion[i])) for n, i, j in worst]
 
 
-def class_rows(fit: Fit) -> list[ClassRow]:
+def class_rows(fit: Fit) -> list[ClassResult]:
     """The classes in their own order, or the highest errors first if there are too many to look through."""
     rows = list(fit.per_class)
     if len(rows) > MOST_CLASSES:
         rows.sort(key=lambda row: -1.0 if row.error is None else row.error, reverse=True)
-    return [
-        ClassRow(
-            name=row.name,
-            n_labelled=row.n_labelled,
-            n_predicted=row.n_predicted,
-            error="–" if row.error is None else percent(row.error),
-            wrong="" if row.error is None else f"{round(row.error * row.n_judged):,} of {row.n_judged:,}",
-            bar="0" if row.error is None else f"{100 * row.error:.1f}",
-        )
-        for row in rows
-    ]
+    return rows
 
 
 def _on_one_axis(errors: Mapping[str, ErrorEstimate], n: int) -> Intervals:
     ticks = _ticks(max(0.01, *(error.high for error in errors.values())))
-    return Intervals([_interval(error, method, n, ticks[-1]) for method, error in errors.items()], ticks)
+    return [_interval(error, method, n, ticks[-1]) for method, error in errors.items()], ticks
 
 
 def _interval(estimate: ErrorEstimate, method: str, n: int, end: int) -> Interval:
@@ -168,43 +142,26 @@ def _ticks(highest: float) -> list[int]:
     return list(range(0, -int(-100 * highest // step) * step + 1, step))
 
 
-N_NAMES = 50
-"""As many as a reader looks at. All of them are in fit.json."""
+def _methods(fit: Fit) -> list[str]:
+    return [method for method in (OURS, BASELINE) if method in fit.vitals]
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What was checked during training: alarms by method, and the last readings as a table."""
-
-    alarms: Sequence[tuple[str, str]]
-    methods: Sequence[str]
-    readings: Sequence[tuple[str, Sequence[str]]]
-
-
-@dataclass(frozen=True, slots=True)
-class ShownFinding:
-    """A finding, with as many names as a reader looks at."""
-
-    severity: str
-    sentence: str
-    names: Sequence[str]
-    n_names: int
-    counted: str
-    """How many names there are, and of what: 26 classes."""
-
-
-def health(fit: Fit) -> Health:
-    """The alarms of both methods, and the last reading of each."""
-    methods = [method for method in (OURS, BASELINE) if method in fit.vitals]
-    alarms = [
+def alarms(fit: Fit) -> list[tuple[str, str]]:
+    """The alarms of both methods: method, sentence."""
+    return [
         (display_name(method), f"{alarm.sentence} (step {alarm.step:,})")
-        for method in methods
+        for method in _methods(fit)
         for alarm in fit.vitals[method].alarms
     ]
-    tables = [_reading(readings[-1]) if (readings := fit.vitals[method].readings) else {} for method in methods]
+
+
+def readings(fit: Fit) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The methods, and rows of what was measured at the last check of each."""
+    methods = _methods(fit)
+    tables = [_reading(found[-1]) if (found := fit.vitals[method].readings) else {} for method in methods]
     labels = list(dict.fromkeys(label for table in tables for label in table))
     rows = [(label, [table.get(label, "–") for table in tables]) for label in labels]
-    return Health(alarms, [display_name(method) for method in methods], rows)
+    return [display_name(method) for method in methods], rows
 
 
 def _reading(reading: Reading) -> dict[str, str]:
@@ -217,19 +174,9 @@ def _reading(reading: Reading) -> dict[str, str]:
     }
 
 
-def findings(fit: Fit) -> list[ShownFinding]:
+def findings(fit: Fit) -> list[Finding]:
     """The most serious first."""
-    ranked = sorted(fit.findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    return [
-        ShownFinding(
-            severity=finding.severity,
-            sentence=finding.sentence,
-            names=finding.names[:N_NAMES],
-            n_names=len(finding.names),
-            counted=count(len(finding.names), finding.about, "classes" if finding.about == "class" else None),
-        )
-        for finding in ranked
-    ]
+    return sorted(fit.findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def plan(fit: Fit) -> list[tuple[str, str]]:
