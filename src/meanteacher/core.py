@@ -132,7 +132,7 @@ class Problem:
     n_examples: int
     input_shape: tuple[int, ...]
     label_shape: tuple[int, ...] = ()
-    """Of one example's label: () for one class per example, (H, W) for one per pixel, (T,) for one per token. The
+    """Shape of one example's label: () for one class per example, (H, W) for one per pixel, (T,) for one per token. The
     network returns logits [B, n_classes, *label_shape]."""
 
 

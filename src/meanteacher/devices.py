@@ -18,13 +18,9 @@ CPU = torch.device("cpu")
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device with this name.
+    """The device with this name: "cpu", "cuda", "cuda:N" or "mps", or "auto" for a GPU if there is one.
 
-    Args:
-        name: "cpu", "cuda", "cuda:N" or "mps", or "auto" for a GPU if there is one
-
-    Raises:
-        InputError: the name is unknown, or this machine has no such device. The message lists the devices it has.
+    An InputError, which lists the devices of this machine, is raised if the name is unknown or there is no such device.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -55,13 +51,8 @@ def choose_device(name: str = "auto") -> torch.device:
 def same_kind(wanted: str, kind: str, folder: Path) -> torch.device:
     """The device to resume `folder` on: one of the kind that its run was started on, since others round differently.
 
-    Args:
-        wanted: the name of a device; "auto" takes `kind`
-        kind: "cpu", "cuda" or "mps"
-        folder: the folder to name in an error
-
-    Raises:
-        InputError: `wanted` is of another kind, or this machine has no device of this kind.
+    "auto" takes a device of this kind. An InputError names the folder if `wanted` is of another kind, or if there is
+    none.
     """
     try:
         device = choose_device(kind if wanted == "auto" else wanted)

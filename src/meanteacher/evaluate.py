@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 
 import torch
@@ -24,19 +24,14 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
     training = [module for module in network.modules() if module.training]
     network.eval()
     try:
-        with _not_compiled(), torch.inference_mode():
+        # Compiling again for another mode and batch size takes longer than it saves. If torch's compiler was never
+        # imported, nothing is compiled, and an import would take seconds.
+        is_compiled = "torch._dynamo" in sys.modules
+        with torch.compiler.set_stance("force_eager") if is_compiled else nullcontext(), torch.inference_mode():
             yield
     finally:
         for module in training:
             module.training = True
-
-
-def _not_compiled() -> AbstractContextManager[object]:
-    """Run compiled networks eagerly: compiling again for another mode and batch size takes longer than it saves.
-
-    If torch's compiler was never imported, nothing is compiled, and an import would take seconds.
-    """
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def predict_logits(
@@ -49,12 +44,7 @@ def predict_logits(
 ) -> Tensor:
     """Logits [N, n_classes] of N images, in their order, computed on the network's device and returned on the CPU.
 
-    Args:
-        network: a network that returns logits
-        images: the images to predict
-        normalise: the normalisation that the network was trained with
-        index: positions of the images; None for all
-        ranks: the processes; each predicts its part and returns all logits
+    `index` has the positions of the images, None for all. Each of the ranks predicts its part and returns all logits.
     """
     n = len(images) if index is None else len(index)
     ranks = _ranks_for(n, ranks)
@@ -105,18 +95,9 @@ def error_rates(
 ) -> dict[str, float]:
     """For each network the share of images whose label is not among its `top` most probable classes.
 
-    Every image is read once for all networks, because some data sets decode an image each time it is read.
-
-    Args:
-        networks: name -> a network that returns logits; all on one device
-        dataset: images and their true labels
-        index: positions of the images to evaluate; None for all
-        normalise: the normalisation that the networks were trained with
-        top: 1 for the ordinary error, 5 for the top-5 error
-        ranks: the processes; each evaluates its part and returns the errors on all images
-
-    Raises:
-        InputError: an image has no label.
+    Every image is read once for all networks, which are on one device, because some data sets decode an image each time
+    it is read. `index` has the positions of the images, None for all. Each of the ranks evaluates its part and returns
+    the errors on all images. An InputError is raised if an image has no label.
     """
     labels = dataset.labels if index is None else dataset.labels[index]
     if n_unlabelled := int((labels == UNLABELLED).sum()):

@@ -66,10 +66,8 @@ def to_channels_last(x: Tensor) -> Tensor:
 def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     """The logits for classification and for consistency; the same tensor twice if there is one output.
 
-    Logits in half precision become float32, because a cost compares differences that bfloat16 would round away.
-
-    Raises:
-        InputError: the output is neither logits nor a pair of logits, but for instance logits and features.
+    Logits in half precision become float32, because a cost compares differences that bfloat16 would round away. An
+    InputError is raised for other outputs, for instance logits and features.
     """
     first, second = output if isinstance(output, tuple) and len(output) == 2 else (output, output)
     if not isinstance(first, Tensor) or not isinstance(second, Tensor) or first.shape != second.shape:
@@ -106,14 +104,8 @@ def class_output(output: Logits) -> Tensor:
 def untracked(network: nn.Module, *args: Any, parameters: Mapping[str, Tensor] | None = None, **kwargs: Any) -> Any:
     """The output of a pass that leaves running statistics unchanged: its writes go to discarded copies.
 
-    In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count
-    twice, and a pass over other images, such as adversarial ones, must not count.
-
-    Args:
-        network: a network in any mode
-        *args: inputs of the network
-        parameters: name -> tensor to use instead of the network's parameter
-        **kwargs: further inputs of the network
+    In training mode a layer updates its statistics as it runs. An extra pass over the same images must not count twice,
+    and a pass over other images, such as adversarial ones, must not count. `parameters` replace the network's own.
     """
     copies = {name: buffer.clone() for name, buffer in network.named_buffers()}
     return functional_call(network, {**copies, **(parameters or {})}, args, kwargs)

@@ -63,13 +63,9 @@ class ImageDifference:
 def difference_on_images(wrong: np.ndarray, baseline_wrong: np.ndarray) -> ImageDifference:
     """The baseline's error minus the model's, with the interval of Agresti and Min (2005) for paired shares.
 
-    The pairs are images. (`report.compare` has the difference of recipes, whose pairs are runs.) Only images that one
-    model gets right and the other wrong contribute, so this interval is much narrower than that of two independent
-    errors.
-
-    Args:
-        wrong: bool [N], whether the model is wrong on each image
-        baseline_wrong: bool [N], whether the baseline is wrong on each of the same images
+    Both arguments are bool [N]: whether a model is wrong on each of the same images. (`report.compare` has the
+    difference of recipes, whose pairs are runs.) Only images that one model gets right and the other wrong contribute,
+    so this interval is much narrower than that of two independent errors.
     """
     n = len(wrong)
     better, worse = int((baseline_wrong & ~wrong).sum()), int((wrong & ~baseline_wrong).sum())

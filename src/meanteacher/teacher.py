@@ -34,11 +34,7 @@ def warmed_up(decay: float, step: int) -> float:
 
 
 def check_dropout(name: str, rate: float | None) -> None:
-    """Check that a dropout rate is None, or from 0 to below 1.
-
-    Raises:
-        InputError: the rate is out of range or a bool.
-    """
+    """Raise an InputError if a dropout rate is neither None nor a number from 0 to below 1."""
     if rate is not None and (isinstance(rate, bool) or not 0 <= rate < 1):
         raise InputError(
             f"{name} is a rate from 0 (no dropout) to below 1, or None for the student's own rate; got {rate}."
@@ -46,11 +42,7 @@ def check_dropout(name: str, rate: float | None) -> None:
 
 
 def set_dropout(network: nn.Module, rate: float) -> None:
-    """Set the rate of every dropout layer.
-
-    Raises:
-        InputError: the rate is above 0 and the network has no dropout layer.
-    """
+    """Set the rate of every dropout layer, or raise an InputError if there is none and the rate is above 0."""
     layers = [layer for layer in network.modules() if isinstance(layer, _DropoutNd)]
     if rate and not layers:
         raise InputError(
@@ -160,17 +152,16 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def update(self, student: nn.Module, *, decay: float) -> None:
         """Set teacher = decay · teacher + (1 - decay) · student."""
-        _average(list(self.network.parameters()), list(student.parameters()), decay)
+        _average(list(zip(self.network.parameters(), student.parameters(), strict=True)), decay)
         if self.buffer_policy == "own":
             return
-        ours, theirs = list(self.network.buffers()), list(student.buffers())
-        if self.buffer_policy == "average":
-            floating = [i for i, buffer in enumerate(ours) if buffer.is_floating_point()]
-            _average([ours[i] for i in floating], [theirs[i] for i in floating], decay)
-            ours = [buffer for buffer in ours if not buffer.is_floating_point()]
-            theirs = [buffer for buffer in theirs if not buffer.is_floating_point()]
-        for own, new in zip(ours, theirs, strict=True):
-            own.copy_(new)
+        averaged = []
+        for own, new in zip(self.network.buffers(), student.buffers(), strict=True):
+            if self.buffer_policy == "average" and own.is_floating_point():
+                averaged.append((own, new))
+            else:
+                own.copy_(new)
+        _average(averaged, decay)
 
 
 Own = TypeVar("Own", bound=nn.Module)
@@ -189,8 +180,8 @@ def _wide(value: Any) -> Any:
     return at_least_float32(value) if isinstance(value, Tensor) else value
 
 
-def _average(averages: list[Tensor], values: list[Tensor], decay: float) -> None:
-    """Update all tensors in one fused operation, because a Python loop costs more than the arithmetic."""
-    if averages:
-        values = [value.to(average.device, average.dtype) for average, value in zip(averages, values, strict=True)]
-        torch._foreach_lerp_(averages, values, 1 - decay)
+def _average(pairs: list[tuple[Tensor, Tensor]], decay: float) -> None:
+    """Update all averages in one fused operation, because a Python loop costs more than the arithmetic."""
+    if pairs:
+        values = [value.to(average.device, average.dtype) for average, value in pairs]
+        torch._foreach_lerp_([average for average, _ in pairs], values, 1 - decay)

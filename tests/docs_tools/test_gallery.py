@@ -21,6 +21,7 @@ import methods_page
 from meanteacher import experiment
 from meanteacher.data import Split
 from meanteacher.experiment import restored
+from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import METHODS
 from meanteacher.recipes import RECIPES, moons
 from meanteacher.report import load_record
@@ -106,7 +107,7 @@ def test_every_number_on_the_page_is_in_the_gathered_records(made: Path):
 
 def test_running_it_again_trains_nothing_and_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch):
     before = _files(made / "docs")
-    monkeypatch.setattr(sys.modules["meanteacher.experiment.run"], "train", _not_now)
+    monkeypatch.setattr(Prepared, "train", _not_now)
     again = _gallery(*_folders(made), "--draws", "2")
     assert again.exit_code == 0, again.output
     assert _files(made / "docs") == before

@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,26 +21,18 @@ _PART_BYTES = 1 << 26
 _NAMED = 10
 
 
+@dataclass(eq=False)
 class BrokenImages:
-    """Images that cannot be used: counted, named, and left out up to a limit.
+    """Images that cannot be used: counted, named, and left out as long as there are at most `most`."""
 
-    Args:
-        most: how many may be left out
-    """
-
-    def __init__(self, most: int = 0) -> None:
-        self.most = most
-        self.reasons: dict[str, str] = {}
-        """Which image -> why."""
-        self.positions: set[int] = set()
-        """Positions in the data set of images that could not be decoded."""
+    most: int = 0
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Which image -> why."""
+    positions: set[int] = field(default_factory=set)
+    """Positions in the data set of images that could not be decoded."""
 
     def note(self, image: str, reason: str) -> None:
-        """Leave one more image out.
-
-        Raises:
-            InputError: these are too many. Names the first ones.
-        """
+        """Leave one more image out, or raise an InputError that names the first ones if these are too many."""
         self.reasons[image] = reason
         if len(self.reasons) > self.most:
             raise InputError(
@@ -126,11 +118,7 @@ class Dataset:
 
 
 def check_labels(labels: Tensor, *, n_images: int, n_classes: int) -> None:
-    """Refuse labels that do not fit the images.
-
-    Raises:
-        InputError: their number, type or range is wrong.
-    """
+    """Raise an InputError if number, type or range of the labels does not fit the images."""
     if n_images != len(labels):
         raise InputError(
             f"{n_images} images but {len(labels)} labels: give one label per image, {UNLABELLED} if it is unknown."

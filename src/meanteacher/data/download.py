@@ -17,6 +17,7 @@ FOLDER_VARIABLE = "MEANTEACHER_DATA"
 DEFAULT_FOLDER = Path("~/.cache/meanteacher")
 
 _PIECE = 1 << 20
+_TRIES = 3
 _OTHER_FOLDER = f"with --data DIR or the environment variable {FOLDER_VARIABLE}"
 
 
@@ -55,7 +56,6 @@ def fetch(
     sha256: str | None,
     max_bytes: int | None = None,
     progress: Progress | None = None,
-    tries: int = 3,
     pause: float = 1.0,
     timeout: float = 30.0,
 ) -> None:
@@ -63,23 +63,12 @@ def fetch(
 
     Temporary faults (no connection, a broken one, a server's 5xx) are retried after `pause` seconds, then after twice
     that. A wrong checksum is not: the server would send the same bytes again. Several processes may download the same
-    file at once.
+    file at once. A sha256 of None is for a file that is checked when it is read; `progress` is called with bytes after
+    every piece, if the server states how many there are.
 
-    Args:
-        url: of the file
-        path: where to put it
-        sha256: of the file; None for one that is checked when it is read
-        max_bytes: a larger file is refused
-        progress: called with bytes after every piece, if the server states how many there are
-        tries: how often to try
-        pause: seconds before the second try
-        timeout: seconds without an answer
-
-    Raises:
-        InputError: it could not be downloaded or written, or it is another file.
+    An InputError says why the file could not be downloaded or written, or that it is another one.
     """
-    assert tries > 0
-    for attempt in range(1, tries + 1):
+    for attempt in range(1, _TRIES + 1):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             digest, received = hashlib.sha256(), 0
@@ -105,7 +94,7 @@ def fetch(
                 f"{_OTHER_FOLDER}."
             ) from fault
         except _ServerError as fault:
-            if attempt == tries or not fault.retry:
+            if attempt == _TRIES or not fault.retry:
                 times = "once" if attempt == 1 else f"{attempt} times"
                 raise InputError(
                     f"Could not download {url} (tried {times}): {fault}. Check the network connection and run again, "

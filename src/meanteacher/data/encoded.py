@@ -140,21 +140,14 @@ class EncodedDataset:
         rows: slice = slice(None),
         instead: Callable[[int], Iterator[int]] = lambda row: iter(()),
     ) -> Callable[[], tuple[Tensor, dict[str, Tensor]]]:
-        """Start decoding random crops of the images at `index`, each image once for all roles.
+        """Start decoding random crops of the images at `index` [B], each image once for all roles.
 
-        The crops of a role depend on its own generator alone.
+        The crops of a role depend on its own generator in `draws` alone. They are drawn for all rows, and decoded for
+        `rows`. The first readable position of `instead(row)` takes the place of a broken image.
 
-        Args:
-            index: [B], positions
-            draws: role -> the generator of its crops
-            rows: which of them to decode. Crops are drawn for all, so they are the same whatever else is decoded.
-            instead: row of the batch -> positions, of which the first readable one takes the place of a broken image
-
-        Returns:
-            A function that waits for the crops. It returns `index` with the positions that took the place of others,
-            and role -> [rows, 3, size, size] as uint8.
-
-            It raises InputError, which names the file, if an image cannot be read, or if too many are broken.
+        The returned function waits for the crops. It returns `index` with the positions that took the place of others,
+        and role -> [rows, 3, size, size] as uint8, or raises an InputError if a file cannot be read or too many are
+        broken.
         """
         uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
         place = {row: i for i, row in enumerate(range(len(index))[rows])}  # of a row among those that are decoded
@@ -204,10 +197,8 @@ class EncodedDataset:
     def centres(self, index: Tensor) -> Tensor:
         """[B, 3, size, size] as uint8: what evaluation sees of the images at `index`.
 
-        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`.
-
-        Raises:
-            InputError: an image cannot be read, or too many are broken; names the file.
+        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`. An
+        InputError names the file that cannot be read, or the first ones if too many are broken.
         """
         out = self._empty(len(index))
 
@@ -240,12 +231,7 @@ class EncodedDataset:
         return min(width, height) / (REDUCING_GAP * self.resize)
 
     def _decoded(self, position: int, reduction: Callable[[int, int], float]) -> DecodedImage:
-        """The image at this position.
-
-        Raises:
-            InputError: the file cannot be read now; another time it may be.
-            BrokenImageError: the image cannot be decoded.
-        """
+        """The image; an InputError if it cannot be read at present, a BrokenImageError if it cannot be decoded."""
         try:
             return decode_whole(self.files.read(position), reduction)
         except (OSError, UnreadableError) as error:
@@ -277,13 +263,8 @@ def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int
     """The box of a random-resized crop (Szegedy et al., 2015; App. B.2.2 of the paper).
 
     Its share of the area is uniform, its width over its height log-uniform, its place uniform among those inside the
-    image. Of several draws the first box that fits is taken. If none does, as in a very long image, it is the largest
-    box in the middle that keeps to the ratios.
-
-    Args:
-        width: of the image in pixels
-        height: of the image in pixels
-        draws: [tries, 4], uniform in [0, 1)
+    image. Of several draws [tries, 4], uniform in [0, 1), the first box that fits is taken. If none does, as in a very
+    long image, it is the largest box in the middle that keeps to the ratios.
     """
     narrowest, widest = ASPECT
     for area, shape, across, down in draws.tolist():

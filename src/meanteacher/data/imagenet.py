@@ -39,11 +39,7 @@ class ImageNet:
     have such lists of 10 % of the labels. All other labels are hidden; `n_labelled=None` takes all listed ones."""
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        """List the files. Reads no image.
-
-        Raises:
-            InputError: the folders are missing, or do not hold what the fields say.
-        """
+        """List the files, or raise an InputError if they are not what the fields say. Reads no image."""
         root = folder / "imagenet"
         for part in ("train", "val"):
             if not (root / part).is_dir():

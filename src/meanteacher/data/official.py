@@ -23,13 +23,7 @@ N_CLASSES = 10
 def verified(path: Path, sha256: str, *, arrays: Path) -> Iterator[IO[bytes]]:
     """Open an official file, after its content was compared with its sha256. Only then may it be unpickled.
 
-    Args:
-        path: the file
-        sha256: the hash of the official file
-        arrays: the file in which images other than the official ones may be given
-
-    Raises:
-        InputError: the file cannot be read, or it is another one.
+    For a file that cannot be read or is another one, an InputError names `arrays`, in which other images may be given.
     """
     try:
         file = open_regular(path)
@@ -47,11 +41,7 @@ def verified(path: Path, sha256: str, *, arrays: Path) -> Iterator[IO[bytes]]:
 
 
 def read_labelled(arrays: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images [N, 3, 32, 32] and labels [N] of one part: the arrays PART_images [N, 32, 32, 3] and PART_labels [N].
-
-    Raises:
-        InputError: the file has no such arrays.
-    """
+    """Images [N, 3, 32, 32] and labels [N] of one part: the arrays PART_images [N, 32, 32, 3] and PART_labels [N]."""
     names = f"{part}_images", f"{part}_labels"
     images, labels = read_arrays(arrays, names).values()
     pixels = _checked_images(arrays, names[0], images)
@@ -69,11 +59,7 @@ def read_labelled(arrays: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[n
 
 
 def read_unlabelled(arrays: Path, part: str) -> NDArray[np.uint8]:
-    """Images [N, 3, 32, 32] of one part: the array PART_images.
-
-    Raises:
-        InputError: the file has no such array.
-    """
+    """Images [N, 3, 32, 32] of one part: the array PART_images."""
     name = f"{part}_images"
     return _checked_images(arrays, name, read_arrays(arrays, [name])[name])
 

@@ -45,11 +45,7 @@ class Split:
 
     @staticmethod
     def load(path: Path) -> "Split":
-        """Read a file that `save` wrote.
-
-        Raises:
-            InputError: the file is not a split.
-        """
+        """Read a file that `save` wrote, or raise an InputError if it is not a split."""
         try:
             header, examples, labelled, validation = read_regular(path, _MAX_BYTES).decode().splitlines()
             if header != _HEADER:
@@ -63,17 +59,10 @@ class Split:
 
 
 def make_split(labels: Tensor, *, n_classes: int, n_labelled: int | None, seed: int, validation: float = 0.0) -> Split:
-    """Draw a split in which every class has the same number of labels.
+    """Draw a split in which every class has the same number of labels, or raise an InputError if there are too few.
 
-    Args:
-        labels: [N], the true labels of the training set, `UNLABELLED` if there is none.
-        n_classes: how many classes the labels may name.
-        n_labelled: how many labels to keep in total, `None` for every one there is.
-        seed: of the run: each seed draws another labelled set.
-        validation: the share of the labelled training data to keep apart (the paper's is 0.1).
-
-    Raises:
-        InputError: there are not that many labels, or they cannot be divided equally.
+    The paper keeps a share of 0.1 of the labelled data apart for validation. All labels are kept if `n_labelled` is
+    None.
 
     >>> split = make_split(torch.arange(100) % 10, n_classes=10, n_labelled=20, seed=0)
     >>> len(split.labelled), len(split.unlabelled), len(split.validation)
@@ -92,19 +81,16 @@ def make_split(labels: Tensor, *, n_classes: int, n_labelled: int | None, seed: 
 def read_label_list(path: Path, *, names: Sequence[str], labels: Tensor, class_names: Sequence[str]) -> Split:
     """The split in which exactly the listed images are labelled, such as the authors' lists for ImageNet.
 
-    Each line is the name of a file, without its folders, and of its class: "n01440764_10026.JPEG n01440764".
-
-    Args:
-        path: the list
-        names: of the training images, in their order; folders before a slash
-        labels: [N], their true labels; an image without one cannot be listed
-        class_names: of the labels
-
-    Raises:
-        InputError: the list cannot be read, lists an image twice, or lists one that is not there or has another class.
+    Each line is the name of a file, without its folders, and of its class: "n01440764_10026.JPEG n01440764". `names`
+    are those of the training images, with folders before a slash. An InputError names a line that cannot be read, an
+    image that is listed twice, is not there, has another class or none.
     """
+    try:
+        lines = read_regular(path, _MAX_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}). Give a text file with one image per line.") from error
     wanted: dict[tuple[str, str], int | None] = {}
-    for number, line in enumerate(_lines_of_list(path), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         words = line.rsplit(maxsplit=1)
@@ -129,13 +115,6 @@ def read_label_list(path: Path, *, names: Sequence[str], labels: Tensor, class_n
                 f"{path} lists {file}, which is no training image with a class. Is it the list of another data set?"
             )
     return _assemble(len(labels), [position for position in wanted.values() if position is not None], [])
-
-
-def _lines_of_list(path: Path) -> list[str]:
-    try:
-        return read_regular(path, _MAX_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}). Give a text file with one image per line.") from error
 
 
 def _balanced(candidates: Tensor, labels: Tensor, n_classes: int, n_labelled: int) -> Tensor:

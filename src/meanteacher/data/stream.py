@@ -137,14 +137,10 @@ class ImageStream:
 
 
 def read_ahead(images: Tensor, index: Tensor) -> None:
-    """Ask the system to read these rows from the disk in the background.
+    """Ask the system to read these rows of contiguous images on the CPU from the disk in the background.
 
     It takes microseconds per row, and no thread that would compete with the training step. Nothing happens for rows
     that are in memory already, or on a system without such a request.
-
-    Args:
-        images: [N, ...], contiguous, on the CPU
-        index: [B], which of them
     """
     if not hasattr(mmap, "MADV_WILLNEED"):
         return

@@ -305,7 +305,7 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _first_host(nodes: str) -> str:
-    """Of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03."""
+    """The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03."""
     found = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
     return "" if found is None else found[1] + (found[2] or "")
 

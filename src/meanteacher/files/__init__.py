@@ -35,20 +35,12 @@ class HeldError(Exception):
 
 
 def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> IO[bytes]:
-    """Open a file to read its bytes. A link may lead to it, unless `follow` is False.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file: a folder, a device, a pipe.
-    """
+    """Open a regular file to read its bytes, or raise an OSError. A link may lead to it, unless `follow` is False."""
     return _opened(path, os.O_RDONLY | (0 if follow else _NO_FOLLOW), "rb", buffering)
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """Open a file to append bytes to it, and create it if it is missing. It may not be a link.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-    """
+    """Open a regular file, or a new one, to append bytes to it. A link raises an OSError."""
     return _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_FOLLOW, "ab")
 
 
@@ -67,11 +59,7 @@ def _opened(path: Path, flags: int, mode: str, buffering: int = -1) -> IO[bytes]
 
 
 def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
-    """The content of a regular file, whose size is compared with `most` before it is read.
-
-    Raises:
-        OSError: it cannot be read, is not a regular file, or has more bytes.
-    """
+    """The content of a regular file, or an OSError if it has more than `most` bytes, before any of them is read."""
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -92,8 +80,7 @@ def last_lines(path: Path) -> list[str]:
 def make_own(folder: Path) -> Path:
     """Create a folder inside an output folder if it is missing. Returns it.
 
-    Raises:
-        OSError: the folder cannot be created, or it is a link, through which files would be written elsewhere.
+    A link raises an OSError, because files would be written elsewhere through it.
     """
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "A link, which is not followed", str(folder))
@@ -111,17 +98,12 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lock file `path` for a `with` block.
+    """Hold the lock file `path`, whose folder exists, for a `with` block.
 
     The system releases the lock when the process ends in any way. The file that remains locks nothing.
 
-    Args:
-        path: lock file, which is created if it is missing; its folder must exist
-        wait: seconds for which another process may still hold the lock
-
-    Raises:
-        HeldError: another process holds it.
-        OSError: the file cannot be created or is a link, or the file system has no locks.
+    A HeldError is raised if another process still holds the lock after `wait` seconds, an OSError if the file cannot be
+    created or is a link, or if the file system has no locks.
     """
     if not path.parent.is_dir():
         # filelock would make it.
@@ -146,21 +128,15 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
 def locked_folder(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None]:
     """Make an output folder and hold its lock for a `with` block, so that one process at a time writes there.
 
-    Also deletes the unfinished files of processes that were killed.
-
-    Args:
-        path: the folder
-        doing: the work in words, for instance "training in"
-        wait: seconds for which another process may still hold the lock
-
-    Raises:
-        InputError: another process holds the lock, or the folder cannot be written.
+    Also deletes the unfinished files of processes that were killed. An InputError says that another process is `doing`
+    something there, for instance "training in", or that the folder cannot be written.
     """
     with ExitStack() as held:
         try:
             path.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked(path / LOCK, wait=wait))
-            clear_parts(path)
+            for part in path.glob(PARTS):
+                part.unlink(missing_ok=True)
         except HeldError as error:
             raise InputError(
                 f"Another process is {doing} {path}. Wait for it, or give another folder with --out."
@@ -191,21 +167,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def clear_parts(folder: Path) -> None:
-    """Delete the unfinished files of killed processes from a folder. No other process may be writing there."""
-    for part in folder.glob(PARTS):
-        part.unlink(missing_ok=True)
-
-
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A new folder that replaces `path` when the block ends without an error.
 
     Also removes the remains of processes that were killed while they wrote it. The previous folder is removed last: if
     a process is killed between the two renames, it is the only complete one.
-
-    Raises:
-        OSError: it cannot be written.
     """
     part, old, lock = _beside(path, secrets.token_hex(4))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -248,14 +215,7 @@ def _clear_killed(path: Path, *, before: bool) -> None:
 
 @contextmanager
 def reporting_full_disk(path: Path) -> Iterator[None]:
-    """Turn the error of a disk that is full or not writable into a message.
-
-    Args:
-        path: the file or folder that is written in the block
-
-    Raises:
-        InputError: it could not be written.
-    """
+    """Turn the OSError of a disk that is full or not writable into an InputError that names the path."""
     try:
         yield
     except OSError as error:

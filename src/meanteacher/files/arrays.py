@@ -21,8 +21,7 @@ def read_arrays(
 ) -> dict[str, NDArray[np.generic]]:
     """Read the named arrays of an .npz file; others are not read.
 
-    Raises:
-        InputError: the file is missing or damaged, or a required array is missing.
+    An InputError is raised if the file is missing or damaged, or has no array of a required name.
     """
     try:
         with open_regular(path) as opened:

@@ -130,15 +130,10 @@ def decode(source: Path | bytes | Image.Image | NDArray[np.uint8], size: int) ->
 
 
 def decode_whole(source: bytes | Image.Image, reduction: Callable[[int, int], float]) -> DecodedImage:
-    """Decode an image of which boxes are shown afterwards.
+    """Decode the content of a file, or an image in memory, of which boxes are shown afterwards.
 
-    Args:
-        source: the content of a file, or an image in memory
-        reduction: width, height -> the factor by which the decoded image may be smaller than the file: a JPEG decodes
-            at a half, a quarter or an eighth in a fraction of the time
-
-    Raises:
-        UnreadableError: the image cannot be read, or asks for more than the limits.
+    `reduction` is the factor, by width and height, by which the decoded image may be smaller than the file: a JPEG
+    decodes at a half, a quarter or an eighth in a fraction of the time. An UnreadableError is raised as by `decode`.
     """
     data = source if isinstance(source, bytes) else b""
     with _explaining_failure(data):
@@ -155,10 +150,7 @@ def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
     """The image as encoded bytes, and "jpg" or "png": its own bytes if it is one of them, else a PNG of its pixels.
 
     The pixels of a PNG made here are upright, and over white if they were transparent. Only the header of other files
-    is checked.
-
-    Raises:
-        UnreadableError: the image cannot be read, or asks for more than the limits.
+    is checked. An UnreadableError is raised as by `decode`.
     """
     data = read_content(path)
     with _explaining_failure(data):
@@ -173,10 +165,9 @@ def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
 
 
 def header(path: Path) -> tuple[int, int, str]:
-    """Width and height as displayed, and Pillow's name of the mode. Decodes nothing, so the image may have any size.
+    """Width and height as displayed, and Pillow's name of the mode, or an UnreadableError.
 
-    Raises:
-        UnreadableError: the image cannot be read, or asks for more than the limits.
+    Decodes nothing, so the image may have any size.
     """
     data = read_content(path, most=_HEAD_BYTES)
     with _explaining_failure(data):
@@ -197,8 +188,7 @@ def header(path: Path) -> tuple[int, int, str]:
 def read_content(path: Path, *, most: int = -1) -> bytes:
     """The bytes of an image file, or the first `most` of them.
 
-    Raises:
-        UnreadableError: the file cannot be read, is empty, or has more bytes than any image.
+    An UnreadableError is raised if it cannot be read, is empty, or has more bytes than any image.
     """
     try:
         with open_regular(path) as file:

@@ -29,9 +29,7 @@ class Head(NamedTuple):
 def read_head(data: bytes) -> Head:
     """Read the segments up to the frame's.
 
-    Raises:
-        EOFError: the data end before the frame's segment does.
-        ValueError: this JPEG cannot be decoded.
+    Raises an EOFError if the data end before, and a ValueError if this JPEG cannot be decoded.
     """
     at, orientation = len(START), 1
     while True:

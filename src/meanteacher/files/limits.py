@@ -36,11 +36,7 @@ class TooMuchError(ValueError):
 
 
 def check_pixels(width: int, height: int, n_bytes: int) -> None:
-    """Refuse more pixels than any image, or than an image of so many bytes, may have.
-
-    Raises:
-        TooMuchError: the image has more.
-    """
+    """Raise a TooMuchError for more pixels than any image, or than an image of so many bytes, may have."""
     n = width * height
     if n > MAX_PIXELS:
         raise TooMuchError(f"too large: {width}x{height} pixels")
@@ -49,10 +45,9 @@ def check_pixels(width: int, height: int, n_bytes: int) -> None:
 
 
 def check_work(file: IO[bytes]) -> None:
-    """Refuse a file, other than a JPEG, whose decoding takes disproportionate time or memory. Leaves it at its start.
+    """Raise a TooMuchError for a file, other than a JPEG, whose decoding takes disproportionate time or memory.
 
-    Raises:
-        TooMuchError: the file asks for more.
+    The file is left at its start.
     """
     start = file.read(34)
     if start.startswith(b"BM") and len(start) == 34 and start[14] >= 40 and start[30] in _RUN_LENGTH:
@@ -67,11 +62,7 @@ def check_work(file: IO[bytes]) -> None:
 
 
 def check_scans(data: bytes, width: int, height: int) -> None:
-    """Refuse a JPEG that passes over its pixels disproportionately often.
-
-    Raises:
-        TooMuchError: the scans have too many pixels together.
-    """
+    """Raise a TooMuchError for a JPEG that passes over its pixels disproportionately often."""
     # Within the pixels no byte 0xFF is followed by this marker: all of these are scans, or lie in a preview.
     n, n_pixels = data.count(b"\xff\xda"), width * height
     if n > 1 and n * n_pixels > _SCANNED + _SCANNED_PER_BYTE * len(data):

@@ -39,17 +39,10 @@ class RecordError(InputError):
 def read_json(
     path: Path, kind: type[T], advice: str = NEW_RECORD, *, schema: int | None = None, most: int = _MAX_BYTES
 ) -> T:
-    """The content of a JSON file as a value of type `kind`.
+    """The content of a JSON file as a value of type `kind`: a dataclass, or another type that msgspec can check.
 
-    Args:
-        path: the file
-        kind: a dataclass, or another type that msgspec can check
-        advice: a sentence that ends every error about the file
-        schema: the value that the field `schema` must have
-        most: the largest number of bytes
-
-    Raises:
-        RecordError: the file cannot be read, is not JSON in UTF-8, or does not have this type.
+    A RecordError, which ends with `advice`, is raised if the file cannot be read, has more than `most` bytes, is not
+    JSON in UTF-8, has another type, or another value in the field `schema`.
     """
     try:
         content = json.loads(read_regular(path, most))
@@ -69,13 +62,10 @@ def read_json(
 
 
 def checked(content: object, kind: type[T]) -> T:
-    """Plain values as a value of type `kind`.
+    """Plain values as a value of type `kind`, or a ValueError that names the place.
 
     >>> checked({"n": 3}, dict[str, Count])
     {'n': 3}
-
-    Raises:
-        ValueError: they do not have this type; the message names the place.
     """
     try:
         return msgspec.convert(content, kind)

@@ -56,14 +56,9 @@ class ConsistencyMethod(TeacherMethod[M]):
     ) -> StepOutput:
         """The classification cost, the consistency cost, and for two outputs the cost on their distance.
 
-        Args:
-            logits: [B, C] or [B, C, ...], the student's output for classification
-            consistency_logits: the student's output for consistency, in the same shape
-            target: logits in the same shape; the method decides whether they are detached
-            batch: the batch that the logits were computed from
-            step: number of the step, for the ramp of the weight
-            rows: bool [B], or [B, ...] per place: rows to keep, in addition to `consistency_on`. The consistency cost
-                is inactive if none is left.
+        All logits have one shape, [B, C] or [B, C, ...]; the method decides whether the target is detached. A mask of
+        `rows`, bool [B], or [B, ...] per place, keeps rows in addition to `consistency_on`. The consistency cost is
+        inactive if none is left.
         """
         weight = as_schedule(self.weight)(step)
         active = self.cost.is_active(target)

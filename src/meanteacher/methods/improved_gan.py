@@ -1,5 +1,7 @@
 """Improved GAN (Salimans et al. 2016): classify real images, and tell them from generated ones."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,14 +53,14 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
         real = batch.views["student"]
         noise = normal_rows(torch.empty(len(real), self.generator.n_noise, device=real.device))
         made_up = memory.own(noise).to(real.dtype)
-        with _Features(student) as features:
+        with _features(student) as parts:
             logits = class_output(student(real))
-        real_features = features.of_pass().mean(0).detach()
+        real_features = all_rows(torch.cat(parts)).mean(0).detach()
         made_up_logits = class_output(untracked(student, made_up.detach()))
         constants = {name: p.detach() for name, p in student.named_parameters()}
-        with _Features(student) as features:
+        with _features(student) as parts:
             untracked(student, made_up, parameters=constants)
-        made_up_features = features.of_pass().mean(0)
+        made_up_features = all_rows(torch.cat(parts)).mean(0)
         weight = as_schedule(self.weight)(step)
         return StepOutput(
             {
@@ -71,29 +73,22 @@ class ImprovedGan(TeacherMethod[Memory[nn.Module]]):
         )
 
 
-class _Features:
-    """Records the input of the network's last layer in a `with` block. The pass may be computed in parts."""
+@contextmanager
+def _features(network: nn.Module) -> Iterator[list[Tensor]]:
+    """The inputs [B, ...] of the network's last layer in a `with` block. A pass may be computed in parts."""
+    layers = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]
+    if not layers:
+        raise InputError(
+            f"{type(network).__name__} has no parameters, so it has no features to match. Improved GAN needs a student "
+            "with at least one layer that has weights."
+        )
+    parts: list[Tensor] = []
 
-    def __init__(self, network: nn.Module) -> None:
-        layers = [m for m in network.modules() if any(True for _ in m.parameters(recurse=False))]
-        if not layers:
-            raise InputError(
-                f"{type(network).__name__} has no parameters, so it has no features to match. Improved GAN needs a "
-                "student with at least one layer that has weights."
-            )
-        self._layer = layers[-1]
-        self._parts: list[Tensor] = []
+    def record(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        parts.append(at_least_float32(inputs[0]).flatten(1))
 
-    def __enter__(self) -> "_Features":
-        def record(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self._parts.append(at_least_float32(inputs[0]).flatten(1))
-
-        self._hook = self._layer.register_forward_pre_hook(record)
-        return self
-
-    def of_pass(self) -> Tensor:
-        """The features [B, ...] of the pass in the `with` block."""
-        return all_rows(torch.cat(self._parts))
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
+    hook = layers[-1].register_forward_pre_hook(record)
+    try:
+        yield parts
+    finally:
+        hook.remove()

@@ -73,10 +73,8 @@ class TeacherMethod(ABC, Generic[M]):
         """The teacher at step 0, after a check of the student's output.
 
         A copy of the student is run on two examples of zeros. If it rejects them, its output is checked in the first
-        step.
-
-        Raises:
-            InputError: the student does not return the logits of this problem, or `ignore_index` is a class.
+        step. An InputError says that the student does not return the logits of this problem, or that `ignore_index` is
+        a class.
         """
         teacher = Teacher(student, buffers=self.buffers, dropout=dropout)
         if 0 <= self.ignore_index < problem.n_classes:

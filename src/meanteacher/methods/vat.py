@@ -22,17 +22,8 @@ def adversarial_direction(
     """The unit perturbation of each example that changes its prediction most, by power iteration.
 
     The divergence has its minimum at x, so its gradient there is zero. A finite step away from x, the gradient points
-    along the direction of largest curvature.
-
-    Args:
-        predict: perturbed examples -> logits, with the same noise every time
-        x: examples [B, ...]
-        target: logits at x, [B, C] or [B, C, ...]
-        step_size: length of the finite step; a very small one is lost in the rounding of float32
-        iterations: number of iterations, each a forward and a backward pass; one is enough in practice
-
-    Returns:
-        Directions of length 1 in the shape of x, without a gradient.
+    along the direction of largest curvature. A very small step is lost in the rounding of float32. An iteration takes a
+    forward and a backward pass; one is enough in practice. `predict` has the same noise every time.
     """
     direction = _unit(normal_rows(x))
     for _ in range(iterations):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models.layers import ModelSpec, channels_of, check_width
+from meanteacher.models.layers import ModelSpec, channels_of, check_width, named_layers
 from meanteacher.passes import Logits
 
 _KEPT = 12
@@ -57,9 +57,9 @@ class FastNetwork(nn.Module):
         self.whitening = nn.Conv2d(n_channels, n_whitened, kernel, stride=stride, bias=False)
         self.whitening.weight.requires_grad = False
         nn.init.zeros_(self.whitening.weight)
-        self.stage1 = _Stage(n_whitened, n1, spec)
-        self.stage2 = _Stage(n1, n2, spec)
-        self.stage3 = _Stage(n2, n3, spec)
+        self.stage1 = _stage(n_whitened, n1, spec)
+        self.stage2 = _stage(n1, n2, spec)
+        self.stage3 = _stage(n2, n3, spec)
         self.head = nn.Linear(n3, n_classes, bias=False)
 
     @torch.no_grad()
@@ -77,22 +77,19 @@ class FastNetwork(nn.Module):
         return logits * _LOGIT_SCALE
 
 
-class _Stage(nn.Module):
+def _stage(n_in: int, n_out: int, spec: FastNetSpec) -> nn.Sequential:
     """Two convolutions with normalisation and SiLU; the first also halves the sides."""
-
-    def __init__(self, n_in: int, n_out: int, spec: FastNetSpec) -> None:
-        super().__init__()
-        # PyTorch's momentum is the share of the new batch, not of the past.
-        momentum = 1 - spec.norm_decay
-        self.convolve1 = nn.Conv2d(n_in, n_out, 3, padding=1, bias=False)
-        self.pool = nn.MaxPool2d(2)
-        self.normalise1 = nn.BatchNorm2d(n_out, momentum=momentum)
-        self.convolve2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
-        self.normalise2 = nn.BatchNorm2d(n_out, momentum=momentum)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.silu(self.normalise1(self.pool(self.convolve1(x))), inplace=True)
-        return F.silu(self.normalise2(self.convolve2(x)), inplace=True)
+    # PyTorch's momentum is the share of the new batch, not of the past.
+    momentum = 1 - spec.norm_decay
+    return named_layers(
+        convolve1=nn.Conv2d(n_in, n_out, 3, padding=1, bias=False),
+        pool=nn.MaxPool2d(2),
+        normalise1=nn.BatchNorm2d(n_out, momentum=momentum),
+        activate1=nn.SiLU(inplace=True),
+        convolve2=nn.Conv2d(n_out, n_out, 3, padding=1, bias=False),
+        normalise2=nn.BatchNorm2d(n_out, momentum=momentum),
+        activate2=nn.SiLU(inplace=True),
+    )
 
 
 def _whitening(images: Tensor, kernel: int, stride: int) -> Tensor:
@@ -139,9 +136,9 @@ class MirroredNetwork(nn.Module):
             output: Logits = self.network(x)
             return output
         both: Logits = self.network(torch.cat([x, x.flip(-1)]))
-        return (
-            (_mean_of_halves(both[0]), _mean_of_halves(both[1])) if isinstance(both, tuple) else _mean_of_halves(both)
-        )
+        if isinstance(both, tuple):
+            return _mean_of_halves(both[0]), _mean_of_halves(both[1])
+        return _mean_of_halves(both)
 
 
 def _mean_of_halves(logits: Tensor) -> Tensor:

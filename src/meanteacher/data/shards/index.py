@@ -160,11 +160,7 @@ def _whole(value: object) -> int:
 
 
 def make_index(shard: Path) -> ShardIndex:
-    """Find the images of a shard by reading its headers and labels.
-
-    Raises:
-        InputError: it is not a complete tar file, or not a shard of images.
-    """
+    """Find the images of a shard by its headers and labels; an InputError if it is not a complete shard of images."""
     status = shard.stat()
     index = ShardIndex(n_bytes=status.st_size, modified=status.st_mtime_ns)
     numbers: dict[str, int] = {}

@@ -64,11 +64,7 @@ class Shards:
             raise InputError(f"max_broken={self.max_broken}: give a number of images from 0 to {MAX_BROKEN:,}.")
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        """Read the index of every shard, or make it. Reads no image.
-
-        Raises:
-            InputError: there are no such shards, they are damaged, or too many images in them are broken.
-        """
+        """Read or make the index of every shard, and no image. An InputError names a missing or damaged shard."""
         train, test = _Part(self.max_broken), _Part(self.max_broken)
         try:
             for path in _local(self.train, folder, progress):

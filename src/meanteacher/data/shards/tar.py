@@ -64,11 +64,9 @@ class _Member(NamedTuple):
 def examples(shard: Path) -> Iterator[Example]:
     """The examples of a shard, in their order, from its headers and labels. No image is read.
 
-    An example has a problem if it has no image or more than one, if its image is empty, too large or neither
-    JPEG nor PNG by its first bytes, if its label cannot be read, or if one of its members is not a plain file.
-
-    Raises:
-        InputError: it is not a complete tar file.
+    An example has a problem if it has no image or more than one, if its image is empty, too large or neither JPEG nor
+    PNG by its first bytes, if its label cannot be read, or if one of its members is not a plain file. An InputError is
+    raised for a file that is not a complete tar file.
     """
     with open_regular(shard, buffering=0) as file:
         key, parts = "", list[tuple[str, _Member]]()
