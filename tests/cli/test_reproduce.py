@@ -84,7 +84,7 @@ def test_dry_run_says_what_is_missing_and_how_long_it_takes(tmp_path: Path, monk
     half.folder.mkdir(parents=True)
     (half.folder / "metrics.jsonl").write_text(f'{{"step": {half.recipe.training.steps // 2}}}\n')
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(runs, "_step_seconds", lambda recipe, device: 7200 / recipe.steps)
+    monkeypatch.setattr(runs, "_step_seconds", lambda recipe, device: 7200 / recipe.training.steps)
     shown = _invoke("table", "1", "--cell", CELL, "--seeds", 3, "--dry-run", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
     (line,) = [line.split() for line in shown.output.splitlines() if line.startswith(NAME)]

@@ -3,11 +3,10 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from meanteacher.cli.console import make_bar, say
@@ -22,63 +21,75 @@ _SECONDS_PER_SHARE = 60.0
 _STYLES = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
-class RunProgress(Callback):
-    """Shows cost parts, the ramped weights, both errors, images per second and the time left."""
+class _Bar(Callback):
+    """A bar with details after it; if the output is not a terminal, plain lines in its place."""
 
-    def __init__(self, console: Console, title: str, *, steps: int, n_images: int = 0) -> None:
+    def __init__(self, console: Console, title: str, total: float, *columns: ProgressColumn) -> None:
         self.console = console
         self.title = title
-        self.steps = steps
-        self.n_images = n_images
-        self._errors = ""
-        self._first: tuple[int, float] | None = None
-        """Step and time of the first entry: a resumed run does not begin at zero."""
+        self._first: tuple[float, float] | None = None
+        """The progress and the time of the first report: resumed work does not begin at zero."""
         self._last_line = time.monotonic()
         # The details get the width that is left, and are cut off at the end.
         details = TextColumn("{task.fields[details]}", markup=False, table_column=Column(ratio=1, no_wrap=True))
-        self._bar = make_bar(console, MofNCompleteColumn(), details, expand=True)
-        self._task = self._bar.add_task(title, total=steps, details="")
+        self._bar = make_bar(console, *columns, details, expand=True)
+        self._task = self._bar.add_task(title, total=total, details="")
 
     def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def _pace(self, done: float) -> float | None:
+        """Seconds per unit of progress since the first report; None at the first one."""
+        now = time.monotonic()
+        self._first = self._first or (done, now)
+        first, began = self._first
+        return (now - began) / (done - first) if done > first else None
+
+    def _report(self, done: float, details: str, line: str, *, every: float) -> None:
+        """Show the details, or print the line if the last one is `every` seconds old."""
+        self._bar.update(self._task, completed=done, details=details)
+        if time.monotonic() - self._last_line >= every:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if not self.console.is_terminal:
+            self._last_line = time.monotonic()
+            say(self.console, line)
+
+
+class RunProgress(_Bar):
+    """Shows cost parts, the ramped weights, both errors, images per second and the time left."""
+
+    def __init__(self, console: Console, title: str, *, steps: int, n_images: int = 0) -> None:
+        super().__init__(console, title, steps, MofNCompleteColumn())
+        self.steps = steps
+        self.n_images = n_images
+        self._errors = ""
 
     def on_log(self, entry: LogEntry) -> None:
         costs = [f"{name} {value:.3g}" for name, value in entry.costs.items()]
         weights = [f"weight {value:.3g}" for value in entry.weights.values()]
+        pace = self._pace(entry.step) or entry.seconds_per_step  # the former includes the evaluations
+        minutes, seconds = divmod(round(pace * (self.steps - entry.step)), 60)
+        left = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} left"
         rate = f"{entry.images_per_second:.0f} img/s"
-        left = f"{self._time_left(entry)} left"
         details = "  ".join(part for part in (left, self._errors, *costs, *weights, rate) if part)
-        self._bar.update(self._task, completed=entry.step, details=details)
-        if not self.console.is_terminal and time.monotonic() - self._last_line >= _SECONDS_PER_LINE:
-            self._print(f"step {entry.step}/{self.steps}  {details}")
+        self._report(entry.step, details, self._line(entry.step, details), every=_SECONDS_PER_LINE)
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         student, teacher = (percent(error, self.n_images) for error in (evaluation.student, evaluation.teacher))
         self._errors = f"{evaluation.part} error: student {student}, teacher {teacher}"
-        if not self.console.is_terminal:
-            self._print(f"step {evaluation.step}/{self.steps}  {self._errors}")
+        self._print(self._line(evaluation.step, self._errors))
 
     def on_alarm(self, alarm: Alarm) -> None:
         say(self.console, *alarm_parts(alarm.step, alarm.sentence))
 
-    def _time_left(self, entry: LogEntry) -> str:
-        """By the pace since the first entry, which includes the evaluations."""
-        now = time.monotonic()
-        self._first = self._first or (entry.step, now)
-        step, began = self._first
-        pace = (now - began) / (entry.step - step) if entry.step > step else entry.seconds_per_step
-        minutes, seconds = divmod(round(pace * (self.steps - entry.step)), 60)
-        return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-
-    def _print(self, line: str) -> None:
-        self._last_line = time.monotonic()
-        say(self.console, f"{self.title}  {line}")
+    def _line(self, step: int, words: str) -> str:
+        return f"{self.title}  step {step}/{self.steps}  {words}"
 
 
 def alarm_parts(step: int, sentence: str) -> tuple[tuple[str, str], str]:
@@ -136,41 +147,23 @@ def say_findings(console: Console, findings: tuple[Finding, ...]) -> None:
         say(console, (f"{finding.severity.capitalize()}:", _STYLES[finding.severity]), f" {finding.sentence}")
 
 
-class RunsProgress(Callback):
-    """One bar over all runs with the time that is left; plain lines if there is no terminal."""
+class RunsProgress(_Bar):
+    """One bar over all runs with the time that is left."""
 
     def __init__(self, console: Console, n_runs: int, should_stop: Callable[[], bool]) -> None:
-        self._console, self._n, self._should_stop = console, n_runs, should_stop
-        self._first: tuple[float, float] | None = None
-        self._last_line = time.monotonic()
-        self._bar = make_bar(
-            console,
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[details]}", markup=False),
-        )
-        self._task = self._bar.add_task(count(self._n, "run"), total=1.0, details="")
-
-    def __enter__(self) -> "RunsProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        columns = TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()
+        super().__init__(console, count(n_runs, "run"), 1.0, *columns)
+        self._should_stop = should_stop
 
     def on_progress(self, task: str, done: int, total: int) -> None:
-        now, share = time.monotonic(), done / total
-        self._first = self._first or (share, now)
-        first, began = self._first
-        left = f"{duration((1 - share) * (now - began) / (share - first))} left" if share > first else ""
+        share = done / total
+        pace = self._pace(share)
+        left = f"{duration((1 - share) * pace)} left" if pace else ""
         details = "  ".join(filter(None, (left, task)))
-        self._bar.update(self._task, completed=share, details=details)
-        if not self._console.is_terminal and now - self._last_line >= _SECONDS_PER_SHARE:
-            self._last_line = now
-            say(self._console, f"{percent(share)} of {count(self._n, 'run')}  {details}")
+        self._report(share, details, f"{percent(share)} of {self.title}  {details}", every=_SECONDS_PER_SHARE)
 
     def on_message(self, sentence: str) -> None:
-        say(self._console, sentence)
+        say(self.console, sentence)
 
     def should_stop(self) -> bool:
         return self._should_stop()

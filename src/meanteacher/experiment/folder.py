@@ -185,7 +185,7 @@ def environment(device: torch.device = CPU) -> Environment:
 
 
 def _commit() -> str | None:
-    """Of the source tree this package runs from, with "-dirty" if files are changed; None if installed."""
+    """Commit of the source tree that this package runs from, with "-dirty" if files are changed; None if installed."""
     folder = Path(__file__).parent
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

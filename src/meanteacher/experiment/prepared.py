@@ -160,7 +160,7 @@ class Prepared:
         )
 
     def _seen_shape(self) -> tuple[int, ...]:
-        """Of one image as a network sees it: a view may crop it, or choose one of several that are stored."""
+        """Shape of one image as a network sees it: a view may crop it, or choose one of several that are stored."""
         draws = generator(self.seed, "shape", device=self.device)
         shape = (1, *self.data.train.images.shape[1:])
         image = torch.rand(shape, generator=draws, device=self.device)

@@ -38,11 +38,11 @@ class Scale:
     minutes: float
     """That a run takes on one core, about."""
     width: float
-    """Of the network, relative to the paper's."""
+    """Width of the network, relative to the paper's."""
     steps: int
-    """Of the run."""
+    """Steps of the run."""
     of_steps: int
-    """Of the paper's longest run of this kind, for which they stand."""
+    """Steps of the paper's longest run of this kind, which they represent."""
     images: float
     """The share of the training images."""
     test: float

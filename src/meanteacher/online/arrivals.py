@@ -98,7 +98,7 @@ def check_batch_size(batch_size: int) -> None:
     """Refuse a batch without rows.
 
     Raises:
-        InputError: says so.
+        InputError: batch_size is below 1.
     """
     if batch_size < 1:
         raise InputError(f"A batch needs at least one row, got batch_size={batch_size}.")

@@ -41,7 +41,7 @@ class OnlineStep:
     """Weighted, as they are summed."""
     weights: dict[str, float]
     n_labelled: int
-    """Of the examples that arrived."""
+    """Number of labelled examples that arrived."""
     n_replayed: int
     """Labelled examples of earlier steps that were shown again."""
     alarms: tuple[Alarm, ...]

@@ -116,20 +116,9 @@ def figure(
     train: bool = True,
     callback: Callback | None = None,
 ) -> Reproduced:
-    """Run what is missing of a figure of the paper, and draw it. The arguments are those of `table`.
+    """Run what is missing of a figure of the paper, "3" or "4a" to "4f", and draw it.
 
-    Args:
-        name: "3", or "4a" to "4f"
-        cell: a part of it, such as "decay-0.999"
-        seeds: as for `table`
-        scale: as for `table`
-        preset: as for `table`
-        out: as for `table`
-        data: as for `table`
-        options: as for `table`
-        jobs: as for `table`
-        train: as for `table`
-        callback: as for `table`
+    The arguments are those of `table`; a cell is, for instance, "decay-0.999".
 
     >>> from tempfile import mkdtemp
     >>> figure("4d", cell="decay-0.999", seeds=1, train=False, out=mkdtemp()).unfinished
@@ -162,20 +151,12 @@ def figure(
 
 
 def _train(
-    runs: Sequence[Run],
-    data: Path | str | None,
-    options: RunOptions,
-    jobs: int,
-    callback: Callback | None,
+    runs: Sequence[Run], data: Path | str | None, options: RunOptions, jobs: int, callback: Callback | None
 ) -> tuple[str, ...]:
     if jobs < 1:
         raise InputError(f"jobs is at least 1, got {jobs}.")
-    workers = Workers(
-        runs=runs,
-        jobs=jobs,
-        options=command_options(data, options),
-        callback=callback or Callback(),
-    )
+    words = command_options(data, options)
+    workers = Workers(runs=runs, jobs=jobs, options=words, callback=callback or Callback())
     workers.run_all()
     return tuple(workers.problems.values())
 
@@ -194,14 +175,8 @@ def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chos
     for system, row in part.rows.items():
         for column, entry in zip(part.columns, row, strict=True):
             if isinstance(entry, Quoted) and not chosen:
-                cells.append(
-                    Cell(
-                        system=system,
-                        column=column,
-                        paper=(entry.error, entry.spread),
-                        quoted=f"{entry.source}; {entry.reason}.",
-                    )
-                )
+                reason = f"{entry.source}; {entry.reason}."
+                cells.append(Cell(system=system, column=column, paper=(entry.error, entry.spread), quoted=reason))
             elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
                 claim = RECIPES[entry].claim
                 cells.append(

@@ -34,7 +34,7 @@ class Run:
     """One recipe with one seed."""
 
     name: str
-    """Of the recipe, as `meanteacher run` takes it."""
+    """The recipe's name, as `meanteacher run` takes it."""
     recipe: Recipe = field(hash=False)  # its views are a mapping, which has no hash
     seed: int
     out: Path
@@ -58,7 +58,7 @@ class Run:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def arguments(self) -> list[str]:
-        """Of the command that starts the run, or continues it."""
+        """Arguments of the command that starts the run, or continues it."""
         scale = [] if self.recipe.scale is None else ["--scale", f"minutes={self.recipe.scale.minutes:g}"]
         return ["run", self.name, *scale, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
 
@@ -194,7 +194,7 @@ def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
 
 
 def _step_seconds(recipe: Recipe, device: str) -> float:
-    """Of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
+    """Seconds of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
     from meanteacher.views import PerChannel
 
     training = recipe.training

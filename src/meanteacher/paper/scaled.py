@@ -28,11 +28,11 @@ from meanteacher.schedules import (
 from meanteacher.views import Zca
 
 _OPERATIONS = 1.463e9
-"""Of the ConvNet's forward pass for one image at full width; they grow like the square of the width."""
+"""Operations of the ConvNet's forward pass for one image at full width. They grow like the square of the width."""
 _PASSES = 4
 """A step of Mean Teacher: forward twice, and a backward pass that takes as long as two."""
 _OPERATIONS_PER_SECOND = 4e10
-"""Of one core, with narrow layers."""
+"""Speed of one core with narrow layers."""
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _ENOUGH_STEPS = 1000
 """The widest network that can take so many steps is used; the narrowest where none can."""
@@ -40,33 +40,33 @@ _RAMP_UPS = 4.5
 """The paper's runs on SVHN last for so many ramp-ups. Baselines that the paper stops earlier, some within the ramp-up,
 get twins that last as long."""
 _WEIGHT_RAMP_UP = 0.5
-"""Of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end there),
-which takes about half of a twin."""
+"""Share of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end
+there), which takes about half of a twin."""
 _RATE_RAMP_UP = 0.1
-"""Of a run."""
+"""Share of a run."""
 _LEARNING_RATE = 2.0
 """Times the recipe's own, so that a short run learns more."""
 _BETA2 = 0.99
-"""Of Adam, the paper's of the first steps: 0.999 averages over more steps than a short run should."""
+"""Adam's beta2 of the paper's first steps: 0.999 averages over more steps than a short run should."""
 _DROPOUT = 0.2
 """Times the paper's rate: half of an eighth of the channels are too few to learn from in a short run."""
 _BATCH, _LABELLED_ROWS = 50, 25
-"""Of every system; supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a short run
-would hardly see its labels. Smaller batches allow more steps."""
+"""Rows of every system. Supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a
+short run would hardly see its labels. Smaller batches allow more steps."""
 _PAPER_BATCH = 100
 _HORIZON = 0.05
-"""Of a run: how far the average with the paper's decay of 0.999 reaches back."""
+"""Share of a run over which the average with the paper's decay of 0.999 reaches back."""
 _EPOCHS = 2.5
 """How often a twin sees each unlabelled image, about. Temporal Ensembling has to see it twice; Mean Teacher has a lower
 error on twice as many images (docs/experiments/scaled-twins.md)."""
 _POINTS = 25
-"""Of a curve."""
+"""Number of points of a curve."""
 _TEST = 0.2
 """The share of the test images: all of them would take as long as a quarter of the training."""
 _IMAGES = 73_257
-"""Of SVHN. Other sets keep their size relative to it."""
+"""Number of images of SVHN. Other sets keep their size relative to it."""
 _FEWEST_IMAGES = 50_000
-"""Of CIFAR-10, the smaller set."""
+"""Number of images of CIFAR-10, the smaller set."""
 _WHITENED_IMAGES = 12_000
 """From fewer of them, ZCA would estimate its 3,072 directions badly."""
 

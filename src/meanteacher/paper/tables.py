@@ -142,7 +142,7 @@ class Ordering:
     paper: float
     """Points by which the paper's error is lower."""
     ours: Difference
-    """Of the better system's error to the other's, paired by label draw: negative where the order holds."""
+    """Difference of the better system's error to the other's, paired by label draw; negative if the order holds."""
     spread: float | None
     """The standard deviation over the runs of a system, the mean of both; as a share of the images. None where a system
     has one run."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meanteacher.core import InputError, Interrupted
@@ -20,22 +20,12 @@ _PATIENCE_SECONDS = 120.0
 """For a run to save and end, before it is killed."""
 _WHOLE = 10_000
 """All work of all runs, for `Callback.on_progress`."""
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    run: Run
-    process: subprocess.Popen[bytes]
-
-
-def command_of(run: Run, options: Sequence[str]) -> list[str]:
-    """The words of the command that starts or continues a run, after `meanteacher`."""
-    return [*run.arguments(), *options]
+_Running = dict[Run, "subprocess.Popen[bytes]"]
 
 
 def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
     """One line per run that is not complete, for any scheduler."""
-    return [shlex.join(["meanteacher", *command_of(run, options)]) for run in runs if run.state() != "complete"]
+    return [shlex.join(["meanteacher", *run.arguments(), *options]) for run in runs if run.state() != "complete"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -45,11 +35,9 @@ class Workers:
     runs: Sequence[Run]
     jobs: int
     options: Sequence[str]
-    """Of every command: --data, --device."""
+    """Options of every command, such as --data and --device."""
     callback: Callback
     """Reports progress about twice per second and a sentence per run that ends; may stop all runs."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """recipe -> of a run, to weigh its steps against those of others."""
     problems: dict[Run, str] = field(default_factory=dict)
 
     def run_all(self) -> None:
@@ -60,23 +48,21 @@ class Workers:
             Interrupted: by the callback; everything is saved.
         """
         waiting = deque(run for run in self.runs if run.state() != "complete")
-        running: list[_Worker] = []
+        running: _Running = {}
         try:
             while waiting or running:
                 if self.callback.should_stop():
                     raise Interrupted(f"Interrupted; {len(waiting) + len(running)} runs are not complete.")
                 self._start(waiting, running)
                 time.sleep(_POLL_SECONDS)
-                for worker in [worker for worker in running if worker.process.poll() is not None]:
-                    running.remove(worker)
-                    self._ended(worker, waiting)
-                self.callback.on_progress(
-                    ", ".join(worker.run.title for worker in running), round(_WHOLE * self._share()), _WHOLE
-                )
+                for run in [run for run, process in running.items() if process.poll() is not None]:
+                    self._ended(run, running.pop(run).returncode, waiting)
+                titles = ", ".join(run.title for run in running)
+                self.callback.on_progress(titles, round(_WHOLE * self._share()), _WHOLE)
         finally:
-            _stop(running)
+            _stop(list(running.values()))
 
-    def _start(self, waiting: "deque[Run]", running: list[_Worker]) -> None:
+    def _start(self, waiting: "deque[Run]", running: "_Running") -> None:
         for _ in range(len(waiting)):
             if len(running) >= self.jobs:
                 return
@@ -85,7 +71,7 @@ class Workers:
             if state == "running":
                 waiting.append(run)
             elif state != "complete":
-                running.append(_Worker(run, self._process(run)))
+                running[run] = self._process(run)
 
     def _process(self, run: Run) -> "subprocess.Popen[bytes]":
         threads = max(1, (os.cpu_count() or 1) // self.jobs)
@@ -97,7 +83,7 @@ class Workers:
             raise InputError(f"Cannot write to {run.log.parent}: {error}. Give another folder with --out.") from error
         with log:
             return subprocess.Popen(
-                [sys.executable, "-m", "meanteacher", *command_of(run, self.options)],
+                [sys.executable, "-m", "meanteacher", *run.arguments(), *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -106,8 +92,7 @@ class Workers:
                 start_new_session=True,
             )
 
-    def _ended(self, worker: _Worker, waiting: "deque[Run]") -> None:
-        run, code = worker.run, worker.process.returncode
+    def _ended(self, run: Run, code: int, waiting: "deque[Run]") -> None:
         state = run.state()
         if state == "complete":
             self.callback.on_message(f"Complete: {run.title}")
@@ -122,24 +107,24 @@ class Workers:
             self.callback.on_message(f"Failed: {self.problems[run]}")
 
     def _share(self) -> float:
-        whole = done = 0.0
+        whole = done = 0
         for run in self.runs:
-            weight = self.seconds.get(run.recipe.name, run.recipe.training.steps)
+            weight = run.recipe.training.steps
             complete = run in self.problems or run.record.exists()
             whole += weight
-            done += weight * (1.0 if complete else min(1.0, run.steps_done() / run.recipe.training.steps))
+            done += weight if complete else min(weight, run.steps_done())
         return done / whole if whole else 1.0
 
 
-def _stop(running: Sequence[_Worker]) -> None:
+def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """Let every run save and end."""
-    for worker in running:
-        if worker.process.poll() is None:
-            worker.process.send_signal(signal.SIGTERM)
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
     ends = time.monotonic() + _PATIENCE_SECONDS
-    for worker in running:
+    for process in processes:
         try:
-            worker.process.wait(max(0.0, ends - time.monotonic()))
+            process.wait(max(0.0, ends - time.monotonic()))
         except subprocess.TimeoutExpired:
-            worker.process.kill()
-            worker.process.wait()
+            process.kill()
+            process.wait()

@@ -41,14 +41,14 @@ _DECAY, _WEIGHT, _COST = _TRAINING.method.decay, _TRAINING.method.weight, _TRAIN
 _STRONG, _WEAK = _TRAINING.views["student"], _TRAINING.views["teacher"]
 _CLEAN: Augment = Chain(())
 _EPSILON = 8.0
-"""Of Miyato et al. (2017) on CIFAR-10."""
+"""The radius of Miyato et al. (2017) on CIFAR-10."""
 _EPOCH_STEPS = -(-50_000 // (_TRAINING.batch.size - _TRAINING.batch.labelled))
 _GAN_OPTIM = AdamSpec(
     learning_rate=LinearRampDown(value=0.0003, steps=_TRAINING.steps // 3, total=_TRAINING.steps),
     beta1=Constant(0.5),
     beta2=Constant(0.999),
 )
-"""Of Salimans et al. (2016): a generator learns with other steps than a classifier."""
+"""The settings of Salimans et al. (2016): a generator learns with other steps than a classifier."""
 
 _BOTH = {"student": _STRONG, "teacher": _WEAK}
 _FROM_CLEAN = {"student": _STRONG, "teacher": _CLEAN}

@@ -90,7 +90,7 @@ class Benchmark:
     normalise: Normaliser
     flip: bool
     labelled_rows: int
-    """Of a batch."""
+    """Rows of a batch."""
     weak_labelled_view: bool
     """Whether labelled rows get no RandAugment. With few labels it keeps the network from memorising them."""
 

@@ -15,7 +15,7 @@ from meanteacher.files import append_to, read_regular, remove, reporting_full_di
 from meanteacher.records import Alarm, Evaluation
 
 _MAX_BYTES = 1 << 30
-"""Of metrics.jsonl."""
+"""Largest size of metrics.jsonl, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

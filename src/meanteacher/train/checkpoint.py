@@ -238,7 +238,7 @@ class Checkpoints:
                 remove(folder)
 
     def _clear_leftovers(self) -> None:
-        """Of a process that was killed while it wrote."""
+        """Remove the files of a process that was killed while it wrote."""
         for pattern in (".writing-step_*", ".last.*.part", ".best.*.part"):
             for leftover in self.folder.glob(pattern):
                 remove(leftover)

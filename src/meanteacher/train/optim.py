@@ -77,9 +77,9 @@ class MuonSpec:
     """
 
     learning_rate: Scheduled
-    """Of the convolutions. Each update has a spectral norm of about one, whatever the gradient's scale."""
+    """Learning rate of the convolutions. Each update has a spectral norm of about one."""
     sgd_learning_rate: Scheduled
-    """Of the other parameters: the last layer, and scales and shifts of normalisation."""
+    """Learning rate of the other parameters: the last layer, and scales and shifts of normalisation."""
     momentum: float = 0.9
     weight_decay: float = 0.0
     """Added to the gradients of the other parameters."""

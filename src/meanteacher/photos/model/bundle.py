@@ -47,11 +47,11 @@ class Seen:
     """Digests of all images that a model has learnt from, sorted and concatenated."""
 
     labelled: bytes = b""
-    """Of images that it learnt from with their labels."""
+    """Digests of the images that it learnt from with their labels."""
     unlabelled: bytes = b""
-    """Of images that it learnt from without labels."""
+    """Digests of the images that it learnt from without labels."""
     complete: bool = True
-    """False where training started from a model that does not say what it has seen."""
+    """False if training started from a model that does not say what it has seen."""
 
     @property
     def digests(self) -> bytes:
