@@ -165,8 +165,8 @@ class Cost:
     value: Tensor
     """A scalar, already multiplied by the weight."""
     weight: float | Tensor | None = None
-    """None for a cost without one. Zero says that the cost rests, for instance before its ramp-up or without a
-    confident row. A cost that does not rest and has no gradient is an alarm. A weight that depends on the batch
+    """None for a cost without one. Zero means that the cost is inactive, for instance before its ramp-up or without a
+    confident row. An active cost without a gradient is an alarm. A weight that depends on the batch
     stays on the device: reading it would make the step wait."""
 
 

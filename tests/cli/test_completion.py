@@ -31,7 +31,7 @@ def completed(line: str) -> list[str]:
         ("meanteacher r", ["report", "run"]),
         ("meanteacher fit --mi", ["--minutes"]),
         ("meanteacher run digits/m", ["digits/mean-teacher"]),
-        ("meanteacher run x --compile ", ["auto", "yes", "no"]),
+        ("meanteacher run x --no-c", ["--no-compile"]),
         ("meanteacher run x --precision b", ["bfloat16"]),
         ("meanteacher predict fit photos --device c", ["cpu", "cuda"]),
         # A path is the shell's own matter.

@@ -40,8 +40,8 @@ _RAMP_UPS = 4.5
 """The paper's runs on SVHN last for so many ramp-ups. Baselines that the paper stops earlier, some within the ramp-up,
 get twins that last as long."""
 _WEIGHT_RAMP_UP = 0.5
-"""Share of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end there),
-which takes about half of a twin."""
+"""Share of a run. The paper's network has learned the labels by the end of the ramp-up (its supervised-only runs end
+there), which takes about half of a twin."""
 _RATE_RAMP_UP = 0.1
 """Share of a run."""
 _LEARNING_RATE = 2.0
@@ -51,8 +51,8 @@ _BETA2 = 0.99
 _DROPOUT = 0.2
 """Times the paper's rate: half of an eighth of the channels are too few to learn from in a short run."""
 _BATCH, _LABELLED_ROWS = 50, 25
-"""Rows of every system. Supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a short run
-would hardly see its labels. Smaller batches allow more steps."""
+"""Rows of every system. Supervised-only has the labelled rows alone. With one labelled row of 100, as on SVHN, a
+short run would hardly see its labels. Smaller batches allow more steps."""
 _PAPER_BATCH = 100
 _HORIZON = 0.05
 """Share of a run over which the average with the paper's decay of 0.999 reaches back."""

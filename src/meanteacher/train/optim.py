@@ -77,7 +77,7 @@ class MuonSpec:
     """
 
     learning_rate: Scheduled
-    """Learning rate of the convolutions. Each update has a spectral norm of about one, whatever the gradient's scale."""
+    """Learning rate of the convolutions. Each update has a spectral norm of about one."""
     sgd_learning_rate: Scheduled
     """Learning rate of the other parameters: the last layer, and scales and shifts of normalisation."""
     momentum: float = 0.9

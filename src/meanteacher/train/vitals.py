@@ -25,7 +25,7 @@ _ENOUGH_READINGS = 10
 _ENOUGH_ROWS = 20
 """Rows of a stream that tell a collapse from a run of examples of one class."""
 _ENDLESS_STEPS = 2000
-"""An on-line run has no end: whether a cost rests or predictions collapse is judged as in a run of so many steps."""
+"""An on-line run has no end, so inactive costs and collapsed predictions are judged as in a run of so many steps."""
 _COLLAPSED = 0.95
 """Share of one class among the predictions that counts as collapse."""
 
@@ -201,12 +201,12 @@ class Vitals:
         return raised
 
     def _check_rest(self, step: int, output: StepOutput) -> list[Alarm]:
-        """A cost may rest until its ramp-up begins, or until the teacher is certain of something."""
+        """A cost may be inactive until its ramp-up begins, or until the teacher is certain of something."""
         n_read = self._streak("read", condition=True)
         raised = []
         for name, cost in output.costs.items():
-            rests = cost.weight is not None and float(cost.weight) == 0
-            never_acted = self._streak(f"resting {name}", rests) == n_read
+            inactive = cost.weight is not None and float(cost.weight) == 0
+            never_acted = self._streak(f"resting {name}", inactive) == n_read
             if never_acted and n_read >= _ENOUGH_READINGS and step >= self._steps // 2:
                 time = "half of the run" if self.declared is not None else f"the first {step:,} steps"
                 raised += self._raise(

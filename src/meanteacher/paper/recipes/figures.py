@@ -195,18 +195,14 @@ def _figure4f() -> Iterator[Recipe]:
         )
 
 
-def recipes() -> tuple[Recipe, ...]:
-    return (
-        *_figure3(),
-        _evaluation("figure4/evaluation"),
-        _evaluation("figure4/evaluation-500", _LABELS_AS_CODED, as_coded=True),
-        *_figure4a(),
-        *_figure4b(),
-        *_figure4c(),
-        *_figure4d(),
-        *_figure4e(),
-        *_figure4f(),
-    )
-
-
-RECIPES = recipes()
+RECIPES: tuple[Recipe, ...] = (
+    *_figure3(),
+    _evaluation("figure4/evaluation"),
+    _evaluation("figure4/evaluation-500", _LABELS_AS_CODED, as_coded=True),
+    *_figure4a(),
+    *_figure4b(),
+    *_figure4c(),
+    *_figure4d(),
+    *_figure4e(),
+    *_figure4f(),
+)

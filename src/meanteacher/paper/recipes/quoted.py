@@ -5,12 +5,13 @@ the case of the GAN. The networks are the paper's, see the deviations.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from meanteacher.core import Augment, Method, Schedule
-from meanteacher.data import BatchSpec, Fixed, Mixed, Source
+from meanteacher.data import Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.methods import ImprovedGan, PiModel, TemporalEnsembling, VatEntMin
 from meanteacher.models.mlp import ImageGeneratorSpec
 from meanteacher.paper.recipes import shared
@@ -25,7 +26,7 @@ from meanteacher.schedules import (
     StepChange,
 )
 from meanteacher.train import AdamSpec
-from meanteacher.views import Chain, Flip, Noise, Normaliser, PerImage, Scaled, Translate, Zca
+from meanteacher.views import Chain, Flip, Noise, PerImage, Scaled, Translate, Zca
 
 _TABLES = {"svhn": (1, 73_257), "cifar10": (2, 50_000)}
 _SOURCES: dict[str, Source] = {"svhn": Svhn(), "cifar10": Cifar10()}
@@ -38,38 +39,13 @@ def _augmented(task: str, *more: Augment) -> Augment:
 
 
 def _recipe(
-    task: str,
-    n_labelled: int | None,
-    name: str,
-    claim: tuple[float, float | None] | None,
-    *,
-    method: Method,
-    normalise: Normaliser,
-    view: Augment,
-    batch: BatchSpec,
-    optim: AdamSpec,
-    steps: int,
-    evaluate_every: int,
-    deviations: tuple[str, ...],
+    task: str, n_labelled: int | None, name: str, error: tuple[float, float | None] | None, **fields: Any
 ) -> Recipe:
+    """A row of the paper's table for a data set, with the settings in `fields`."""
     table, _ = _TABLES[task]
-    return Recipe(
-        name=f"table{table}/{task}-{n_labelled or 'all'}/{name}",
-        data=DataSpec(source=_SOURCES[task], n_labelled=n_labelled),
-        training=TrainingSpec(
-            model=shared.MODEL,
-            method=method,
-            normalise=normalise,
-            views={"student": view, "teacher": view},
-            batch=batch,
-            optim=optim,
-            steps=steps,
-            evaluate_every=evaluate_every,
-        ),
-        seeds=shared.SEEDS,
-        claim=None if claim is None else Claim(error=claim[0], spread=claim[1], where=f"Table {table}"),
-        deviations=deviations,
-    )
+    claim = None if error is None else Claim(error=error[0], spread=error[1], where=f"Table {table}")
+    data = DataSpec(source=_SOURCES[task], n_labelled=n_labelled)
+    return shared.convnet(f"table{table}/{task}-{n_labelled or 'all'}/{name}", data, claim, **fields)
 
 
 # --- Laine & Aila 2017 ------------------------------------------------------------------------------------------------
@@ -250,8 +226,4 @@ def _all() -> Iterator[Recipe]:
         yield _vat(task, n_labelled)
 
 
-def recipes() -> tuple[Recipe, ...]:
-    return tuple(_all())
-
-
-RECIPES = recipes()
+RECIPES = tuple(_all())

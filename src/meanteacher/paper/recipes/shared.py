@@ -1,7 +1,12 @@
 """Common settings of the paper's ConvNet experiments (App. B.1)."""
 
-from meanteacher.core import Schedule
+from typing import Any
+
+from meanteacher.core import Augment, Method, Schedule
+from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
+from meanteacher.methods import MeanTeacher, PiModel, Supervised
 from meanteacher.models import Conv13Spec
+from meanteacher.records import Claim
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
 from meanteacher.train import AdamSpec
 
@@ -41,6 +46,31 @@ def reading(steps: int, of: int, *, as_coded: bool) -> str:
 
 def ramped_weight(value: float) -> Schedule:
     return SigmoidRampUp(value=value, steps=RAMP_UP)
+
+
+def method(name: str, *, decay: Schedule, weight: float, **consistency: Any) -> Method:
+    """A method that the authors ran themselves, with the weight and further fields of its consistency cost."""
+    if name == "supervised":
+        return Supervised(decay=decay, buffers="average")
+    ramped = ramped_weight(weight)
+    if name == "pi-model":
+        return PiModel(decay=decay, buffers="average", weight=ramped, **consistency)
+    return MeanTeacher(decay=decay, buffers="own", weight=ramped, **consistency)
+
+
+def convnet(
+    name: str,
+    data: DataSpec,
+    claim: Claim | None,
+    deviations: tuple[str, ...],
+    *,
+    view: Augment,
+    seeds: tuple[int, ...] = SEEDS,
+    **training: Any,
+) -> Recipe:
+    """A recipe on the ConvNet whose student and teacher have the same view, with further fields of its training."""
+    spec = TrainingSpec(model=MODEL, views={"student": view, "teacher": view}, **training)
+    return Recipe(name=name, data=data, training=spec, seeds=seeds, claim=claim, deviations=deviations)
 
 
 def adam(*, beta2: Schedule, ramp_down: int = 0, end: int = 0) -> AdamSpec:

@@ -1,10 +1,9 @@
 """Table 2: CIFAR-10 with 1000, 2000, 4000 and all 50000 labels (Sec. 3.1, App. B.1.1), and the Pi model as coded."""
 
-from meanteacher.core import Augment, Method
+from meanteacher.core import Augment
 from meanteacher.data import Fixed, Mixed
 from meanteacher.data.cifar10 import Cifar10
-from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.methods import MeanTeacher, PiModel, Supervised
+from meanteacher.experiment.recipe import DataSpec, Recipe
 from meanteacher.paper.recipes import shared
 from meanteacher.records import Claim
 from meanteacher.schedules import Constant
@@ -55,15 +54,6 @@ _EXPECTED_COUNT = (
 )
 
 
-def _method(name: str, labelled_share: float | None) -> Method:
-    if name == "supervised":
-        return Supervised(decay=_DECAY, buffers="average")
-    weight = shared.ramped_weight(100.0)
-    if name == "pi-model":
-        return PiModel(decay=_DECAY, buffers="average", weight=weight, labelled_share=labelled_share)
-    return MeanTeacher(decay=_DECAY, buffers="own", weight=weight, labelled_share=labelled_share)
-
-
 def _deviations(name: str, n_labelled: int | None, *, mixed: bool, as_coded: bool) -> tuple[str, ...]:
     notes: tuple[str, ...] = (_EXPECTED_COUNT if mixed else shared.MEAN_OVER_LABELLED) + shared.DEVIATIONS + _SETTINGS
     notes += shared.RAMP_DOWN_FORMULA
@@ -89,24 +79,20 @@ def recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Reci
     steps, ramp_down, end = _AS_CODED if as_coded else _DURATIONS[name][n_labelled]
     error, spread = _CLAIMS[name][n_labelled]
     share = None if name == "supervised" or n_labelled is None else n_labelled / _N_IMAGES
-    return Recipe(
-        name=f"table2/cifar10-{n_labelled or 'all'}/{name}" + (f"/{shared.AS_CODED}" if as_coded else ""),
-        data=DataSpec(source=Cifar10(), n_labelled=n_labelled),
-        training=TrainingSpec(
-            model=shared.MODEL,
-            method=_method(name, share),
-            normalise=Zca(contrast=True, epsilon=0.1),
-            views={"student": _VIEW, "teacher": _VIEW},
-            batch=Mixed(size=shared.BATCH)
-            if share is not None
-            else Fixed(size=shared.BATCH, labelled=shared.BATCH, unlabelled_pool="all"),
-            optim=shared.adam(beta2=Constant(0.999), ramp_down=ramp_down, end=end),
-            steps=steps,
-            evaluate_every=2500,
-        ),
+    labelled_only = Fixed(size=shared.BATCH, labelled=shared.BATCH, unlabelled_pool="all")
+    return shared.convnet(
+        f"table2/cifar10-{n_labelled or 'all'}/{name}" + (f"/{shared.AS_CODED}" if as_coded else ""),
+        DataSpec(source=Cifar10(), n_labelled=n_labelled),
+        Claim(error=error, spread=spread, where="Table 2"),
+        _deviations(name, n_labelled, mixed=share is not None, as_coded=as_coded),
         seeds=shared.SEEDS if n_labelled else shared.SEEDS_ALL_LABELS,
-        claim=Claim(error=error, spread=spread, where="Table 2"),
-        deviations=_deviations(name, n_labelled, mixed=share is not None, as_coded=as_coded),
+        method=shared.method(name, decay=_DECAY, weight=100.0, labelled_share=share),
+        normalise=Zca(contrast=True, epsilon=0.1),
+        view=_VIEW,
+        batch=labelled_only if share is None else Mixed(size=shared.BATCH),
+        optim=shared.adam(beta2=Constant(0.999), ramp_down=ramp_down, end=end),
+        steps=steps,
+        evaluate_every=2500,
     )
 
 

@@ -150,12 +150,9 @@ def imagenet(source: Source, *, as_coded: bool = False) -> Recipe:
     )
 
 
-def recipes() -> tuple[Recipe, ...]:
-    both = (False, True)
-    return (
-        *(cifar10(4000, as_coded=as_coded) for as_coded in both),
-        *(imagenet(ImageNet(), as_coded=as_coded) for as_coded in both),
-    )
-
-
-RECIPES = recipes()
+RECIPES: tuple[Recipe, ...] = (
+    cifar10(4000),
+    cifar10(4000, as_coded=True),
+    imagenet(ImageNet()),
+    imagenet(ImageNet(), as_coded=True),
+)
