@@ -162,7 +162,7 @@ def confusions_are_told_the_other_way_round(patch: Patch) -> None:
 def confusions_are_counted_of_the_predicted_class(patch: Patch) -> None:
     def wrong(real, fit):
         names, rows = zip(*fit_tables.matrix(fit), strict=True)
-        totals = {name: sum(row[k].n for row in rows) for k, name in enumerate(names)}
+        totals = {name: sum(row[k] for row in rows) for k, name in enumerate(names)}
         return [dataclasses.replace(pair, of=totals[pair.mistaken_for]) for pair in real(fit)]
 
     wrap(patch, fit_tables.confused_pairs, wrong)
