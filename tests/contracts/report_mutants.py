@@ -51,6 +51,11 @@ def spread_is_divided_by_the_number_of_runs(patch: Patch) -> None:
 
 
 @of_records
+def errors_on_test_and_validation_images_change_places(patch: Patch) -> None:
+    patch.setattr(records.ModelErrors, "on", lambda self, part: self.validation if part == "test" else self.test)
+
+
+@of_records
 def errors_of_the_teacher_stand_in_the_column_of_the_student(patch: Patch) -> None:
     _change_rows(patch, compare.summarise, lambda row: {"student": row.teacher})
 
