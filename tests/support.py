@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 import meanteacher
 from meanteacher.core import Augment, Batch, Method, Problem
-from meanteacher.data import Dataset, Fixed, ImageStream, Mixed, TrainTest, make_split
+from meanteacher.data import Dataset, EncodedDataset, Fixed, ImageStream, Mixed, TrainTest, make_split
 from meanteacher.data.download import Progress
+from meanteacher.evaluate import error_rates
 from meanteacher.experiment import DataSpec, Prepared, Recipe, TrainingSpec
 from meanteacher.methods import (
     FixMatch,
@@ -141,6 +142,13 @@ class MadeUp:
 
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         return TrainTest(train=made_up(self.n_train, seed=0), test=made_up(self.n_test, seed=1))
+
+
+def error_rate(
+    network: nn.Module, data: Dataset | EncodedDataset, index: Tensor | None = None, **options: Any
+) -> float:
+    """The error of one network."""
+    return error_rates({"": network}, data, index, **options)[""]
 
 
 def made_up(n: int, seed: int) -> Dataset:

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data.dataset import Dataset
-from meanteacher.evaluate import error_rate, evaluation_mode, predict_logits
+from meanteacher.evaluate import evaluation_mode, predict_logits
+from support import error_rate
 
 
 @pytest.fixture(autouse=True)

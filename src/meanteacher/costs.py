@@ -86,8 +86,7 @@ def classification_cost(
 def hidden_as_unlabelled(labels: Tensor, ignore_index: int = UNLABELLED) -> Tensor:
     """The labels as int64, with `UNLABELLED` in place of `ignore_index`.
 
-    Raises:
-        InputError: the labels are not whole numbers, or are uint8, which cannot hold `UNLABELLED`.
+    An InputError is raised for labels that are not whole numbers, or are uint8, which cannot hold `UNLABELLED`.
 
     >>> hidden_as_unlabelled(torch.tensor([3, 255], dtype=torch.uint8), 255)
     tensor([ 3, -1])
@@ -139,11 +138,6 @@ def softmax_mse(student_logits: Tensor, target_logits: Tensor, rows: Tensor | No
     It is the mean over rows *and* classes: a sum over classes would make a weight of 100 act like 1000 with ten
     classes. The gradient flows to both arguments, because the Pi model trains both sides.
 
-    Args:
-        student_logits: [B, C], or [B, C, ...] for a prediction per place
-        target_logits: logits in the same shape
-        rows: mask of the rows that count, bool [B], or of places, [B, ...]; None for all
-
     >>> softmax_mse(torch.zeros(4, 10), torch.zeros(4, 10))
     tensor(0.)
     """
@@ -170,10 +164,8 @@ def c_tau(student_logits: Tensor, target_logits: Tensor, tau: float, rows: Tenso
 
     C_tau(p, q) = 2 / (N² tau²) · D_KL(p_tau ‖ q_tau) with p_tau = tau p + (1 - tau) / N, the target's softmax p and the
     student's softmax q. This is the paper's formula; the authors' code has a further factor 1 - 1/N. At tau = 0 it is
-    the limit, `softmax_mse`. It is averaged over rows, and the gradient flows to both arguments.
-
-    Raises:
-        ValueError: tau is outside 0 to 1.
+    the limit, `softmax_mse`. It is averaged over rows, and the gradient flows to both arguments. A tau outside 0 to 1
+    raises a ValueError.
 
     >>> c_tau(torch.zeros(4, 10), torch.zeros(4, 10), tau=0.5)
     tensor(0.)
@@ -337,10 +329,7 @@ def logit_distance(first: Tensor, second: Tensor) -> Tensor:
 
 
 def per_place(rows: Tensor, shape: torch.Size) -> Tensor:
-    """A mask of places [B, ...]: a mask of rows [B] is expanded to all places of a row.
-
-    Raises:
-        InputError: the mask is neither of rows nor of places.
+    """A mask of places [B, ...]: a mask of rows [B] is expanded to all places, and any other is an InputError.
 
     >>> per_place(torch.tensor([True, False]), torch.Size([2, 3])).tolist()
     [[True, True, True], [False, False, False]]

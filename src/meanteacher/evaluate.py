@@ -73,17 +73,6 @@ def classification_costs(
     return {name: float(F.cross_entropy(logits[readable].float(), labels)) for name, logits in outputs.items()}
 
 
-def error_rate(
-    network: nn.Module,
-    dataset: Dataset | EncodedDataset,
-    index: Tensor | None = None,
-    *,
-    normalise: Callable[[Tensor], Tensor],
-) -> float:
-    """The share of images whose most probable class is not their label, see `error_rates`."""
-    return error_rates({"": network}, dataset, index, normalise=normalise)[""]
-
-
 def error_rates(
     networks: Mapping[str, nn.Module],
     dataset: Dataset | EncodedDataset,

@@ -39,6 +39,7 @@ from support import (
     SHAPE,
     VIEWS,
     SmallNet,
+    error_rate,
     made_up,
     parameters_of,
     recipe,
@@ -285,7 +286,7 @@ def training_learns() -> None:
     memory = method.init(student, PROBLEM).train()
     train_steps(method, student, memory, steps=60)
     data = made_up(60, seed=0)
-    error = evaluate.error_rate(method.predictor(student, memory), data, normalise=PerChannel().fit(data.images))
+    error = error_rate(method.predictor(student, memory), data, normalise=PerChannel().fit(data.images))
     assert error < 0.2, "the teacher has learnt nothing"
 
 

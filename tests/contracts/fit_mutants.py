@@ -343,7 +343,7 @@ def interval_of_no_errors_has_no_width(patch: Patch) -> None:
     def wrong(wrong, n):
         share = wrong / n
         half = stats._Z * math.sqrt(share * (1 - share) / n)
-        return stats.Interval(share, share - half, share + half)
+        return stats.Interval(share, max(0.0, share - half), min(1.0, share + half))
 
     replace(patch, stats.error_interval, wrong)
 

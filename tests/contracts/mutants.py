@@ -4,6 +4,7 @@ Every one of them trains without an error and prints plausible numbers. Most wer
 catches which with: make mutants
 """
 
+import dataclasses
 from contextlib import nullcontext
 
 import backbone_mutants
@@ -440,9 +441,8 @@ def students_error_is_recorded_as_the_teachers(patch: Patch) -> None:
 def validation_error_is_recorded_as_the_test_error(patch: Patch) -> None:
     def wrong(real, self, state):
         found = real(self, state)
-        for model in ("student", "teacher"):
-            found[model]["test"] = found[model]["validation"]
-        return found
+        student, teacher = (dataclasses.replace(each, test=each.validation) for each in (found.student, found.teacher))
+        return dataclasses.replace(found, student=student, teacher=teacher)
 
     wrap(patch, Prepared.final_errors, wrong)
 

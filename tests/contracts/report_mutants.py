@@ -51,6 +51,11 @@ def spread_is_divided_by_the_number_of_runs(patch: Patch) -> None:
 
 
 @of_records
+def errors_on_test_and_validation_images_change_places(patch: Patch) -> None:
+    patch.setattr(records.ModelErrors, "on", lambda self, part: self.validation if part == "test" else self.test)
+
+
+@of_records
 def errors_of_the_teacher_stand_in_the_column_of_the_student(patch: Patch) -> None:
     _change_rows(patch, compare.summarise, lambda row: {"student": row.teacher})
 
@@ -157,7 +162,7 @@ def confusions_are_told_the_other_way_round(patch: Patch) -> None:
 def confusions_are_counted_of_the_predicted_class(patch: Patch) -> None:
     def wrong(real, fit):
         names, rows = zip(*fit_tables.matrix(fit), strict=True)
-        totals = {name: sum(row[k].n for row in rows) for k, name in enumerate(names)}
+        totals = {name: sum(row[k] for row in rows) for k, name in enumerate(names)}
         return [dataclasses.replace(pair, of=totals[pair.mistaken_for]) for pair in real(fit)]
 
     wrap(patch, fit_tables.confused_pairs, wrong)

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from meanteacher.core import Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
 from meanteacher.data.download import Progress
-from meanteacher.evaluate import error_rate, predict_logits
+from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import DataSpec, Outcome, Recipe, restored, run
 from meanteacher.models import Conv13Spec, FastNetSpec, ImageGeneratorSpec, PointGeneratorSpec
 from meanteacher.passes import Logits, both_outputs
@@ -35,7 +35,7 @@ from meanteacher.teacher import Buffers, Memory, Teacher
 from meanteacher.train import MuonSpec, RunOptions, SgdSpec, StopWhen
 from meanteacher.views import PerChannel, Zca, normalise
 from pretend_gpu import GPU, NAME, OnGpu, TwoDevicesError, pretend_gpu
-from support import METHODS, PROBLEM, SHAPE, SmallNet, recipe
+from support import METHODS, PROBLEM, SHAPE, SmallNet, error_rate, recipe
 
 IMAGES = Problem(n_classes=3, n_examples=24, input_shape=(3, 32, 32))
 

@@ -21,7 +21,7 @@ from meanteacher.core import UNLABELLED, InputError, Problem
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split, read_label_list
 from meanteacher.data.encoded import ASPECT, TRIES, random_box
 from meanteacher.data.imagenet import FolderFiles, ImageNet
-from meanteacher.evaluate import error_rate, error_rates, predict_logits
+from meanteacher.evaluate import error_rates, predict_logits
 from meanteacher.experiment import Claim, DataSpec, Recipe, run
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.formats import percent
@@ -31,7 +31,7 @@ from meanteacher.seeding import generator
 from meanteacher.train import StopWhen
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, PerImage, Rotate
 from pretend_gpu import GPU, OnGpu, pretend_gpu
-from support import prepared_of
+from support import error_rate, prepared_of
 from support import recipe as made_up_recipe
 
 WNIDS = ("n01", "n02", "n03")

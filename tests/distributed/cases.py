@@ -26,8 +26,7 @@ from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Probl
 from meanteacher.data import Fixed, TrainTest
 from meanteacher.distributed.ranks import Ranks, join
 from meanteacher.evaluate import error_rates
-from meanteacher.experiment import Prepared, Recipe, dismissing_helpers, help_first, run, run_with_helpers
-from meanteacher.experiment.describe import describe, recorded
+from meanteacher.experiment import Prepared, Recipe, run
 from meanteacher.experiment.run import _broken_images
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.records import to_json
@@ -215,34 +214,6 @@ def stuck(folder: str) -> str:
         given_up.touch()
         return str(error)
     return "no error"
-
-
-def helped(folder: str) -> dict[str, Any]:
-    """Two runs that only rank 0 knows of, as in a fit, of which the second skips steps."""
-    ranks = join()
-    if not ranks.is_first:
-        help_first(lambda: False)
-        return {}
-    whole = recipe(steps=14, evaluate_every=4)
-    data = whole.data.source.load(Path())
-    found = {}
-    with dismissing_helpers():
-        for name, skip_to in (("all", lambda step: step), ("skipping", lambda step: step + 1)):
-            outcome = run_with_helpers(
-                whole.training,
-                recorded=recorded(describe(whole)),
-                seed=3,
-                out=Path(folder) / name,
-                data=data,
-                split=whole.data.split(data.train, 3),
-                resume=False,
-                options=RunOptions(device="cpu"),
-                callbacks=(),
-                skip_to=skip_to,
-            )
-            assert outcome.record is not None
-            found[name] = to_json(outcome.record)
-    return found
 
 
 def synchronised(folder: str) -> dict[str, Any]:

@@ -39,7 +39,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
         ["synchronised", []],
         ["stopped", []],
         ["plain", []],
-        ["helped", []],
         ["broken", []],
         ["refused", []],
         ["dense", []],
@@ -148,14 +147,6 @@ def test_another_number_of_processes_resumes_the_run_and_is_recorded(pair: tuple
     assert resumed["record"]["errors"] == straight["record"]["errors"]
     one, two = (cases.tensors_of(folder / name) for name in ("straight", "run"))
     assert largest_difference(one, two) < 1e-6
-
-
-def test_other_ranks_take_part_in_the_runs_of_rank_0(pair: tuple[Path, list[Found]]):
-    assert pair[1][1]["helped"] == {}
-    every, skipping = (pair[1][0]["helped"][name] for name in ("all", "skipping"))
-    assert (every["steps"], every["skipped_steps"]) == (14, 0)
-    assert (skipping["steps"], skipping["skipped_steps"]) == (14, 7)
-    assert every["processes"] == skipping["processes"] == [{"from_step": 0, "n": 2}]
 
 
 def test_broken_images_of_any_rank_are_known_to_all_ranks_and_recorded(

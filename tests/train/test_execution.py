@@ -13,13 +13,12 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from meanteacher.core import InputError
-from meanteacher.evaluate import error_rate
 from meanteacher.experiment import Outcome, Prepared, run
 from meanteacher.passes import untracked
 from meanteacher.schedules import Constant
 from meanteacher.train import RunOptions, SgdSpec, StopWhen, TrainState, execution, start
 from meanteacher.train.execution import check_passes, compile_networks
-from support import METHODS, PROBLEM, SmallNet, made_up, recipe, stream
+from support import METHODS, PROBLEM, SmallNet, error_rate, made_up, recipe, stream
 
 
 def _replace_compiler(monkeypatch: pytest.MonkeyPatch, compiler: Callable[[Any], Any]) -> list[Any]:

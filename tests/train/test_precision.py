@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import InputError
-from meanteacher.evaluate import error_rate
 from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, execution, start, train
 from meanteacher.train.execution import RunOptions, bfloat16_fault, check_passes
-from support import METHODS, PROBLEM, made_up, stream
+from support import METHODS, PROBLEM, error_rate, made_up, stream
 
 
 class Noting(nn.Module):

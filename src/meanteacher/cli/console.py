@@ -55,9 +55,7 @@ def is_first_rank() -> bool:
 def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
     """Turn the errors that a user can fix into a message and an exit code. Others keep their traceback.
 
-    Args:
-        command: the words of the command, to print the one that resumes
-        resume: whether the command takes --resume
+    After an interruption, the words of the command are printed again, with --resume if it takes that.
     """
     try:
         yield

@@ -65,14 +65,7 @@ def train_all(
 ) -> None:
     """Train the runs that are missing in `out`, draw by draw, so that the complete draws can always be compared.
 
-    Args:
-        console: prints the errors of each draw
-        recipes: title -> recipe; all with the same data
-        draws: of the labelled set, with the seeds 0, 1, …
-        out: a folder for all of the runs
-        data: what the recipes' source loads
-        device: name of the device
-        should_stop: asked after every step; True saves
+    The recipes (title -> recipe) have the same data; the draws of the labelled set have the seeds 0, 1, …
 
     Raises:
         Interrupted: by `should_stop`. The same call continues from the last step.

@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from meanteacher.cli.console import graceful_stop, is_first_rank, progress_bar, say
-from meanteacher.cli.launch import start_processes
+from meanteacher.cli.console import graceful_stop, progress_bar, say
 from meanteacher.cli.options import (
     DeviceOption,
     LabelsOption,
-    NprocOption,
     OverwriteOption,
     PhotosArgument,
     ResumeOption,
@@ -53,7 +51,6 @@ def fit(
             show_default="lite0; for small images a short trial decides between lite0 and none",
         ),
     ] = "auto",
-    nproc: NprocOption = 1,
 ) -> None:
     """Train a classifier on a folder of photos, few of them labelled, within a time limit.
 
@@ -63,8 +60,6 @@ def fit(
     20 images whose labels would help most, and report.html. Ctrl-C saves, and the exit code is 75.
     """
     began = time.perf_counter()  # importing torch is part of the minutes
-    if start_processes(nproc):
-        return
     from meanteacher.cli.progress import FitProgress
     from meanteacher.formats import count, percent, percent_range
     from meanteacher.photos.fitting import fit as fitting
@@ -82,15 +77,13 @@ def fit(
         device=device,
         backbone=backbone,
     )
-    console = Console(quiet=not is_first_rank())
+    console = Console()
     with (
         progress_bar(console) as show,
         graceful_stop(console) as should_stop,
         FitProgress(console, show, should_stop) as progress,
     ):
         fitted = fitting.run_fit(config, progress, began=began)
-    if fitted is None:
-        return
     estimate = fitted.estimate.errors[fitted.answer.shipped]
     console.print()
     say(console, (fitted.answer.sentence, "bold"))

@@ -29,17 +29,10 @@ def report(
 
 
 def write_report(folders: Iterable[str | Path], out: str | Path | None = None) -> list[Path]:
-    """Write the pages of fits and of runs. Everything is read before anything is written.
+    """Write the pages of fits and of runs, and return their paths. Everything is read before anything is written.
 
-    A fit gets its own report.html and MODEL_CARD.md in its folder; all runs together get one page.
-
-    Args:
-        folders: each that of a fit, or one with runs at any depth below it
-        out: the file for the page of the runs; without it report.html in the folder of the runs, or in the current
-            folder if the runs are in several
-
-    Returns:
-        The files that were written.
+    A fit gets its own report.html and MODEL_CARD.md in its folder. All runs together get one page: `out`, or else
+    report.html in the folder of the runs, or in the current folder if the runs are in several.
 
     Raises:
         RecordError: a folder holds neither a fit nor a complete run, or the runs do not fit together.

@@ -140,23 +140,6 @@ class Ranks:
         value: T = answer[0]
         return value
 
-    def call_helpers(self, what: Any) -> None:
-        """On rank 0: give the ranks that are in `wait_for_call` something to do, or None to dismiss them."""
-        if self.size > 1:
-            with self._waiting("calling the others"):
-                _store().add("calls", 1)
-                dist.broadcast_object_list([what])
-
-    def wait_for_call(self) -> Any:
-        """On another rank: what rank 0 calls it for. It may take its time, but not end without a word."""
-        with self._waiting("waiting for the next run"):
-            n_calls = _store().add(f"answers/{self.rank}", 1)
-            while _store().add("calls", 0) < n_calls:
-                time.sleep(_POLL_SECONDS)
-            what: list[Any] = [None]
-            dist.broadcast_object_list(what)
-        return what[0]
-
     def meet(self, doing: str) -> None:
         """Return when every rank has come here."""
         self.agree(0, doing=doing)

@@ -4,7 +4,6 @@ from meanteacher.experiment.override import override
 from meanteacher.experiment.prepared import Prepared, step_seconds
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.experiment.run import Outcome, restored, run, run_training
-from meanteacher.experiment.shared import dismissing_helpers, help_first, run_with_helpers
 from meanteacher.records import Claim
 
 __all__ = [
@@ -14,12 +13,9 @@ __all__ = [
     "Prepared",
     "Recipe",
     "TrainingSpec",
-    "dismissing_helpers",
-    "help_first",
     "override",
     "restored",
     "run",
     "run_training",
-    "run_with_helpers",
     "step_seconds",
 ]

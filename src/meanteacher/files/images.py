@@ -112,14 +112,9 @@ class DecodedImage:
 def decode(source: Path | bytes | Image.Image | NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """The whole image squeezed into [size, size, 3]: RGB, upright, over white if it is transparent.
 
-    A PIL image gives the same as its file, but for rounding if a JPEG is decoded at a reduced size.
-
-    Args:
-        source: a file, the content of one, or an image in memory: a PIL image, [H, W, 3], or [H, W] in grey
-        size: height and width
-
-    Raises:
-        UnreadableError: the image cannot be read, or asks for more than the limits.
+    An image in memory is a PIL image, [H, W, 3], or [H, W] in grey. A PIL image gives the same as its file, but for
+    rounding if a JPEG is decoded at a reduced size. An UnreadableError is raised if the image cannot be read, or asks
+    for more than the limits.
     """
     if isinstance(source, np.ndarray):
         source = Image.fromarray(source)

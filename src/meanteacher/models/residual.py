@@ -133,6 +133,7 @@ def _shortcut(n_in: int, n_out: int, stride: int) -> nn.Module:
 
 
 _GROUPS = 32
+_BLOCKS = (3, 8, 36, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +165,10 @@ class ResNeXt152Spec:
         )
         return named_layers(
             stem=stem,
-            stage1=_stage(3, Bottleneck, n_stem, n1, stride=1),
-            stage2=_stage(8, Bottleneck, n1, n2, stride=2),
-            stage3=_stage(36, Bottleneck, n2, n3, stride=2),
-            stage4=_stage(3, Bottleneck, n3, n4, stride=2),
+            stage1=_stage(_BLOCKS[0], Bottleneck, n_stem, n1, stride=1),
+            stage2=_stage(_BLOCKS[1], Bottleneck, n1, n2, stride=2),
+            stage3=_stage(_BLOCKS[2], Bottleneck, n2, n3, stride=2),
+            stage4=_stage(_BLOCKS[3], Bottleneck, n3, n4, stride=2),
             pool=MeanOfPositions(),
             head=last_layer(self.outputs, lambda: nn.Linear(n4, problem.n_classes)),
         )

@@ -6,8 +6,8 @@ print(to_text(summarise(load_records("runs"))))
 
 from meanteacher.files.typed import RecordError
 from meanteacher.formats import display_name
-from meanteacher.records import Claim, Record, load_record, load_records
-from meanteacher.report.compare import Difference, Pair, Row, Spread, paired_difference, summarise, to_text
+from meanteacher.records import Record, load_record, load_records
+from meanteacher.report.compare import paired_difference, summarise, to_text
 from meanteacher.report.figures import dot_plot, learning_curves
 from meanteacher.report.page import answer, render_page, write_page
 
@@ -16,13 +16,8 @@ PAGE = "report.html"
 
 __all__ = [
     "PAGE",
-    "Claim",
-    "Difference",
-    "Pair",
     "Record",
     "RecordError",
-    "Row",
-    "Spread",
     "answer",
     "display_name",
     "dot_plot",

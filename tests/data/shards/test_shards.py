@@ -23,13 +23,12 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, Split, TrainTest, make_split
 from meanteacher.data.shards import Shards
 from meanteacher.data.shards.index import ShardIndex, index_path, load_index, make_index
-from meanteacher.evaluate import error_rate
 from meanteacher.experiment import DataSpec, Outcome, run
 from meanteacher.models import MlpSpec
 from meanteacher.photos.folder.packing import pack
 from meanteacher.views import Chain
 from shard_support import CLASSES, Members, numbered, picture, write_shards, write_tar
-from support import PATIENCE, child_environment
+from support import PATIENCE, child_environment, error_rate
 from support import recipe as made_up_recipe
 
 BLOCK = 512

@@ -580,7 +580,7 @@ def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
 ) -> None:
     """A copy of an image has not taught the model either."""
     shutil.copy(small / "red" / "0.png", small / "red" / "copy.png")
-    real, real_run, n_tested = crossval.linear_classifier, crossval.run_with_helpers, []
+    real, real_run, n_tested = crossval.linear_classifier, crossval.run_training, []
 
     class Checked(LinearClassifier):
         def logits(self, features: np.ndarray) -> np.ndarray:
@@ -601,7 +601,7 @@ def test_no_image_tests_a_model_of_the_trial_that_has_learned_from_it(
 
     taught: set[bytes] = set()
     monkeypatch.setattr(crossval, "linear_classifier", linear)
-    monkeypatch.setattr(crossval, "run_with_helpers", run)
+    monkeypatch.setattr(crossval, "run_training", run)
     found = run_fit(config(small, tmp_path / "fit"), Recorder())
     assert sum(n_tested) == found["trial"]["n"] == 10
 

@@ -23,6 +23,7 @@ import backbone_support
 from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
+from meanteacher.distributed.ranks import Ranks
 from meanteacher.photos.fitting import crossval, training
 from meanteacher.photos.fitting import fit as fitting
 from meanteacher.photos.fitting.config import FitConfig
@@ -572,13 +573,19 @@ def test_the_command_and_the_function_have_the_same_options_and_defaults() -> No
         for each in (commands.fit, fit)
     )
     assert {name: function.pop(name) for name in ("callback", "began")} == {"callback": None, "began": None}
-    assert command.pop("nproc") == 1  # of the command alone, which starts the processes
     assert command.pop("start_or_resume") is False  # resume=None of the function
     assert command == function
     fields = {field.name: field.default for field in dataclasses.fields(FitConfig) if field.name != "photos"}
     assert {name: str(value) for name, value in fields.items()} == {
         name: str(value) for name, value in function.items() if name != "photos"
     }
+
+
+def test_a_fit_refuses_to_be_one_of_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "join", lambda: Ranks(rank=1, size=2))
+    with pytest.raises(InputError, match="one process, but 2 were started"):
+        fit(tmp_path / "photos", out=tmp_path / "fit")
+    assert not (tmp_path / "fit").exists()
 
 
 def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

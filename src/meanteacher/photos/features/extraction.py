@@ -113,32 +113,28 @@ class Extraction:
             Interrupted: `should_stop` ended it.
             InputError: the file cannot be written.
         """
+        shape = self._shape()
         try:
-            return self._run()
+            self._make_file((len(self.images), self.n_views, *shape))
+            saved = self._saved()
+            n_views, seconds = saved.n_views, saved.seconds
+            if n_views is None:
+                with self.file.open("r+b") as out:
+                    n_views, seconds = self._fill(out, shape)
+                self._save(n_views * len(self._chunks()), n_views, seconds)
         except OSError as error:
             raise InputError(
                 f"Cannot write the features of the photos to {self.file} ({error.strerror}). Free some space, or give "
                 "another folder as out (--out)."
             ) from error
+        # Not "r": torch takes no array that is read-only.
+        values = torch.from_numpy(np.lib.format.open_memmap(self.file, mode="c"))
+        return Features(values[:, :n_views], n_weak_views(n_views), seconds / len(self.images))
 
     def delete(self) -> None:
         """Remove the file, which is large and can be computed again."""
         for path in (self._about, self.file):
             path.unlink(missing_ok=True)
-
-    def _run(self) -> Features:
-        shape = self._shape()
-        self._make_file((len(self.images), self.n_views, *shape))
-        saved = self._saved()
-        n_views, seconds = saved.n_views, saved.seconds
-        if n_views is None:
-            with self.file.open("r+b") as out:
-                n_views, seconds = self._fill(out, shape)
-            self._save(n_views * len(self._chunks()), n_views, seconds)
-        # Not "r": torch takes no array that is read-only.
-        values = torch.from_numpy(np.lib.format.open_memmap(self.file, mode="c"))
-        _, n_weak = feature_views(self.images.shape[-1], n_views, flip=self.flip)
-        return Features(values[:, :n_views], n_weak, seconds / len(self.images))
 
     def _fill(self, out: BinaryIO, shape: tuple[int, ...]) -> tuple[int, float]:
         """Write the values that are missing, view by view in chunks.

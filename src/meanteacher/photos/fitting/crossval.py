@@ -14,7 +14,7 @@ from torch import nn
 
 from meanteacher.core import Interrupted
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment import run_with_helpers
+from meanteacher.experiment import run_training
 from meanteacher.experiment.describe import describe, recorded
 from meanteacher.formats import percent
 from meanteacher.photos.features.backbones import Backbone
@@ -182,7 +182,7 @@ class CrossValidation:
         )
         data, split = self.stand.train_test(held_out)
         self.callback.on_run(name, training.steps)
-        outcome = run_with_helpers(
+        outcome = run_training(
             training,
             recorded=recorded(
                 {"name": f"fit/{method}", "training": describe(training)},

@@ -12,7 +12,6 @@ import torch
 from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed.ranks import join
-from meanteacher.experiment import dismissing_helpers, help_first
 from meanteacher.files import is_left_over, locked_folder
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.fitting.budget import ReadingBudget, Timing, measure_backbone, measure_machine
@@ -106,23 +105,17 @@ def fit(
     return load(config.out)
 
 
-def run_fit(config: FitConfig, callback: Callback, *, began: float | None = None) -> Fit | None:
+def run_fit(config: FitConfig, callback: Callback, *, began: float | None = None) -> Fit:
     """Do what `fit` says. Returns the content of fit.json.
-
-    Of several processes rank 0 does it. The others take part in its training runs, and return nothing.
 
     Ends within 1.2 times the minutes, or refuses in the first seconds: the machine is measured before any image is
     read, and a run that turns out slower than planned skips steps.
     """
-    ranks = join()
-    if not ranks.is_first:
-        help_first(callback.should_stop)
-        return None
-    if ranks.restarts and PlanFile(config.out).exists():
-        config = replace(config, resume=True, overwrite=False)
+    if (n := join().size) > 1:
+        raise InputError(f"A fit trains in one process, but {n} were started: start it without torchrun or srun.")
     if config.resume is None:
         config = replace(config, resume=PlanFile(config.out).exists())
-    with dismissing_helpers(), ExitStack() as lock:
+    with ExitStack() as lock:
         return _fitted(config, callback, lock, began=began)
 
 

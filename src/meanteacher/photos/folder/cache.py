@@ -66,7 +66,7 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
                 assert old is not None
     except OSError as error:
         raise InputError(f"Cannot write decoded images to {folder} ({error.strerror}): give another folder.") from error
-    return Decoded(old.images, old.unreadable)
+    return old
 
 
 def _stamps(photos: Photos) -> tuple[Stamp, ...]:

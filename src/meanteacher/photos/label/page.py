@@ -4,13 +4,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from io import BytesIO
+from pathlib import Path
 
 from PIL import Image
 
 from meanteacher.files.images import decode, header
-from meanteacher.photos.folder.find import Photos
 
 _FREE = "1234567890abcdefghijklmnopqrstuvwxyz"
 """Keys for classes whose name suggests none, in this order."""
@@ -85,27 +84,18 @@ SMALLEST = 384
 """Limits of an image's longer side in pixels. Tiny images are enlarged, because a browser does it less smoothly."""
 
 
-class Pictures:
-    """The images of a folder as JPEG, with a cache of the last few."""
+def as_jpeg(path: Path) -> bytes:
+    """The image in its own proportions, its longer side from SMALLEST to LARGEST pixels.
 
-    def __init__(self, photos: Photos) -> None:
-        self._photos = photos
-        # The check whether an image is readable decodes it; the cache keeps it until it is sent.
-        self.jpeg = lru_cache(maxsize=8)(self._jpeg)
-
-    def _jpeg(self, index: int) -> bytes:
-        """The image in its own proportions, its longer side from SMALLEST to LARGEST pixels.
-
-        Raises:
-            UnreadableError: the image cannot be decoded.
-        """
-        path = self._photos.path(index)
-        width, height, _ = header(path)
-        longer = max(width, height)
-        # The square contains the whole image; the second resize restores its proportions.
-        square = Image.fromarray(decode(path, min(longer, LARGEST)))
-        scale = min(max(longer, SMALLEST), LARGEST) / longer
-        shown = square.resize((max(1, round(scale * width)), max(1, round(scale * height))), Image.Resampling.BICUBIC)
-        file = BytesIO()
-        shown.save(file, "JPEG", quality=90)
-        return file.getvalue()
+    Raises:
+        UnreadableError: the image cannot be decoded.
+    """
+    width, height, _ = header(path)
+    longer = max(width, height)
+    # The square contains the whole image; the second resize restores its proportions.
+    square = Image.fromarray(decode(path, min(longer, LARGEST)))
+    scale = min(max(longer, SMALLEST), LARGEST) / longer
+    shown = square.resize((max(1, round(scale * width)), max(1, round(scale * height))), Image.Resampling.BICUBIC)
+    file = BytesIO()
+    shown.save(file, "JPEG", quality=90)
+    return file.getvalue()

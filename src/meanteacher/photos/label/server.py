@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -18,7 +19,7 @@ from typing import Any
 from meanteacher.core import InputError
 from meanteacher.files.images import UnreadableError
 from meanteacher.formats import escape_name
-from meanteacher.photos.label.page import Pictures
+from meanteacher.photos.label.page import as_jpeg
 from meanteacher.photos.label.session import Session
 
 _HOST = "127.0.0.1"
@@ -41,7 +42,8 @@ class LabelServer(ThreadingHTTPServer):
             InputError: the port is in use, or not permitted.
         """
         self.session = session
-        self.pictures = Pictures(session.photos)
+        # The check whether an image is readable decodes it; the cache keeps it until it is sent.
+        self._jpeg = lru_cache(maxsize=8)(as_jpeg)
         self.token = secrets.token_urlsafe(16)
         self.page, self.policy = _page()
         try:
@@ -80,9 +82,13 @@ class LabelServer(ThreadingHTTPServer):
                 Thread(target=self._problem, args=[following], daemon=True).start()
         return state
 
+    def picture(self, position: int) -> bytes:
+        """The image of a question as JPEG; raises UnreadableError."""
+        return self._jpeg(self.session.photos.path(self.session.questions[position].index))
+
     def _problem(self, position: int) -> str | None:
         try:
-            self.pictures.jpeg(self.session.questions[position].index)
+            self.picture(position)
         except UnreadableError as error:
             return str(error)
         return None
@@ -179,11 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
             return
         try:
-            picture = self.server.pictures.jpeg(self.server.session.questions[position].index)
+            self._send(HTTPStatus.OK, "image/jpeg", self.server.picture(position))
         except UnreadableError as error:
             self._refuse(HTTPStatus.NOT_FOUND, f"This image cannot be read: {error}.")
-            return
-        self._send(HTTPStatus.OK, "image/jpeg", picture)
 
     def _send_json(self, content: object, status: HTTPStatus = HTTPStatus.OK) -> None:
         self._send(status, "application/json", json.dumps(content).encode())

@@ -63,16 +63,11 @@ class Manifest:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._shapes().values())
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Check that tensors have the names, shapes and types of this model, and finite values.
-
-        Raises:
-            InputError: says which do not.
-        """
+        """Refuse tensors with other names, shapes or types than those of this model, or values that are not finite."""
         expected = self._shapes()
-        missing, unknown = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-        if missing:
+        if missing := sorted(expected.keys() - tensors.keys()):
             raise self._error(f"{listed(missing, most=3)} of {self.spec} is missing")
-        if unknown:
+        if unknown := sorted(tensors.keys() - expected.keys()):
             raise self._error(f"{self.spec} has no {listed(unknown, most=3)}")
         got: Shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
         wrong = [name for name in expected if got[name] != expected[name]]
@@ -86,15 +81,17 @@ class Manifest:
 
     def build(self, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, nn.Module]:
         """The network and its normalisation with these tensors, which `check` has passed."""
-        network, normalise = self._network("cpu"), self._normalise()
+        network = self._network("cpu")
+        # A module of the right kind, fitted to one pixel, until its tensors are set.
+        normalise = self.normaliser.fit(torch.zeros(1, _N_CHANNELS, 1, 1))
         network.load_state_dict(_part(tensors, "network"))
         for name, tensor in _part(tensors, "normalise").items():
             setattr(normalise, name, tensor)
         return network.eval(), normalise.eval()
 
     def _shapes(self) -> Shapes:
-        tensors = {f"network.{name}": tensor for name, tensor in self._network("meta").state_dict().items()}
-        shapes: Shapes = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+        network = self._network("meta").state_dict()
+        shapes = {f"network.{name}": (tuple(tensor.shape), tensor.dtype) for name, tensor in network.items()}
         n_values = _N_CHANNELS * self.content.size**2
         by_kind: dict[type, dict[str, tuple[int, ...]]] = {
             PerImage: {},
@@ -118,10 +115,6 @@ class Manifest:
                 raise InputError(f"{self.path} has a network of another library. {error}") from error
             reason = str(error).partition("\n")[0]
             raise self._error(f"its network {self.spec} cannot be built ({reason})") from error
-
-    def _normalise(self) -> nn.Module:
-        """A module of the right kind, fitted to one pixel; its tensors are set afterwards."""
-        return self.normaliser.fit(torch.zeros(1, _N_CHANNELS, 1, 1))
 
     def _error(self, what: str) -> InputError:
         return InputError(f"{self.path} and its weights do not fit: {what}. {AGAIN}")

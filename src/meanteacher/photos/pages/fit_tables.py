@@ -1,6 +1,5 @@
 """Tables and lists of a fit, as its page and its model card show them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,9 +26,6 @@ ALTERNATIVES = {
 }
 """What may have been tried beside the two methods: its name for a reader, and what it is."""
 
-DARKEST = 0.45
-"""The strongest shade of a cell, on which its number is still easily read."""
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -44,15 +40,6 @@ class Interval:
     left: str
     at: str
     width: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A number of the confusion matrix, and its shade: the root of its share of the row, so that few are seen too."""
-
-    n: int
-    heat: str
-    right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +73,9 @@ def tried(fit: Fit) -> tuple[Intervals, list[tuple[str, str]]] | None:
     return _on_one_axis({**_of_methods(fit), **fit.alternatives}, fit.estimate.n), known
 
 
-def matrix(fit: Fit) -> list[tuple[str, list[Cell]]]:
+def matrix(fit: Fit) -> list[tuple[str, tuple[int, ...]]]:
     """Rows of the confusion matrix with the name of their true class; empty if there are too many classes."""
-    if len(fit.confusion) > MOST_CLASSES:
-        return []
-    return [
-        (name, [Cell(n, f"{DARKEST * math.sqrt(n / max(sum(row), 1)):.3f}", i == j) for j, n in enumerate(row)])
-        for i, (name, row) in enumerate(zip(fit.data.class_names, fit.confusion, strict=True))
-    ]
+    return list(zip(fit.data.class_names, fit.confusion, strict=True)) if len(fit.confusion) <= MOST_CLASSES else []
 
 
 def confused_pairs(fit: Fit) -> list[Confused]:
