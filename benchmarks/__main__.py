@@ -17,7 +17,7 @@ from benchmarks import images, shards, training
 from benchmarks.timing import Compare, interleaved
 from meanteacher.cli.console import exit_codes, tune_malloc
 from meanteacher.core import InputError
-from meanteacher.experiment.folder import environment
+from meanteacher.experiment.run import environment
 from meanteacher.files import write_json
 from meanteacher.models import Conv13Spec, FastNetSpec, ModelSpec, WideResNetSpec
 

@@ -25,7 +25,7 @@ from sklearn.svm import SVC
 
 from meanteacher.core import UNLABELLED
 from meanteacher.estimator import MeanTeacherClassifier, SemiSupervisedClassifier
-from meanteacher.experiment.folder import environment
+from meanteacher.experiment.run import environment
 from meanteacher.files import write_json
 
 LABELS = 10

@@ -13,7 +13,7 @@ from meanteacher.cli.app import app
 from meanteacher.core import InputError, Problem
 from meanteacher.devices import choose_device, device_name, free_bytes, in_double, same_kind, wait_for
 from meanteacher.experiment import run
-from meanteacher.experiment.folder import environment
+from meanteacher.experiment.run import environment
 from meanteacher.models import FastNetSpec
 from meanteacher.passes import SameNoise
 from meanteacher.photos.model.bundle import Classifier

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from meanteacher import costs, evaluate, passes, schedules, seeding, teacher
 from meanteacher.core import UNLABELLED, Batch, Cost, StepOutput
-from meanteacher.data import sampling
+from meanteacher.data import split
 from meanteacher.data.split import Split
 from meanteacher.data.stream import ImageStream
 from meanteacher.experiment.prepared import Prepared
@@ -210,7 +210,7 @@ def labelled_images_show_their_label_in_unlabelled_rows(patch: Patch) -> None:
         index, shows = real(self, step)
         return index, shows | torch.isin(index, self.labelled.pool)
 
-    wrap(patch, sampling._FixedSampler.draw, wrong)
+    wrap(patch, split._FixedSampler.draw, wrong)
 
 
 @mutant
@@ -257,12 +257,12 @@ def validation_images_are_trained_on(patch: Patch) -> None:
         everyone = torch.cat([split.unlabelled, split.validation])
         real(self, size, Split(split.labelled, everyone, split.validation[:0]), seed)
 
-    wrap(patch, sampling._MixedSampler.__init__, wrong)
+    wrap(patch, split._MixedSampler.__init__, wrong)
 
 
 @mutant
 def every_pass_has_the_same_order(patch: Patch) -> None:
-    patch.setattr(sampling, "generator", lambda seed, purpose, number=0: seeding.generator(seed, purpose))
+    patch.setattr(split, "generator", lambda seed, purpose, number=0: seeding.generator(seed, purpose))
 
 
 # --- views ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier, arrays, classifier
 from meanteacher.paper import scaled
 from meanteacher.schedules import LinearWarmUp, SigmoidRampUp
-from meanteacher.views.geometry import Move, warped
+from meanteacher.views.basic import Move, warped
 
 MUTANTS = Catalogue()
 of_estimators = MUTANTS.of("scikit-learn")

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from meanteacher.core import Augment, Batch, Method
 from meanteacher.costs import Confident, CTau
 from meanteacher.train import Declared, Vitals
-from meanteacher.train.callbacks import Log
 from meanteacher.train.checkpoint import trained_parameters
+from meanteacher.train.loop import Log
 from meanteacher.views import RandAugment
 from support import METHODS, PROBLEM, SHAPE, SmallNet
 

@@ -8,8 +8,7 @@ import torch
 
 from meanteacher.data import stream as module
 from meanteacher.data.dataset import Dataset
-from meanteacher.data.sampling import Fixed
-from meanteacher.data.split import make_split
+from meanteacher.data.split import Fixed, make_split
 from meanteacher.data.stream import ImageStream, read_ahead
 from meanteacher.views import Chain
 

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from meanteacher.core import InputError
-from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler, ShuffledPool
-from meanteacher.data.split import Split
+from meanteacher.data.split import BatchSpec, Fixed, Mixed, Sampler, ShuffledPool, Split
 
 
 def split_of(n_labelled: int, n_unlabelled: int, n_validation: int = 0) -> Split:

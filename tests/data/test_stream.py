@@ -6,8 +6,7 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
-from meanteacher.data.sampling import BatchSpec, Fixed, Mixed
-from meanteacher.data.split import make_split
+from meanteacher.data.split import BatchSpec, Fixed, Mixed, make_split
 from meanteacher.data.stream import ImageStream
 from meanteacher.views import Chain, Flip, Noise, PerImage, Translate
 

@@ -40,7 +40,7 @@ from safetensors.torch import load_file
 
 from meanteacher.cli.app import app
 from meanteacher.data.toy import Moons
-from meanteacher.experiment.folder import environment
+from meanteacher.experiment.run import environment
 from meanteacher.paper.layout import TABLES, Table
 from meanteacher.train import checkpoint
 from support import PATIENCE, child_environment

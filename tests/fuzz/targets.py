@@ -23,7 +23,7 @@ from meanteacher.data.shards.index import load_index, make_index
 from meanteacher.data.split import Split
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment import Recipe, override, restored, run
-from meanteacher.experiment.folder import RunFolder
+from meanteacher.experiment.run import RunFolder
 from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting.training import PlanFile

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED
 from meanteacher.views import Warp
-from meanteacher.views.geometry import Move
+from meanteacher.views.basic import Move
 
 WARPS = {
     "flip": Warp(),

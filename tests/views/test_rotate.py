@@ -8,7 +8,7 @@ from scipy import ndimage, stats
 from torch import Tensor
 
 from meanteacher.views import Rotate
-from meanteacher.views.geometry import rotation, warped
+from meanteacher.views.basic import rotation, warped
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -2,8 +2,7 @@
 
 from meanteacher.data.dataset import Dataset, Source, Subset, TrainTest
 from meanteacher.data.encoded import EncodedDataset, Files
-from meanteacher.data.sampling import BatchSpec, Fixed, Mixed, Sampler
-from meanteacher.data.split import Split, make_split, read_label_list
+from meanteacher.data.split import BatchSpec, Fixed, Mixed, Sampler, Split, make_split, read_label_list
 from meanteacher.data.stream import ImageStream
 
 __all__ = [

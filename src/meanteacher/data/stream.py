@@ -12,7 +12,7 @@ from torch import Tensor
 from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
 from meanteacher.data.encoded import EncodedDataset
-from meanteacher.data.sampling import Sampler
+from meanteacher.data.split import Sampler
 from meanteacher.passes import to_channels_last
 from meanteacher.seeding import generator
 

@@ -1,16 +1,12 @@
 """Callbacks follow runs, fits and streams: they show or record what happens, and may stop it."""
 
 import json
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from meanteacher.core import DivergedError, InputError, StepOutput
+from meanteacher.core import InputError
 from meanteacher.files import append_to, read_regular, remove, reporting_full_disk, write_atomic
 from meanteacher.records import Alarm, Evaluation
 
@@ -80,71 +76,6 @@ class StopWhen(Callback):
 
     def should_stop(self) -> bool:
         return self._should_stop()
-
-
-class Log:
-    """Sums over the steps since the last log entry, and the callbacks that receive the entries.
-
-    The sums stay on the device: reading one in every step would stall it.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = callbacks
-        self._costs: dict[str, Tensor] = {}
-        self._weights: dict[str, float | Tensor] = {}
-        self._clear()
-
-    def add(self, output: StepOutput, alarms: Sequence[Alarm]) -> None:
-        """Count a step, and report its alarms."""
-        self._steps += 1
-        self._images += len(output.logits)
-        self._weights = {name: cost.weight for name, cost in output.costs.items() if cost.weight is not None}
-        for name, cost in output.costs.items():
-            value = cost.value.detach()
-            self._costs[name] = self._costs[name] + value if name in self._costs else value
-        for alarm in alarms:
-            for callback in self._callbacks:
-                callback.on_alarm(alarm)
-
-    def close(self, step: int, learning_rate: float) -> None:
-        """Report the means, and begin the next entry.
-
-        Raises:
-            DivergedError: a cost is not finite.
-        """
-        means = {name: float(total) / self._steps for name, total in self._costs.items()}
-        for name, mean in means.items():
-            if not math.isfinite(mean):
-                raise DivergedError(
-                    f"The cost '{name}' is {mean} within the {self._steps} steps before step {step}. Likely "
-                    "cause: the learning rate or a cost's weight is too large; lower it or ramp it up slowly."
-                )
-        seconds = max(time.perf_counter() - self._began, 1e-9)
-        entry = LogEntry(
-            step=step,
-            costs=means,
-            weights={name: float(weight) for name, weight in self._weights.items()},
-            learning_rate=learning_rate,
-            images_per_second=self._images / seconds,
-            seconds_per_step=seconds / self._steps,
-        )
-        self._clear()
-        for callback in self._callbacks:
-            callback.on_log(entry)
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """Report an evaluation."""
-        for callback in self._callbacks:
-            callback.on_evaluation(evaluation)
-
-    def restart(self) -> None:
-        """Begin to measure the time of the next entry anew: evaluations and checkpoints do not count."""
-        self._began = time.perf_counter()
-
-    def _clear(self) -> None:
-        self._steps = self._images = 0
-        self._costs = {}
-        self.restart()
 
 
 class MetricsFile(Callback):

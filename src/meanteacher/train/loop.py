@@ -1,18 +1,20 @@
 """The training loop: batch, costs, gradient, optimiser, average; logging, evaluation and checkpoints."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from meanteacher.core import Batch, InitialisesFromData, Method, Problem, StepOutput, Stream
+from meanteacher.core import Batch, DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.distributed.rows import step_of
 from meanteacher.passes import to_channels_last
 from meanteacher.records import Alarm, Evaluation
 from meanteacher.seeding import isolated_global_randomness, seed_global
-from meanteacher.train.callbacks import Callback, Log
+from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, trained_parameters
 from meanteacher.train.execution import DEFAULT, RunOptions, autocast
 from meanteacher.train.optim import OptimSpec
@@ -177,3 +179,68 @@ def take_step(
     if reads or gradients_too:
         alarms += vitals.read(step, batch, output, state.student, state.predictor(method))
     return output, alarms
+
+
+class Log:
+    """Sums over the steps since the last log entry, and the callbacks that receive the entries.
+
+    The sums stay on the device: reading one in every step would stall it.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._callbacks = callbacks
+        self._costs: dict[str, Tensor] = {}
+        self._weights: dict[str, float | Tensor] = {}
+        self._clear()
+
+    def add(self, output: StepOutput, alarms: Sequence[Alarm]) -> None:
+        """Count a step, and report its alarms."""
+        self._steps += 1
+        self._images += len(output.logits)
+        self._weights = {name: cost.weight for name, cost in output.costs.items() if cost.weight is not None}
+        for name, cost in output.costs.items():
+            value = cost.value.detach()
+            self._costs[name] = self._costs[name] + value if name in self._costs else value
+        for alarm in alarms:
+            for callback in self._callbacks:
+                callback.on_alarm(alarm)
+
+    def close(self, step: int, learning_rate: float) -> None:
+        """Report the means, and begin the next entry.
+
+        Raises:
+            DivergedError: a cost is not finite.
+        """
+        means = {name: float(total) / self._steps for name, total in self._costs.items()}
+        for name, mean in means.items():
+            if not math.isfinite(mean):
+                raise DivergedError(
+                    f"The cost '{name}' is {mean} within the {self._steps} steps before step {step}. Likely "
+                    "cause: the learning rate or a cost's weight is too large; lower it or ramp it up slowly."
+                )
+        seconds = max(time.perf_counter() - self._began, 1e-9)
+        entry = LogEntry(
+            step=step,
+            costs=means,
+            weights={name: float(weight) for name, weight in self._weights.items()},
+            learning_rate=learning_rate,
+            images_per_second=self._images / seconds,
+            seconds_per_step=seconds / self._steps,
+        )
+        self._clear()
+        for callback in self._callbacks:
+            callback.on_log(entry)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Report an evaluation."""
+        for callback in self._callbacks:
+            callback.on_evaluation(evaluation)
+
+    def restart(self) -> None:
+        """Begin to measure the time of the next entry anew: evaluations and checkpoints do not count."""
+        self._began = time.perf_counter()
+
+    def _clear(self) -> None:
+        self._steps = self._images = 0
+        self._costs = {}
+        self.restart()

@@ -1,7 +1,6 @@
 """Views: the images as each role sees them. They work on whole batches on any device, with draws per image."""
 
-from meanteacher.views.basic import Chain, FeatureDropout, Flip, Noise, Translate
-from meanteacher.views.geometry import Crop, Cutout, Rotate, Warp
+from meanteacher.views.basic import Chain, Crop, Cutout, FeatureDropout, Flip, Noise, Rotate, Translate, Warp
 from meanteacher.views.normalise import Normaliser, PerChannel, PerImage, Scaled, Zca
 from meanteacher.views.strong import Jitter, RandAugment
 

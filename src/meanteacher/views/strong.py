@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import InputError, check_choice
-from meanteacher.views.geometry import rotation, warped
+from meanteacher.views.basic import rotation, warped
 
 _MEAN_ABOVE_BLACK = 2.0
 """Mean of photographs above black, in standard deviations: 1.7 to 2.0 in CIFAR-10, 1.8 to 2.1 in ImageNet."""

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from meanteacher.core import UNLABELLED
-from meanteacher.experiment.folder import environment
+from meanteacher.experiment.run import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
 from meanteacher.files.images import UnreadableError, decode
 from meanteacher.files.typed import checked
