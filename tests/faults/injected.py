@@ -53,13 +53,11 @@ NOBODY = 65534
 NAMELESS = 54321
 """A user without an entry in the list of users, and so without a home folder."""
 RECIPES = """
-from dataclasses import replace
 from meanteacher.recipes import RECIPES
 from meanteacher.schedules import Constant, StepChange
 from meanteacher.train import AdamSpec
 
-diverging = replace(
-    RECIPES["moons/mean-teacher"],
+diverging = RECIPES["moons/mean-teacher"].varied(
     steps=24,
     evaluate_every=6,
     optim=AdamSpec(
