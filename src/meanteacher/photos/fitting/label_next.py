@@ -41,14 +41,7 @@ def label_next(
     are ordered by the margin between the two most probable classes, the smallest first, and each pair of classes gets
     one image before any gets a second: the images with the smallest margins are often all of one kind.
 
-    Args:
-        probabilities: calibrated, [N, C]
-        candidates: positions without a label
-        groups: equal for images that show the same picture, [N]
-        class_names: in the order of the probabilities
-        n: how many to suggest
-        features: of a pretrained network, [N, D], of any length
-        labelled: positions with a label; only used with features
+    The calibrated probabilities are [N, C], features [N, D] of any length. `candidates` and `labelled` are positions.
     """
     if not len(candidates):
         return []

@@ -73,16 +73,7 @@ def make_plan(
 ) -> Plan:
     """The widest network that can take enough steps in the time that is left.
 
-    Args:
-        machine: its measured speed
-        minutes: that the fit may take
-        spent: seconds used already, for measuring and for reading the images
-        overhead: seconds that each run takes in addition to its steps
-        size: of the images
-        flip: whether they may be mirrored
-        n_rounds: as in `Plan`
-        n_images: to be predicted at the end
-        n_labelled: how many of them have a label
+    `spent` are the seconds used already, and `overhead` those that each run takes in addition to its steps.
     """
     plans: list[Plan] = []
     for width, cost in machine.seconds_per_step.items():
@@ -208,17 +199,8 @@ def make_backbone_plan(
 ) -> Plan:
     """The deepest cut, and as many views and steps, that the time allows.
 
-    Args:
-        speed: of this machine
-        backbone: its name
-        minutes: of the whole fit
-        seconds: that are left
-        overhead: seconds that each run takes in addition to its steps
-        size: of the photos
-        flip: whether they may be mirrored
-        n_rounds: as in `Plan`
-        n_images: all photos
-        room: bytes that the features may take
+    `seconds` are left of the minutes, `overhead` are those that each run takes in addition to its steps, and `room` is
+    the number of bytes that the features may take.
     """
     per_view = speed.seconds(n_images, size)
     seconds = seconds * (1 - _RESERVE) - per_view  # the predictions

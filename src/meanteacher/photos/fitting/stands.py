@@ -94,14 +94,7 @@ def choose_backbone(
 ) -> Backbone | None:
     """The pretrained network that a fit stands on; None to train from scratch.
 
-    Args:
-        wanted: its name, "none" or "auto"
-        earlier: a model to continue, which decides it
-        plan: of a resumed fit, which decides it
-        say: called with a sentence where the default network is not there
-
-    Raises:
-        InputError: a network that was asked for by its name cannot be had.
+    A model to continue or the plan of a resumed fit decides it, else the `wanted` name, "none" or "auto".
     """
     if begun := plan or earlier:
         wanted = begun.backbone or "none"

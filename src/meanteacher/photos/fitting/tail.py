@@ -127,11 +127,7 @@ class _ScaledLinear(nn.Module):
 
 
 def start_digest(path: Path) -> str:
-    """The sha256 of a file for `TailSpec.start`.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The sha256 of a file for `TailSpec.start`."""
     try:
         return hashlib.sha256(read_regular(path, _MAX_BYTES)).hexdigest()
     except OSError as error:
@@ -156,13 +152,7 @@ def tail_training(
 ) -> TrainingSpec:
     """How a method trains on stored features. Both methods see the same number of labelled photos per step.
 
-    Args:
-        method: which
-        model: what is trained
-        steps: of the run
-        n_views: of each photo
-        n_weak: of the views; the teacher sees these, and the student the others
-        evaluate: how often in a run
+    The teacher sees the `n_weak` weak ones of the `n_views` views of each photo, and the student the others.
     """
     if not 1 <= n_weak <= n_views:
         raise InputError(f"n_weak is 1 to n_views={n_views}, got {n_weak}.")

@@ -52,19 +52,10 @@ class PlanFile:
             write_json(self.path, asdict(content))
 
     def read(self) -> PlanRecord:
-        """Its content.
-
-        Raises:
-            InputError: the file is damaged.
-        """
         return read_json(self.path, PlanRecord, "Start again with overwrite=True (--overwrite).")
 
     def spent(self, fingerprint: str) -> float:
-        """The seconds used so far.
-
-        Raises:
-            InputError: the file is damaged, or belongs to other photos.
-        """
+        """The seconds used so far on these photos; a plan of others is refused."""
         saved = self.read()
         if saved.fingerprint != fingerprint:
             raise InputError(

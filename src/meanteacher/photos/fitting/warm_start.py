@@ -103,11 +103,7 @@ def _counted_from(name: str, cut: int) -> str:
 
 
 def read_earlier_fit(folder: Path) -> EarlierFit:
-    """Read the folder of a finished fit.
-
-    Raises:
-        InputError: it holds none, or a model that cannot be continued.
-    """
+    """Read the folder of a finished fit, and refuse a model that cannot be continued."""
     content = read_fit(folder)
     # Loaded whole, so that a damaged model is refused now and not after minutes.
     seen = load(folder).seen or Seen(complete=False)
