@@ -180,10 +180,6 @@ def _passes(n_views: int) -> float:
     return n_weak + _STRONG * (n_views - n_weak)
 
 
-def _affordable_views(passes: float) -> int:
-    return max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= passes), default=1)
-
-
 def make_backbone_plan(
     speed: BackboneSpeed,
     *,
@@ -214,7 +210,8 @@ def make_backbone_plan(
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
             share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
-        n_views = max(1, min(fitting, _affordable_views(share / per_view)))
+        affordable = max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= share / per_view), default=1)
+        n_views = max(1, min(fitting, affordable))
         plan = Plan(
             minutes=minutes,
             size=size,

@@ -43,14 +43,14 @@ class NeighbourSpace:
 
     def __call__(self, features: Floats) -> Floats:
         """[n, D] -> [n, at most 128], each of unit length."""
-        return _unit_length(self._pca.transform(self._rooted(features)))
+        return unit_length(self._pca.transform(self._rooted(features)))
 
     @staticmethod
     def _rooted(features: Floats) -> Floats:
-        return _unit_length(np.sign(features) * np.sqrt(np.abs(features)))
+        return unit_length(np.sign(features) * np.sqrt(np.abs(features)))
 
 
-def _unit_length(rows: NDArray[Any]) -> Floats:
+def unit_length(rows: NDArray[Any]) -> Floats:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)
 
 
