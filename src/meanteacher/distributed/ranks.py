@@ -54,13 +54,7 @@ class Ranks:
         return slice(self.rank, None, self.size)
 
     def gather_rows(self, x: Tensor, n: int, doing: str) -> Tensor:
-        """[n, ...] from the rows of all ranks, in their order. Without gradient.
-
-        Args:
-            x: [k · own, ...], this rank's rows of k blocks of n rows each
-            n: rows of all ranks
-            doing: what for, to name in an error
-        """
+        """[k · n, ...] from [k · own, ...], the rows that each rank has of k blocks of n rows. Without gradient."""
         if self.size == 1:
             return x
         own, most = len(range(n)[self.rows]), -(-n // self.size)
@@ -117,11 +111,7 @@ class Ranks:
         return values
 
     def from_first(self, compute: Callable[[], T], doing: str) -> T:
-        """What `compute` returns on rank 0, on every rank. It is called there only.
-
-        Raises:
-            InputError: of rank 0, on every rank.
-        """
+        """What `compute` returns on rank 0, or the InputError that it raises there, on every rank."""
         if self.size == 1:
             return compute()
         answer: list[Any] = [None, None]
@@ -224,11 +214,7 @@ def leave() -> None:
 
 
 def check_devices(device: torch.device, ranks: Ranks) -> None:
-    """Refuse a device that the processes of this machine cannot share.
-
-    Raises:
-        InputError: says how many processes to start.
-    """
+    """Refuse a device that the processes of this machine cannot share."""
     if ranks.size == 1 or device.type == "cpu":
         return
     n = torch.cuda.device_count() if device.type == "cuda" else 0
