@@ -203,7 +203,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def predict(self, X: Any) -> NDArray[Any]:
         """[N], the most probable class of each row."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        most_probable = self.predict_proba(X).argmax(1)  # refuses an estimator that is not fitted
+        return np.asarray(self.classes_[most_probable])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of labelled rows that are predicted correctly; rows with y == -1 are left out.

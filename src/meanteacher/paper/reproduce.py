@@ -1,6 +1,6 @@
 """`mt.table` and `mt.figure`: a table or figure of the paper, with the runs that it is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,7 +213,7 @@ def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
     return "".join(f"-{part}" for part in parts if part)
 
 
-def _written(out: Path, contents: dict[str, str | bytes]) -> tuple[Path, ...]:
+def _written(out: Path, contents: Mapping[str, str | bytes]) -> tuple[Path, ...]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         return tuple(write_atomic(out / name, content) for name, content in contents.items())
