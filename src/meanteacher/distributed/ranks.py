@@ -153,10 +153,10 @@ class Ranks:
         """The ranks that do not say that they wait, too."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
-            _store().set(f"waits/{self.rank}", "yes")
+            _joined.store.set(f"waits/{self.rank}", "yes")
             deadline = time.monotonic() + _REPORT_SECONDS
             while time.monotonic() < deadline and others:
-                others = [rank for rank in others if not _store().check([f"waits/{rank}"])]
+                others = [rank for rank in others if not _joined.store.check([f"waits/{rank}"])]
                 time.sleep(_POLL_SECONDS)
         except RuntimeError:
             return "rank 0"  # which keeps the list
@@ -181,10 +181,6 @@ def join() -> Ranks:
 
     torchrun, `accelerate launch` and `--nproc` say in the environment who belongs together, and so does SLURM's srun. A
     process group that the program has made itself is used as it is.
-
-    Raises:
-        InputError: the environment names other processes, but not how to reach them.
-        LostRankError: not all of them came.
     """
     if _joined.ranks is None:
         found = found_in(os.environ)
@@ -199,11 +195,6 @@ def join() -> Ranks:
             torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
         _joined.ranks = found
     return _joined.ranks
-
-
-def _store() -> Any:
-    assert _joined.store is not None
-    return _joined.store
 
 
 def leave() -> None:
@@ -262,7 +253,9 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
     >>> meeting_point({"SLURM_STEP_NODELIST": "gpu[03-04,07],cpu1", "SLURM_JOB_ID": "41234"})
     ('gpu03', 21234)
     """
-    host = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    # The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03.
+    node = re.match(r"([^\[,]+)(?:\[(\d+))?", environment.get("SLURM_STEP_NODELIST", ""))
+    host = environment.get("MASTER_ADDR") or (node and node[1] + (node[2] or ""))
     first, n = _SLURM_PORTS
     port = environment.get("MASTER_PORT") or first + int(environment.get("SLURM_JOB_ID") or 0) % n
     if not host:
@@ -271,12 +264,6 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
             "--nproc, torchrun or srun, or set MASTER_ADDR and MASTER_PORT."
         )
     return host, int(port)
-
-
-def _first_host(nodes: str) -> str:
-    """The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03."""
-    found = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
-    return "" if found is None else found[1] + (found[2] or "")
 
 
 def _connect(ranks: Ranks, environment: Mapping[str, str]) -> Any:

@@ -238,8 +238,6 @@ def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, LeftOut]:
 
 _LOOK_SECONDS = 1.0
 """For which others may hold the lock that only look whether the run is running."""
-
-
 T = TypeVar("T")
 
 
@@ -259,10 +257,8 @@ class RunFolder:
         options: RunOptions = DEFAULT,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.path = path
-        self.identity, self.described = identity, described
-        self._wanted = options
-        self._ranks = ranks
+        self.path, self.identity, self.described = path, identity, described
+        self._wanted, self._ranks = options, ranks
         self._lock = ExitStack()
         self.resume = self._from_first(lambda: (path / "run.json").exists() if resume is None else resume)
 
@@ -273,8 +269,8 @@ class RunFolder:
     def _open(self) -> None:
         self._check_kind()
         options = self._wanted if self.resume else self._wanted.on(choose_device(self._wanted.device))
-        self._lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
-        try:
+        with ExitStack() as lock:
+            lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
             if self.resume:
                 self._check_same_run()
             else:
@@ -287,9 +283,7 @@ class RunFolder:
                 )
                 with reporting_full_disk(self.path / "run.json"):
                     write_json(self.path / "run.json", asdict(about))
-        except BaseException:
-            self._lock.close()
-            raise
+            self._lock = lock.pop_all()  # it is held until the end of the run
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
@@ -303,14 +297,14 @@ class RunFolder:
 
         With another number of processes it cannot be exact, and the threads are divided anew.
         """
-        about = self._about()
+        about = self._from_first(self._read_run)
         if about.processes == self._ranks.size and about.threads != torch.get_num_threads():
             torch.set_num_threads(about.threads)
 
     def options(self) -> RunOptions:
         """The options that the run was started with."""
         try:
-            return checked(self._about().options, RunOptions)
+            return checked(self._from_first(self._read_run).options, RunOptions)
         except ValueError as error:
             raise InputError(
                 f"{self.path / 'run.json'} is damaged (options: {error}). Start the run again in another folder."
@@ -327,9 +321,6 @@ class RunFolder:
                 write_record(self.path / "record.json", record)
 
         self._from_first(write)
-
-    def _about(self) -> RunFile:
-        return self._from_first(self._read_run)
 
     def _read_run(self) -> RunFile:
         return read_json(self.path / "run.json", RunFile, "Start the run again in another folder.")

@@ -119,11 +119,7 @@ class Checkpoints:
         return final
 
     def restore(self, state: TrainState, name: str = "last") -> None:
-        """Load checkpoint `name` into the state.
-
-        Raises:
-            InputError: there is none, it is damaged, or it belongs to another run.
-        """
+        """Load checkpoint `name` into the state, unless it is damaged or belongs to another run."""
         folder = self.path(name)
         self._verify(folder)
         try:

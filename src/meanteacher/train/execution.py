@@ -53,11 +53,7 @@ class RunOptions:
                 )
 
     def on(self, device: torch.device) -> "RunOptions":
-        """The options of a run that starts on this device: its kind, and the precision that the default stands for.
-
-        Raises:
-            InputError: the processor ends a process that computes in bfloat16.
-        """
+        """The options of a run that starts on this device: its kind, and the precision that the default stands for."""
         precision = self.precision or ("bfloat16" if _has_bfloat16(device) else "float32")
         if precision == "bfloat16" and device.type == "cpu" and (fault := bfloat16_fault()) is not None:
             raise InputError(

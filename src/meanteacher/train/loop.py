@@ -143,10 +143,8 @@ def take_step(
 ) -> tuple[StepOutput, list[Alarm]]:
     """Step `state.step` on this batch, in place: costs, gradient, optimiser, average. Draws from the global generator.
 
-    With `reads` the vitals read what is cheap; they do so by themselves if they read the gradients.
-
-    Returns:
-        What the method computed, and the alarms of this step.
+    With `reads` the vitals read what is cheap; they do so by themselves if they read the gradients. What is returned
+    are the method's output and the alarms of this step.
     """
     step = state.step
     seed_global(seed, "network noise", step)
