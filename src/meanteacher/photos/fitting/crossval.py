@@ -23,8 +23,8 @@ from meanteacher.photos.fitting.answer import loses_to_guessing, trial_result
 from meanteacher.photos.fitting.budget import Timing
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.plan import WIDTHS, BackboneSpeed
-from meanteacher.photos.fitting.split import EvaluationSplit, FitData, draw_split, labelled_photos
-from meanteacher.photos.fitting.spreading import Floats, linear_classifier
+from meanteacher.photos.fitting.split import EvaluationSplit, draw_split, labelled_photos
+from meanteacher.photos.fitting.spreading import linear_classifier
 from meanteacher.photos.fitting.stands import FromScratch, Stand
 from meanteacher.photos.folder.cache import Decoded, decode_all
 from meanteacher.photos.folder.find import Photos
@@ -272,7 +272,18 @@ def choose_network(
         seconds_per_step={"supervised": per_step},
     )
     with TemporaryDirectory(dir=config.out / "cache") as folder:
-        features = _plain_features(data, backbone, size, Path(folder), callback, device)
+        extraction = Extraction(
+            images=decode_all(data.photos, size, Path(folder)).images,
+            normalise=per_channel(backbone.mean, backbone.deviation),
+            front=backbone.network(),
+            n_views=1,
+            flip=False,
+            file=Path(folder, "features.npy"),
+            key="trial",
+            device=device,
+            should_stop=callback.should_stop,
+        )
+        features = extraction.run().values[:, 0].float().numpy()  # of the photos themselves
         guesses = []
         for part in split.parts:
             trained, _ = data.training_rows(part)
@@ -295,21 +306,3 @@ def choose_network(
     trial = trial_result(wrong, backbone.title)
     callback.on_message(trial.sentence)
     return trial
-
-
-def _plain_features(
-    data: FitData, backbone: Backbone, size: int, folder: Path, callback: Callback, device: torch.device
-) -> Floats:
-    """[n, n_features] of the photos themselves."""
-    extraction = Extraction(
-        images=decode_all(data.photos, size, folder).images,
-        normalise=per_channel(backbone.mean, backbone.deviation),
-        front=backbone.network(),
-        n_views=1,
-        flip=False,
-        file=folder / "features.npy",
-        key="trial",
-        device=device,
-        should_stop=callback.should_stop,
-    )
-    return extraction.run().values[:, 0].float().numpy()

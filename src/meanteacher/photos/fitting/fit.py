@@ -195,7 +195,6 @@ def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: fl
         config=config,
         callback=callback,
         timing=timing,
-        plan_file=plan_file,
         plan=plan,
         trial=trial,
         data=data,

@@ -1,7 +1,7 @@
 """The plan of a fit: how large the network, how many steps and threads, so that training ends in time."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
@@ -76,25 +76,26 @@ def make_plan(
     `spent` are the seconds used already, and `overhead` those that each run takes in addition to its steps.
     """
     plans: list[Plan] = []
+    runs = runs_of(n_rounds)
     for width, cost in machine.seconds_per_step.items():
+        per_step = sum(cost[method] for method in runs)
+        left = 60 * minutes * (1 - _RESERVE) - spent - len(runs) * overhead - prediction_seconds(cost, n_images)
+        steps = max(1, int(left / per_step) - _READINGS)
         plan = Plan(
             minutes=minutes,
             size=size,
             width=width,
-            steps=1,
+            steps=steps,
             flip=flip,
             weak_labelled_view=n_labelled >= _MANY_LABELS,
             threads=machine.threads,
+            seconds=steps * per_step,
             seconds_per_step=cost,
+            seconds_per_image=prediction_seconds(cost, 1),
             n_rounds=n_rounds,
         )
-        runs = plan.runs()
-        per_step = sum(cost[method] for method in runs)
-        left = 60 * minutes * (1 - _RESERVE) - spent - len(runs) * overhead - prediction_seconds(cost, n_images)
-        steps = max(1, int(left / per_step) - _READINGS)
         if not plans or steps >= FEW_STEPS:
-            predicted = prediction_seconds(cost, 1)
-            plans.append(replace(plan, steps=steps, seconds=steps * per_step, seconds_per_image=predicted))
+            plans.append(plan)
     return plans[-1]
 
 
@@ -200,37 +201,39 @@ def make_backbone_plan(
     """
     per_view = speed.seconds(n_images, size)
     seconds = seconds * (1 - _RESERVE) - per_view  # the predictions
+    runs = runs_of(n_rounds)
+    fixed_seconds = len(runs) * (overhead + _RUN_SECONDS)
     plans: list[Plan] = []
     for tried in sorted(speed.seconds_per_step, reverse=True):
         cost = speed.per_step(tried, size)
         fitting = int(room / (n_images * speed.bytes(tried, size)))
         on_head = tried == speed.head_cut
-        runs = runs_of(n_rounds)
-        n_runs, per_step = len(runs), sum(cost[method] for method in runs)
+        per_step = sum(cost[method] for method in runs)
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
-            share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
+            share = _FEATURES_SHARE * (seconds - fixed_seconds - _head_steps(n_images) * per_step)
         affordable = max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= share / per_view), default=1)
         n_views = max(1, min(fitting, affordable))
+        looking = per_view * _passes(n_views)
+        possible = int((seconds - looking - fixed_seconds) / per_step) - _READINGS
+        fewest, most = (_HEAD_STEPS[0], _head_steps(n_images)) if on_head else _TAIL_STEPS
+        steps = max(1, min(most, possible))
         plan = Plan(
             minutes=minutes,
             size=size,
-            steps=1,
+            steps=steps,
             flip=flip,
             backbone=backbone,
             cut=tried,
             n_views=n_views,
             threads=speed.threads[tried],
+            seconds=looking + steps * per_step,
             seconds_per_step=cost,
             seconds_per_image=per_view / n_images,
             n_rounds=n_rounds,
         )
-        looking = per_view * _passes(n_views)
-        possible = int((seconds - looking - n_runs * (overhead + _RUN_SECONDS)) / per_step) - _READINGS
-        fewest, most = (_HEAD_STEPS[0], _head_steps(n_images)) if on_head else _TAIL_STEPS
-        steps = max(1, min(most, possible))
         if not plans or (steps >= fewest and n_views >= _TAIL_VIEWS):
-            plans.append(replace(plan, steps=steps, seconds=looking + steps * per_step))
+            plans.append(plan)
     return plans[-1]
 
 

@@ -83,7 +83,6 @@ class Training:
     config: FitConfig
     callback: Callback
     timing: Timing
-    plan_file: PlanFile
     plan: Plan | None
     """Time plan of a resumed fit."""
     trial: Trial | None
@@ -124,8 +123,21 @@ class Training:
             )
 
         plan = self._planned(planned)
+        about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
         with if_stopped(self._save):
-            self.extraction = self._extraction(backbone, plan)
+            self.extraction = Extraction(
+                images=self.data.decoded.images,
+                normalise=per_channel(backbone.mean, backbone.deviation),
+                front=backbone.network()[: plan.cut],
+                n_views=plan.n_views,
+                flip=plan.flip,
+                file=self.config.out / "cache" / "features.npy",
+                key=" ".join(map(str, about)),
+                device=self.device,
+                progress=partial(self.callback.on_progress, "Looking at the images"),
+                should_stop=self.callback.should_stop,
+                ends=time.perf_counter() + _FEATURES_LIMIT * self._left(),
+            )
             features = self.extraction.run()
             self.timing.end("features")
             stand = OnBackbone(
@@ -136,22 +148,6 @@ class Training:
                 earlier=self.earlier.tail(self.data.photos.class_names) if self.earlier else None,
             )
             return self._compare(stand, max(plan.seconds_per_image, features.seconds_per_image))
-
-    def _extraction(self, backbone: Backbone, plan: Plan) -> Extraction:
-        about = (self.fingerprint, backbone.sha256, plan.cut, plan.size, plan.n_views, plan.flip)
-        return Extraction(
-            images=self.data.decoded.images,
-            normalise=per_channel(backbone.mean, backbone.deviation),
-            front=backbone.network()[: plan.cut],
-            n_views=plan.n_views,
-            flip=plan.flip,
-            file=self.config.out / "cache" / "features.npy",
-            key=" ".join(map(str, about)),
-            device=self.device,
-            progress=partial(self.callback.on_progress, "Looking at the images"),
-            should_stop=self.callback.should_stop,
-            ends=time.perf_counter() + _FEATURES_LIMIT * self._left(),
-        )
 
     def from_scratch(self, speed: BackboneSpeed | Machine | None) -> tuple[CrossValidation, Comparison]:
         """Train and evaluate a small network on the pixels; `speed` as for `on_backbone`."""
@@ -221,7 +217,7 @@ class Training:
         """Note the plan and the seconds used, so that a resumed fit keeps to the minutes."""
         assert self.plan is not None
         spent, device = self.spent + time.perf_counter() - self.began, self.device.type
-        self.plan_file.write(
+        PlanFile(self.config.out).write(
             PlanRecord(plan=self.plan, trial=self.trial, fingerprint=self.fingerprint, spent=spent, device=device)
         )
 
