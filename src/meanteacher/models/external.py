@@ -130,12 +130,7 @@ class Pretrained:
 
 
 def pretrained_features(library: Library, name: str) -> Pretrained:
-    """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use.
-
-    Raises:
-        MissingBackboneError: the library cannot be imported, or the weights cannot be loaded.
-        InputError: the library has no network of this name.
-    """
+    """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use."""
     check_choice("library", library, get_args(Library))
     models = _models(library)
     if library == "timm":

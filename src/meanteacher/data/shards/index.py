@@ -109,11 +109,7 @@ def index_path(shard: Path) -> Path:
 
 
 def load_index(path: Path) -> ShardIndex:
-    """Read a file that `ShardIndex.save` wrote, line by line.
-
-    Raises:
-        InputError: it is something else, or names a place outside the shard.
-    """
+    """Read a file that `ShardIndex.save` wrote, line by line."""
     line = 1
     try:
         with open_regular(path) as file:

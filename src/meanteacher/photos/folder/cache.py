@@ -46,11 +46,7 @@ class _Cache(Decoded):
 
 
 def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | None = None) -> Decoded:
-    """Decode the images that `folder` does not contain yet, or whose files have changed since.
-
-    Raises:
-        InputError: the folder cannot be written to, has no room, or another process is writing there.
-    """
+    """Decode the images that `folder` does not contain yet, or whose files have changed since."""
     progress = progress or (lambda done, total: None)
     file = folder / f"images-{size}.npy"
     try:

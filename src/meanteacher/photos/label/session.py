@@ -142,9 +142,6 @@ class Session:
         """Undo the last answer or skip, and ask about that image again.
 
         A label that another session has written since then stays in the file.
-
-        Raises:
-            InputError: the file cannot be written.
         """
         with self._lock:
             if not self._done:
@@ -219,10 +216,6 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
     The answers are written to `labels`, by default labels.csv in `run`. If that file exists, rows are added to it.
     Otherwise it starts with every label of the fit, from its labels file or from the folders, because the next fit
     uses only the labels of the file.
-
-    Raises:
-        InputError: `run` is not a finished fit, `photos` are not its images, the labels cannot be read or written, or
-            there is nothing to label.
     """
     if not run.is_dir():
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")

@@ -75,9 +75,6 @@ def classify(
 
     Each thread decodes a chunk and then computes the network on it alone. No thread waits for another within a layer,
     and decoding and computing overlap, so two cores are twice as fast as one. A GPU computes for all threads.
-
-    Raises:
-        InputError: a probability is not finite.
     """
     index = range(len(images)) if index is None else index
     size = model.size
