@@ -149,7 +149,11 @@ class EncodedDataset:
         and role -> [rows, 3, size, size] as uint8, or raises an InputError if a file cannot be read or too many are
         broken.
         """
-        uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
+        # Drawn before anything is decoded, so that neither threads nor images change what is drawn.
+        uniform = {
+            role: torch.rand(len(index), TRIES, 4, generator=draw, dtype=torch.float64).numpy()
+            for role, draw in draws.items()
+        }
         place = {row: i for i, row in enumerate(range(len(index))[rows])}  # of a row among those that are decoded
         out = {role: self._empty(len(place)) for role in draws}
         rows_of: dict[int, list[int]] = {}
@@ -277,12 +281,6 @@ def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int
     box_width, box_height = min(width, round(height * widest)), min(height, round(width / narrowest))
     left, top = (width - box_width) // 2, (height - box_height) // 2
     return left, top, left + box_width, top + box_height
-
-
-def _uniform(n: int, draw: torch.Generator) -> NDArray[np.float64]:
-    """[n, tries, 4]: drawn before anything is decoded, so that neither threads nor images change what is drawn."""
-    values: NDArray[np.float64] = torch.rand(n, TRIES, 4, generator=draw, dtype=torch.float64).numpy()
-    return values
 
 
 def _channels_first(image: Image.Image) -> NDArray[np.uint8]:

@@ -41,10 +41,8 @@ class Example(NamedTuple):
     """An image of a shard, or what takes its place."""
 
     name: str
-    """Name of the image's member."""
     offset: int
     size: int
-    """Bytes of the image."""
     label: int | str
     """A number or a name; `UNLABELLED` for none."""
     problem: str

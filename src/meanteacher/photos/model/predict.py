@@ -54,7 +54,6 @@ class Chunk:
     """The probabilities of consecutive images."""
 
     index: Sequence[int]
-    """Positions among the images."""
     probabilities: Tensor
     """[n, n_classes]; the rows of unreadable images have no meaning."""
     unreadable: dict[int, str]
