@@ -109,10 +109,7 @@ class EncodedDataset:
         return self
 
     def to_fit(self, index: Tensor | None) -> Tensor:
-        """The positions that a normalisation is fitted to: 4,096 of those at `index`, or of all.
-
-        Which ones depends on their number alone, not on the seed of a run.
-        """
+        """The positions that a normalisation is fitted to: 4,096 of those at `index`, or of all, whatever the seed."""
         positions = torch.arange(len(self)) if index is None else index
         drawn = torch.randperm(len(positions), generator=generator(0, "normalise/sample"))[:_SAMPLE]
         return positions[drawn.sort().values]

@@ -37,7 +37,7 @@ class ImageStream:
     """Applied before the views."""
     seed: int
     device: torch.device = CPU
-    rows: slice = ALL
+    rows: slice = field(default_factory=lambda: ALL)
     """The rows that the views hold if several processes share a batch. Views are drawn for all rows, so these rows are
     those of the whole batch to the bit."""
     _begun: dict[int, Callable[[], tuple[Tensor, dict[str, Tensor]]]] = field(default_factory=dict, init=False)

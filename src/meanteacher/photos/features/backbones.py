@@ -155,10 +155,7 @@ def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str)
 
 
 def _recognised(tensors: Mapping[str, Tensor]) -> tuple[_Lite, Tensors] | None:
-    """The EfficientNet-Lite with these names (ours or the published ones) and shapes, and its tensors by our names.
-
-    The tensors of the classifier are left out.
-    """
+    """The EfficientNet-Lite with these tensors, by our names or the published ones, and its features by ours."""
     for lite in _LITES:
         with torch.device("meta"):
             network = _built(lite.spec, lite.size)

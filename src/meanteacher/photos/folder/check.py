@@ -210,10 +210,7 @@ def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
 
 
 def shapes_of(photos: Photos) -> NDArray[np.int64]:
-    """Width and height of each image as displayed [N, 2], from the files' headers; zeros if unknown.
-
-    At most 20,000 files are read, evenly spread over the names; the rows of other files are zeros.
-    """
+    """Width and height of each image as displayed [N, 2], from at most 20,000 headers; zeros if unknown."""
     shapes = np.zeros((len(photos), 2), np.int64)
     if photos.arrays is not None:
         shapes[:] = photos.arrays.shape[2], photos.arrays.shape[1]

@@ -139,10 +139,7 @@ class Session:
                 self._done.append(_Action(self._to_ask.popleft()))
 
     def undo(self) -> None:
-        """Undo the last answer or skip, and ask about that image again.
-
-        A label that another session has written since then stays in the file.
-        """
+        """Undo the last answer or skip, and ask about that image again. A later label of another session is kept."""
         with self._lock:
             if not self._done:
                 return
