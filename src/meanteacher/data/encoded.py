@@ -140,11 +140,8 @@ class EncodedDataset:
         """Start decoding random crops of the images at `index` [B], each image once for all roles.
 
         The crops of a role depend on its own generator in `draws` alone. They are drawn for all rows, and decoded for
-        `rows`. The first readable position of `instead(row)` takes the place of a broken image.
-
-        The returned function waits for the crops. It returns `index` with the positions that took the place of others,
-        and role -> [rows, 3, size, size] as uint8, or raises an InputError if a file cannot be read or too many are
-        broken.
+        `rows`. The first readable position of `instead(row)` takes the place of a broken image. The returned function
+        waits; it returns `index` with the positions that took the place of others, and role -> uint8 [rows, 3, S, S].
         """
         # Drawn before anything is decoded, so that neither threads nor images change what is drawn.
         uniform = {
@@ -198,8 +195,7 @@ class EncodedDataset:
     def centres(self, index: Tensor) -> Tensor:
         """[B, 3, size, size] as uint8: what evaluation sees of the images at `index`.
 
-        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`. An
-        InputError names the file that cannot be read, or the first ones if too many are broken.
+        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`.
         """
         out = self._empty(len(index))
 

@@ -31,12 +31,8 @@ class ModelSpec(Protocol):
 _WIDEST = 1000
 
 Outputs = Literal[1, 2]
-"""Number of last layers of a network.
-
-1  the network returns its logits, [B, n_classes]
-2  it returns two such tensors, the first for the classification cost and the second for the consistency
-   cost, so that the two costs can disagree a little (Sec. 3.4)
-"""
+"""Number of last layers of a network, each of which returns logits [B, n_classes]. If there are two, the first is for
+the classification cost and the second for the consistency cost, so that they can disagree a little (Sec. 3.4)."""
 
 
 class TwoHeads(nn.Module):
