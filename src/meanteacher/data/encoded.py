@@ -200,7 +200,7 @@ class EncodedDataset:
         out = self._empty(len(index))
 
         def decode(row: int, position: int) -> None:
-            whole = self._decoded(position, self._evaluation_reduction)
+            whole = self._decoded(position, lambda *sides: min(sides) / (REDUCING_GAP * self.resize))
             width, height = (side * self.resize // min(whole.size) for side in whole.size)
             left, top = round((width - self.size) / 2), round((height - self.size) / 2)
             resized = whole.resized((width, height), (0, 0, *whole.size))
@@ -223,9 +223,6 @@ class EncodedDataset:
         # The smallest crops must not become larger than they are in the file. The actual crop does not decide:
         # the pixels of one role would depend on the crop of another.
         return math.sqrt(AREA[0] * ASPECT[0] * width * height) / self.size
-
-    def _evaluation_reduction(self, width: int, height: int) -> float:
-        return min(width, height) / (REDUCING_GAP * self.resize)
 
     def _decoded(self, position: int, reduction: Callable[[int, int], float]) -> DecodedImage:
         """The image; an InputError if it cannot be read at present, a BrokenImageError if it cannot be decoded."""

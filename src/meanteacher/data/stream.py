@@ -36,7 +36,7 @@ class ImageStream:
     normalise: Callable[[Tensor], Tensor]
     """Applied before the views."""
     seed: int
-    device: torch.device = CPU
+    device: torch.device | str = CPU
     rows: slice = field(default_factory=lambda: ALL)
     """The rows that the views hold if several processes share a batch. Views are drawn for all rows, so these rows are
     those of the whole batch to the bit."""
@@ -102,7 +102,7 @@ class ImageStream:
         return self._moved(images[index])
 
     def _moved(self, rows: Tensor) -> Tensor:
-        if self.device.type == "cuda":
+        if torch.device(self.device).type == "cuda":
             # From pinned memory they are copied while the previous step is still computing.
             return rows.pin_memory().to(self.device, non_blocking=True)
         return rows.to(self.device)

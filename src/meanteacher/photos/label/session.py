@@ -126,7 +126,9 @@ class Session:
         with self._lock:
             if not self._is_current(position):
                 return
-            label = _checked(label)
+            label = label.strip()
+            if not label or len(label) > MAX_NAME or escape_name(label) != label:
+                raise InputError(f"A class name is one line of 1 to {MAX_NAME} printable characters; got {label!r}.")
             before = self._write(self._name(position), label)
             self._done.append(_Action(self._to_ask.popleft(), label, before))
             if label not in self._keys:
@@ -251,13 +253,6 @@ def next_folder(run: Path) -> Path:
     while (folder := run.with_name(f"{stem}-{following}")).exists():
         following += 1
     return folder
-
-
-def _checked(label: str) -> str:
-    label = label.strip()
-    if not label or len(label) > MAX_NAME or escape_name(label) != label:
-        raise InputError(f"A class name is one line of 1 to {MAX_NAME} printable characters; got {label!r}.")
-    return label
 
 
 def _labels_in(file: Path) -> dict[str, str]:
