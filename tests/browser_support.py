@@ -63,7 +63,7 @@ class Browser(webdriver.Chrome):
     def downloaded(self, name: str) -> Path:
         """The file that the page saved under this name, once it is complete."""
         path = self.downloads / name
-        self._wait().until(lambda _: path.exists(), f"no download {name!r}")
+        self._wait().until(lambda _: path.exists() and path.stat().st_size, f"no download {name!r}")
         return path
 
     def press(self, *keys: str, holding: str = "") -> None:

@@ -44,6 +44,7 @@ TEMPLATES = sorted((SRC / "report" / "templates").glob("*.jinja"))
 
 def test_there_are_templates():
     assert [path.name for path in TEMPLATES] == [
+        "card.md.jinja",
         "fit.html.jinja",
         "page.html.jinja",
         "paper.html.jinja",

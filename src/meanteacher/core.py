@@ -88,11 +88,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of the choices.
-
-    Raises:
-        InputError: names the choices.
-    """
+    """Refuse a value that is none of the choices."""
     if value not in choices:
         raise InputError(f"{name} is one of {', '.join(choices)}; got {value!r}.")
 

@@ -408,6 +408,11 @@ class ClassResult:
     """None if no image of the class was tested."""
     n_predicted: Count
 
+    @property
+    def n_wrong(self) -> int:
+        """Number of tested images that were predicted wrongly."""
+        return round((self.error or 0.0) * self.n_judged)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationBin:

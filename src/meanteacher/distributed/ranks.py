@@ -54,13 +54,7 @@ class Ranks:
         return slice(self.rank, None, self.size)
 
     def gather_rows(self, x: Tensor, n: int, doing: str) -> Tensor:
-        """[n, ...] from the rows of all ranks, in their order. Without gradient.
-
-        Args:
-            x: [k · own, ...], this rank's rows of k blocks of n rows each
-            n: rows of all ranks
-            doing: what for, to name in an error
-        """
+        """[k · n, ...] from [k · own, ...], the rows that each rank has of k blocks of n rows. Without gradient."""
         if self.size == 1:
             return x
         own, most = len(range(n)[self.rows]), -(-n // self.size)
@@ -117,11 +111,7 @@ class Ranks:
         return values
 
     def from_first(self, compute: Callable[[], T], doing: str) -> T:
-        """What `compute` returns on rank 0, on every rank. It is called there only.
-
-        Raises:
-            InputError: of rank 0, on every rank.
-        """
+        """What `compute` returns on rank 0, or the InputError that it raises there, on every rank."""
         if self.size == 1:
             return compute()
         answer: list[Any] = [None, None]
@@ -163,10 +153,10 @@ class Ranks:
         """The ranks that do not say that they wait, too."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
-            _store().set(f"waits/{self.rank}", "yes")
+            _joined.store.set(f"waits/{self.rank}", "yes")
             deadline = time.monotonic() + _REPORT_SECONDS
             while time.monotonic() < deadline and others:
-                others = [rank for rank in others if not _store().check([f"waits/{rank}"])]
+                others = [rank for rank in others if not _joined.store.check([f"waits/{rank}"])]
                 time.sleep(_POLL_SECONDS)
         except RuntimeError:
             return "rank 0"  # which keeps the list
@@ -191,10 +181,6 @@ def join() -> Ranks:
 
     torchrun, `accelerate launch` and `--nproc` say in the environment who belongs together, and so does SLURM's srun. A
     process group that the program has made itself is used as it is.
-
-    Raises:
-        InputError: the environment names other processes, but not how to reach them.
-        LostRankError: not all of them came.
     """
     if _joined.ranks is None:
         found = found_in(os.environ)
@@ -211,11 +197,6 @@ def join() -> Ranks:
     return _joined.ranks
 
 
-def _store() -> Any:
-    assert _joined.store is not None
-    return _joined.store
-
-
 def leave() -> None:
     """Close the connections."""
     if dist.is_initialized():
@@ -224,11 +205,7 @@ def leave() -> None:
 
 
 def check_devices(device: torch.device, ranks: Ranks) -> None:
-    """Refuse a device that the processes of this machine cannot share.
-
-    Raises:
-        InputError: says how many processes to start.
-    """
+    """Refuse a device that the processes of this machine cannot share."""
     if ranks.size == 1 or device.type == "cpu":
         return
     n = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -276,7 +253,9 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
     >>> meeting_point({"SLURM_STEP_NODELIST": "gpu[03-04,07],cpu1", "SLURM_JOB_ID": "41234"})
     ('gpu03', 21234)
     """
-    host = environment.get("MASTER_ADDR") or _first_host(environment.get("SLURM_STEP_NODELIST", ""))
+    # The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03.
+    node = re.match(r"([^\[,]+)(?:\[(\d+))?", environment.get("SLURM_STEP_NODELIST", ""))
+    host = environment.get("MASTER_ADDR") or (node and node[1] + (node[2] or ""))
     first, n = _SLURM_PORTS
     port = environment.get("MASTER_PORT") or first + int(environment.get("SLURM_JOB_ID") or 0) % n
     if not host:
@@ -285,12 +264,6 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
             "--nproc, torchrun or srun, or set MASTER_ADDR and MASTER_PORT."
         )
     return host, int(port)
-
-
-def _first_host(nodes: str) -> str:
-    """The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03."""
-    found = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
-    return "" if found is None else found[1] + (found[2] or "")
 
 
 def _connect(ranks: Ranks, environment: Mapping[str, str]) -> Any:

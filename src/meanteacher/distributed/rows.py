@@ -32,13 +32,7 @@ _STATISTICS = "adding up batch statistics"
 
 @contextmanager
 def step_of(ranks: Ranks, n_rows: int, *, synchronised: bool = False) -> Iterator[None]:
-    """A step on a batch of `n_rows` rows, of which this process has those of its rank.
-
-    Args:
-        ranks: the processes
-        n_rows: of the whole batch
-        synchronised: whether batch statistics are those of all ranks
-    """
+    """A step on a batch of `n_rows` rows; this process has those of its rank. Synchronised are batch statistics."""
     before = _step.set(_Step(ranks, n_rows, synchronised) if ranks.size > 1 else None)
     try:
         yield
@@ -59,11 +53,7 @@ def all_rows(x: Tensor) -> Tensor:
 
 
 def normal_rows(like: Tensor) -> Tensor:
-    """Standard normal noise for this rank's rows: those that one process would have drawn for them.
-
-    Args:
-        like: [n, ...], whose shape and memory format the noise has
-    """
+    """Standard normal noise for this rank's rows [n, ...], as one process would have drawn it for them."""
     step = _step.get()
     if step is None:
         return torch.randn_like(like)

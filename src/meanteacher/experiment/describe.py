@@ -40,31 +40,17 @@ def describe(value: object) -> Any:
 
 
 def fingerprint(experiment: object) -> str:
-    """Sixteen hex digits of everything that a run computes with.
-
-    Args:
-        experiment: a recipe, or its description
-    """
+    """Sixteen hex digits of everything that a run computes with, from a recipe or its description."""
     return hashlib.sha256(json.dumps(computed(describe(experiment)), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def recorded(
     experiment: Mapping[str, Any], claim: Claim | None = None, deviations: tuple[str, ...] = ()
 ) -> RecordedRecipe:
-    """An experiment as its record has it.
-
-    Args:
-        experiment: its description, with its name
-        claim: what the paper reports for it
-        deviations: how it deviates from the paper, or what else to know about it
-    """
-    fields = {key: item for key, item in experiment.items() if key not in ("claim", "deviations")}
+    """An experiment as its record has it, from its description and what the paper says about it."""
+    held = {key: item for key, item in experiment.items() if key not in ("claim", "deviations")}
     return RecordedRecipe(
-        name=experiment["name"],
-        fingerprint=fingerprint(experiment),
-        fields=fields,
-        claim=claim,
-        deviations=deviations,
+        name=held["name"], fingerprint=fingerprint(experiment), fields=held, claim=claim, deviations=deviations
     )
 
 
@@ -80,10 +66,8 @@ def differences(old: object, new: object, path: str = "") -> list[str]:
     ['model.width: 1 -> 2']
     """
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted({*old, *new})
-        return [
-            line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        ]
+        below = f"{path}." if path else ""
+        return [line for key in sorted({*old, *new}) for line in differences(old.get(key), new.get(key), below + key)]
     return [] if old == new else [f"{path}: {json.dumps(old)} -> {json.dumps(new)}"]
 
 

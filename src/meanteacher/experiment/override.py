@@ -92,9 +92,6 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
 
     All are applied at once, so that fields that depend on each other can be given in any order. A schedule given
     as a number becomes constant. If anything has changed, the name says what, and there is no claim.
-
-    Raises:
-        InputError: there is no such field, or the value does not fit it.
     """
     tree: _Tree = {}
     for setting in settings:
@@ -272,17 +269,12 @@ def _converted(kind: Any, value: object, text: str | None = None) -> object:
         given = [(type(one), one) for one in (value, text)]  # True is 1 to Python
         return next((choice for choice in get_args(kind) if (type(choice), choice) in given), _NOTHING)
     if (get_origin(kind) or kind) is tuple and isinstance(value, tuple | list):
-        return _as_tuple(get_args(kind), tuple(value))
-    return _NOTHING
-
-
-def _as_tuple(kinds: tuple[Any, ...], values: tuple[object, ...]) -> object:
-    if not kinds:
-        return values
-    if kinds[-1] is Ellipsis:
-        kinds = kinds[:1] * len(values)
-    items = tuple(map(_converted, kinds, values))
-    return _NOTHING if len(kinds) != len(values) or _NOTHING in items else items
+        kinds = get_args(kind) or (Any, ...)
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(value)
+        items = tuple(map(_converted, kinds, value))
+        return _NOTHING if len(kinds) != len(value) or _NOTHING in items else items
+    return value if kind is Any else _NOTHING
 
 
 def _in_words(kind: Any, value: object) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from meanteacher.core import InputError, Problem
 from meanteacher.data import ImageStream, Split, TrainTest
@@ -17,17 +17,7 @@ from meanteacher.evaluate import classification_costs, error_rates
 from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.records import Evaluation, FinalErrors, ModelErrors, Part
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
-from meanteacher.train import (
-    Callback,
-    Checkpoints,
-    Declared,
-    Intervals,
-    StopWhen,
-    TrainState,
-    Vitals,
-    start,
-    train,
-)
+from meanteacher.train import Callback, Checkpoints, Declared, Intervals, StopWhen, TrainState, Vitals, start, train
 from meanteacher.train.execution import DEFAULT, RunOptions
 from meanteacher.views.normalise import ToFloat
 
@@ -35,27 +25,13 @@ _COST_IMAGES = 1000
 """Labelled images at most on which the classification cost of the curve is measured."""
 _MANY_CLASSES = 100
 """From this number on, the record also has the top-5 error. The paper reports it on ImageNet."""
-
-
 _STEP_WITHOUT_VITALS = 1001
 """The vitals read the gradients often in the first steps, and every thousandth step later: like most steps, this one
 has no reading."""
 
 
 class Prepared:
-    """All that a run computes with, on one device.
-
-    Args:
-        training: how to train
-        data: to train on
-        split: which images are labelled
-        seed: of the batches, the noise and the weights
-        device: where to compute
-        ranks: the processes that compute together
-
-    Raises:
-        InputError: the training does not fit the data, or its batches are too small for so many processes.
-    """
+    """All that a run computes with, on one device. The seed is that of the batches, the noise and the weights."""
 
     def __init__(
         self,
@@ -218,22 +194,19 @@ class Prepared:
         # What the curve has just measured need not be measured again.
         known = {point.part: asdict(point) for point in state.curve if point.step == state.step}
         test = known.get("test") or self._errors(state, "test")
-        validation = known.get("validation")
         top5 = self._errors(state, "test", top=5) if self.data.train.n_classes >= _MANY_CLASSES else {}
+        validation = known.get("validation", {})
         student, teacher = (
-            ModelErrors(
-                test=test[model], validation=validation[model] if validation else None, test_top5=top5.get(model)
-            )
+            ModelErrors(test=test[model], validation=validation.get(model), test_top5=top5.get(model))
             for model in ("student", "teacher")
         )
         return FinalErrors(step=state.step, student=student, teacher=teacher)
 
     def _errors(self, state: TrainState, part: str, *, top: int = 1) -> dict[str, float]:
-        index: Tensor | None = None if part == "test" else self.split.validation
         return error_rates(
             {"student": state.student, "teacher": state.predictor(self.training.method)},
             self.placed.test if part == "test" else self.placed.train,
-            index,
+            None if part == "test" else self.split.validation,
             normalise=self.normalise,
             top=top,
             ranks=self.ranks,
@@ -243,15 +216,9 @@ class Prepared:
 def step_seconds(
     training: TrainingSpec, *, data: TrainTest, split: Split, seconds: float, most: int, device: str = "auto"
 ) -> list[float]:
-    """How long each of the first few steps takes. Writes no file.
+    """How long each of the first few steps takes: at least one, at most `most`. Writes no file.
 
-    Args:
-        training: of many more steps than are timed
-        data: to train on
-        split: which images are labelled
-        seconds: after which no further step begins
-        most: the largest number of steps to time; one is always timed
-        device: where to compute
+    No step begins after so many seconds. The training has many more steps than are timed.
     """
     prepared = Prepared(training, data=data, split=split, seed=0, device=choose_device(device))
     state = prepared.start()

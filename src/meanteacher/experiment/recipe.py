@@ -49,18 +49,13 @@ class Scale:
     """The share of the test images."""
 
     def caption(self, *others: "Scale") -> str:
-        """In words, for the caption of a table or figure.
-
-        Args:
-            others: of the same minutes, beside which it stands
-        """
+        """In words, for the caption of a table or figure with others of the same minutes."""
         of_steps = _range([f"{n:,}" for n in sorted({scale.of_steps for scale in (self, *others)})])
         images = _range([f"{100 * n:.0f}" for n in sorted({scale.images for scale in (self, *others)})])
-        test = f"{100 * self.test:.0f}"
         return (
             f"Scaled to about {self.minutes:g} min per run on one core: the network at {self.width:g} of its "
             f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images, "
-            f"{test} % of the test images."
+            f"{100 * self.test:.0f} % of the test images."
         )
 
 
@@ -110,11 +105,7 @@ class TrainingSpec:
                 raise InputError(f"{name} is at least 1, got {getattr(self, name)}.")
 
     def check_labelled_share(self, drawn: float) -> None:
-        """Compare the method's `labelled_share`, if it states one, with that of the average batch.
-
-        Raises:
-            InputError: they differ, as after a change of the number of labels or images.
-        """
+        """Refuse a method's `labelled_share` that is not the average batch's, as after a change of the labels."""
         stated = getattr(self.method, "labelled_share", None)
         if stated is not None and not math.isclose(stated, drawn, rel_tol=0.01):
             raise InputError(

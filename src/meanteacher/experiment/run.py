@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -38,7 +37,7 @@ from meanteacher.records import (
 )
 from meanteacher.train import Callback, Checkpoints, MetricsFile, TrainState, Vitals
 from meanteacher.train.execution import DEFAULT, RunOptions, check_passes, compile_networks
-from meanteacher.train.parallel import OwnRows, take_own_buffers
+from meanteacher.train.parallel import take_own_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +101,8 @@ def run_training(
     Processes that were started together, for instance by torchrun, train one network: each calls this function, and
     rank 0 writes. All have to see `out`.
 
-    Args:
-        training: how to train
-        recorded: the experiment as its record describes it
-        seed: of the batches, the noise and the weights
-        out: a folder for this run alone
-        data: to train on; runs that share it read its pixels for the fingerprint only once
-        split: which images are labelled
-        resume: continue the run in `out`; None if there is one, and start it otherwise
-        options: how to execute it; a resumed run keeps its own
-        callbacks: follow the run, and may stop it
-        skip_to: given the step that is due, the step to take; a later one skips those between, to save time
-
-    Raises:
-        InputError: something given is wrong; nothing in `out` is lost.
-        DivergedError: the costs are no longer finite; the last good checkpoint is kept.
+    The arguments are those of `mt.run`, except that all are values; `skip_to` is that of `meanteacher.train.train`, for
+    a run of one process. Runs that share their data read the pixels for the fingerprint only once.
     """
     ranks = join()
     if ranks.restarts and not resume:
@@ -137,14 +123,10 @@ def run_training(
                 split.save(out / "split.txt")
         state = _started(prepared, options, checkpoints, resumed=folder.resume)
         vitals = Vitals(prepared.declared)
-        metrics = [MetricsFile(out / "metrics.jsonl", from_step=state.step)] if ranks.is_first else []
+        if ranks.is_first:
+            callbacks = (MetricsFile(out / "metrics.jsonl", from_step=state.step), *callbacks)
         complete = prepared.train(
-            state,
-            vitals=vitals,
-            options=options,
-            callbacks=(*metrics, *callbacks),
-            checkpoints=checkpoints,
-            skip_to=skip_to,
+            state, vitals=vitals, options=options, callbacks=callbacks, checkpoints=checkpoints, skip_to=skip_to
         )
         ranks.meet("ending the run")  # the last checkpoint is written
         if complete:
@@ -156,11 +138,7 @@ def run_training(
 def restored(
     recipe: Recipe, *, seed: int, out: Path, data: TrainTest, name: str = "last", device: str = "auto"
 ) -> TrainState:
-    """The state of the checkpoint "last" or "best" of an earlier run in `out`, on any device.
-
-    Raises:
-        InputError: there is no such checkpoint, it is damaged, or it belongs to another run.
-    """
+    """The state of the checkpoint "last" or "best" of an earlier run in `out`, on any device."""
     split = recipe.data.split(data.train, seed)
     prepared = Prepared(recipe.training, data=data, split=split, seed=seed, device=choose_device(device))
     checkpoints = Checkpoints(out / "checkpoints", identity_of(fingerprint(recipe), seed, data, split))
@@ -172,12 +150,7 @@ def identity_of(recipe: str, seed: int, data: TrainTest, split: Split) -> dict[s
 
     Every pixel of images in memory is read, once per data set.
     """
-    return {
-        "recipe": recipe,
-        "seed": str(seed),
-        "data": data.train.fingerprint(),
-        "split": split.fingerprint(),
-    }
+    return {"recipe": recipe, "seed": str(seed), "data": data.train.fingerprint(), "split": split.fingerprint()}
 
 
 def _restored(prepared: Prepared, checkpoints: Checkpoints, name: str) -> TrainState:
@@ -193,7 +166,7 @@ def _started(prepared: Prepared, options: RunOptions, checkpoints: Checkpoints, 
     if ranks.from_first(lambda: resumed and checkpoints.exists(), "looking for a checkpoint"):
         checkpoints.restore(state)
         take_own_buffers(state, ranks)
-    check_passes(options, state, method, OwnRows(prepared.stream, ranks))
+    check_passes(options, state, method, prepared.stream, ranks.rows)
     if options.sync_batch_norm and ranks.size > 1:
         synchronise_batch_norm(state.student)
         synchronise_batch_norm(state.memory)
@@ -265,8 +238,6 @@ def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, LeftOut]:
 
 _LOOK_SECONDS = 1.0
 """For which others may hold the lock that only look whether the run is running."""
-
-
 T = TypeVar("T")
 
 
@@ -286,10 +257,8 @@ class RunFolder:
         options: RunOptions = DEFAULT,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.path = path
-        self.identity, self.described = identity, described
-        self._wanted = options
-        self._ranks = ranks
+        self.path, self.identity, self.described = path, identity, described
+        self._wanted, self._ranks = options, ranks
         self._lock = ExitStack()
         self.resume = self._from_first(lambda: (path / "run.json").exists() if resume is None else resume)
 
@@ -300,35 +269,27 @@ class RunFolder:
     def _open(self) -> None:
         self._check_kind()
         options = self._wanted if self.resume else self._wanted.on(choose_device(self._wanted.device))
-        self._lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
-        try:
+        with ExitStack() as lock:
+            lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
             if self.resume:
                 self._check_same_run()
             else:
-                self._write(
-                    RunFile(
-                        identity=self.identity,
-                        recipe=self.described,
-                        threads=torch.get_num_threads(),
-                        processes=self._ranks.size,
-                        options=asdict(options),
-                    )
+                about = RunFile(
+                    identity=self.identity,
+                    recipe=self.described,
+                    threads=torch.get_num_threads(),
+                    processes=self._ranks.size,
+                    options=asdict(options),
                 )
-        except BaseException:
-            self._lock.close()
-            raise
+                with reporting_full_disk(self.path / "run.json"):
+                    write_json(self.path / "run.json", asdict(about))
+            self._lock = lock.pop_all()  # it is held until the end of the run
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
 
     def device(self) -> torch.device:
-        """Where the run computes; a resumed one on the same kind of device as before.
-
-        Raises:
-            InputError: another kind was asked for, or this machine has none.
-        """
+        """Where the run computes; a resumed one on the same kind of device as before."""
         return same_kind(self._wanted.device, self.options().device, self.path)
 
     def use_same_threads(self) -> None:
@@ -336,18 +297,14 @@ class RunFolder:
 
         With another number of processes it cannot be exact, and the threads are divided anew.
         """
-        about = self._about()
+        about = self._from_first(self._read_run)
         if about.processes == self._ranks.size and about.threads != torch.get_num_threads():
             torch.set_num_threads(about.threads)
 
     def options(self) -> RunOptions:
-        """The options that the run was started with.
-
-        Raises:
-            InputError: run.json is damaged.
-        """
+        """The options that the run was started with."""
         try:
-            return checked(self._about().options, RunOptions)
+            return checked(self._from_first(self._read_run).options, RunOptions)
         except ValueError as error:
             raise InputError(
                 f"{self.path / 'run.json'} is damaged (options: {error}). Start the run again in another folder."
@@ -364,13 +321,6 @@ class RunFolder:
                 write_record(self.path / "record.json", record)
 
         self._from_first(write)
-
-    def _write(self, about: RunFile) -> None:
-        with reporting_full_disk(self.path / "run.json"):
-            write_json(self.path / "run.json", asdict(about))
-
-    def _about(self) -> RunFile:
-        return self._from_first(self._read_run)
 
     def _read_run(self) -> RunFile:
         return read_json(self.path / "run.json", RunFile, "Start the run again in another folder.")
@@ -408,11 +358,7 @@ class RunFolder:
 
 
 def environment(device: torch.device = CPU) -> Environment:
-    """What may explain why the same recipe gives another result elsewhere.
-
-    Args:
-        device: of the run
-    """
+    """What may explain why the same recipe gives another result elsewhere."""
     return {
         "meanteacher": version("meanteacher"),
         "python": platform.python_version(),
@@ -428,17 +374,11 @@ def environment(device: torch.device = CPU) -> Environment:
 
 def _commit() -> str | None:
     """Commit of the source tree that this package runs from, with "-dirty" if files are changed; None if installed."""
-    folder = Path(__file__).parent
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    git = ["git", "-C", str(Path(__file__).parent)]
+    track = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
+    name = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        listed = subprocess.run(
-            ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name],
-            capture_output=True,
-            timeout=10,
-            check=False,
-        )
-        if listed.returncode:
-            return None  # another repository around an installed package
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        subprocess.run(track, capture_output=True, timeout=10, check=True)  # fails in another repository around us
+        return subprocess.run(name, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

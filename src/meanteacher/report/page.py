@@ -58,6 +58,7 @@ def render(template: str, escape: Callable[[object], str] | None = None, **value
     environment.globals.update(count=count)
     environment.filters.update(
         certainty=certainty,
+        css="{:.3g}".format,
         duration=duration,
         json=partial(json.dumps, indent=2, ensure_ascii=False),
         percent=percent,

@@ -80,6 +80,8 @@ class TrainState:
 
 
 _FORMAT = 1
+_PLAIN = ("step", "skipped", "seconds", "cpu_seconds", "processes", "rank_buffers", "stream")
+"""Fields of the state that are saved as they are."""
 
 
 class Checkpoints:
@@ -91,11 +93,7 @@ class Checkpoints:
         """Recipe, data, split and seed: a checkpoint with another identity is refused."""
 
     def save(self, state: TrainState) -> Path:
-        """Write the state and sync it to the disk.
-
-        Raises:
-            InputError: the disk is full or not writable. The previous checkpoint is intact.
-        """
+        """Write the state and sync it to the disk. If that fails, the previous checkpoint is intact."""
         final = self.folder / _name(state.step)
         temporary = self.folder / f".writing-{final.name}"
         try:
@@ -121,11 +119,7 @@ class Checkpoints:
         return final
 
     def restore(self, state: TrainState, name: str = "last") -> None:
-        """Load checkpoint `name` into the state.
-
-        Raises:
-            InputError: there is none, it is damaged, or it belongs to another run.
-        """
+        """Load checkpoint `name` into the state, unless it is damaged or belongs to another run."""
         folder = self.path(name)
         self._verify(folder)
         try:
@@ -134,19 +128,13 @@ class Checkpoints:
                 load_model(module, folder / f"{part}.safetensors")
             _check_optimizer(saved["optimizer"], state.optimizer)
             state.optimizer.load_state_dict(saved["optimizer"])
-            state.step = saved["step"]
-            state.skipped = saved["skipped"]
-            state.seconds = saved["seconds"]
-            state.cpu_seconds = saved["cpu_seconds"]
+            for entry in _PLAIN:
+                setattr(state, entry, saved[entry])
             state.curve = [Evaluation(**point) for point in saved["curve"]]
             state.vitals = saved["vitals"] or {}
-            state.processes = [(step, n) for step, n in saved["processes"]]
-            state.rank_buffers = saved["rank_buffers"]
-            state.stream = saved["stream"]
         # A damaged state makes torch and the optimiser fail in many ways.
         except Exception as error:
-            reason = _reason(error)
-            raise InputError(f"{folder} is not a state that meanteacher wrote: {reason}") from error
+            raise InputError(f"{folder} is not a state that meanteacher wrote: {_reason(error)}") from error
 
     def path(self, name: str) -> Path:
         """The folder that the pointer `last` or `best` names."""
@@ -180,15 +168,9 @@ class Checkpoints:
         torch.save(
             {
                 "optimizer": state.optimizer.state_dict(),
-                "step": state.step,
-                "skipped": state.skipped,
-                "seconds": state.seconds,
-                "cpu_seconds": state.cpu_seconds,
+                **{name: getattr(state, name) for name in _PLAIN},
                 "curve": [asdict(point) for point in state.curve],
                 "vitals": state.vitals or None,
-                "processes": state.processes,
-                "rank_buffers": state.rank_buffers,
-                "stream": state.stream,
             },
             folder / "state.pt",
         )
@@ -206,21 +188,20 @@ class Checkpoints:
         damaged = f"Delete that folder to resume from the one before it, or start the run again elsewhere: {folder}"
         try:
             manifest = read_json(folder / "manifest.json", _Manifest, "")
-            files, identity, version = manifest.sha256, manifest.identity, manifest.format
             expected = {f"{part}.safetensors" for part in ("student", "memory", "normalise")} | {"state.pt"}
-            wrong = [name for name in sorted(expected) if _sha256(folder / name) != files.get(name)]
+            wrong = [name for name in sorted(expected) if _sha256(folder / name) != manifest.sha256.get(name)]
         except (OSError, RecordError) as error:
             raise InputError(f"The checkpoint is damaged or incomplete ({str(error).strip()}). {damaged}") from error
-        if version != _FORMAT:
+        if manifest.format != _FORMAT:
             raise InputError(
-                f"The checkpoint {folder} has format {version}, this version reads {_FORMAT}. "
+                f"The checkpoint {folder} has format {manifest.format}, this version reads {_FORMAT}. "
                 "Resume with the version of meanteacher that wrote it."
             )
         if wrong:
             raise InputError(
                 f"The checkpoint is damaged: {', '.join(wrong)} is not what was written (sha256). {damaged}"
             )
-        other = [key for key in sorted(self.identity) if identity.get(key) != self.identity[key]]
+        other = [key for key in sorted(self.identity) if manifest.identity.get(key) != self.identity[key]]
         if other:
             raise InputError(
                 f"The checkpoint {folder} is from another run (other {' and '.join(other)}). "
@@ -245,15 +226,7 @@ class Checkpoints:
 
 
 class Keeper:
-    """Keeps the clocks of a run over all its interruptions, and saves its state.
-
-    Args:
-        state: of the run
-        vitals: whose memory is part of a checkpoint
-        checkpoints: None saves nothing
-        ranks: the processes, of which rank 0 writes
-        save_seconds: after which a checkpoint is overdue
-    """
+    """Keeps the clocks of a run over all its interruptions, and saves its state, if there are checkpoints."""
 
     def __init__(
         self, state: TrainState, vitals: Vitals, checkpoints: Checkpoints | None, ranks: Ranks, save_seconds: float
@@ -273,11 +246,7 @@ class Keeper:
         return bool(both[0]), bool(both[1])
 
     def save(self) -> None:
-        """Write a checkpoint.
-
-        Raises:
-            DivergedError: a weight is not finite; the last checkpoint is intact.
-        """
+        """Write a checkpoint, unless a weight is not finite."""
         state, ranks = self.state, self.ranks
         self._saved = time.perf_counter()
         state.seconds = self._saved - self._began
@@ -290,11 +259,7 @@ class Keeper:
 
 
 def check_weights(state: TrainState) -> None:
-    """Refuse to save weights that are not finite: the checkpoint would replace a usable one.
-
-    Raises:
-        DivergedError: a weight of the student is not finite.
-    """
+    """Refuse to save weights that are not finite: the checkpoint would replace a usable one."""
     for name, parameter in state.student.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise DivergedError(
@@ -308,10 +273,9 @@ def _load_state(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise ValueError("it is compressed")
-    saved = torch.load(path, weights_only=True, map_location="cpu")
-    content: dict[str, Any] = saved
-    checked(content, _SavedState)
-    return content
+    saved: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+    checked(saved, _SavedState)
+    return saved
 
 
 class _SavedVitals(TypedDict):

@@ -53,11 +53,7 @@ class RunOptions:
                 )
 
     def on(self, device: torch.device) -> "RunOptions":
-        """The options of a run that starts on this device: its kind, and the precision that the default stands for.
-
-        Raises:
-            InputError: the processor ends a process that computes in bfloat16.
-        """
+        """The options of a run that starts on this device: its kind, and the precision that the default stands for."""
         precision = self.precision or ("bfloat16" if _has_bfloat16(device) else "float32")
         if precision == "bfloat16" and device.type == "cpu" and (fault := bfloat16_fault()) is not None:
             raise InputError(
@@ -102,17 +98,17 @@ def compile_networks(student: nn.Module, predictor: nn.Module) -> None:
         network.compile(backend=_BACKEND, fullgraph=True, dynamic=False)
 
 
-def check_passes(options: RunOptions, state: TrainState, method: Method, stream: Stream) -> None:
+def check_passes(
+    options: RunOptions, state: TrainState, method: Method, stream: Stream, rows: slice = slice(None)
+) -> None:
     """Try the passes of a step on copies, if they are compiled or in bfloat16, which not every network supports.
 
-    Neither the run nor the global generator changes.
-
-    Raises:
-        InputError: they fail.
+    The views of the stream have the rows `rows` of a batch. Neither the run nor the global generator changes.
     """
     if not options.compile and options.precision != "bfloat16":
         return
     batch = stream[0]
+    batch = replace(batch, labels=batch.labels[rows], index=batch.index[rows])
     student, memory = copy.deepcopy((state.student, state.memory))
     try:
         if options.compile:

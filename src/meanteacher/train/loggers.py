@@ -165,10 +165,6 @@ class WandbLogger(ScalarLogger):
 
 
 def _check_installed(library: str) -> None:
-    """Before the run, when nothing is lost.
-
-    Raises:
-        InputError: says how to install it.
-    """
+    """Check before the run, when nothing is lost."""
     if find_spec(library) is None:
         raise InputError(f"{library} is not installed. Install it with: pip install 'meanteacher[{library}]'")

@@ -18,7 +18,6 @@ from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, trained_parameters
 from meanteacher.train.execution import DEFAULT, RunOptions, autocast
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.pace import skip
 from meanteacher.train.parallel import agreed_batch, merged_buffers, whole_batches
 from meanteacher.train.vitals import Vitals
 
@@ -83,8 +82,8 @@ def train(
     A run that is short of time leaves steps out: `skip_to` is given the step that is due and returns it, or a later
     one. Every schedule then still reaches its end, in fewer steps, and the last step is always taken.
 
-    With several processes all take the same steps: one of them stops all, and rank 0 says which steps are left out. It
-    alone calls the callbacks and saves. Batch statistics are merged for evaluations and checkpoints, and at the end.
+    With several processes all take the same steps, none left out: one of them stops all. Rank 0 alone calls the
+    callbacks and saves. Batch statistics are merged for evaluations and checkpoints, and at the end.
 
     Returns:
         Whether the run is complete; False when a callback's `should_stop` ended it, with a checkpoint of where it was.
@@ -99,7 +98,9 @@ def train(
     with isolated_global_randomness():
         while state.step < steps:
             due = state.step
-            skip(state, skip_to, steps, ranks)
+            if skip_to is not None:
+                state.step = max(due, min(skip_to(due), steps - 1))
+                state.skipped += state.step - due
             batch = agreed_batch(stream[state.step], ranks)
             logs = _passes(due, state.step + 1, every.log)
             output, alarms = take_step(
@@ -140,21 +141,10 @@ def take_step(
     options: RunOptions = DEFAULT,
     ranks: Ranks = ALONE,
 ) -> tuple[StepOutput, list[Alarm]]:
-    """Step `state.step` on this batch: costs, gradient, optimiser, average. Draws from the global generator.
+    """Step `state.step` on this batch, in place: costs, gradient, optimiser, average. Draws from the global generator.
 
-    Args:
-        state: of the run, changed in place
-        method: that is trained
-        optim: that `state.optimizer` was built by
-        batch: of this step
-        seed: of the networks' noise
-        vitals: told about the step
-        reads: whether they also read what is cheap; they do so by themselves where they read the gradients
-        options: how the networks compute
-        ranks: the processes that share the batch
-
-    Returns:
-        What the method computed, and the alarms of this step.
+    With `reads` the vitals read what is cheap; they do so by themselves if they read the gradients. What is returned
+    are the method's output and the alarms of this step.
     """
     step = state.step
     seed_global(seed, "network noise", step)
@@ -206,11 +196,7 @@ class Log:
                 callback.on_alarm(alarm)
 
     def close(self, step: int, learning_rate: float) -> None:
-        """Report the means, and begin the next entry.
-
-        Raises:
-            DivergedError: a cost is not finite.
-        """
+        """Report the means, which have to be finite, and begin the next entry."""
         means = {name: float(total) / self._steps for name, total in self._costs.items()}
         for name, mean in means.items():
             if not math.isfinite(mean):

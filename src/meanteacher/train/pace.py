@@ -6,26 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from statistics import fmean
 
-from meanteacher.distributed.ranks import Ranks
-from meanteacher.train.checkpoint import TrainState
-
-
-def skip(state: TrainState, skip_to: Callable[[int], int] | None, steps: int, ranks: Ranks) -> None:
-    """Move the state to the step that rank 0 wants to take next, and count those that are left out.
-
-    Args:
-        state: of the run
-        skip_to: given the step that is due, the step to take; None takes every step
-        steps: of the run; the last one is always taken
-        ranks: which all take the same step
-    """
-    if skip_to is None:
-        return
-    due = state.step
-    (wanted,) = ranks.agree(skip_to(due) if ranks.is_first else 0, doing=f"beginning step {due}")
-    state.step = max(due, min(wanted, steps - 1))
-    state.skipped += state.step - due
-
 
 class Pace:
     """Chooses the next step of a run so that it ends in time: the one that is due, or a later one.

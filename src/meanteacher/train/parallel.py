@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from meanteacher.core import Batch, Method, Stream
+from meanteacher.core import Batch, Method
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.distributed.rows import all_rows
 from meanteacher.passes import Logits, at_least_float32, noise_state, set_noise_state, untracked
@@ -31,11 +31,9 @@ def agreed_batch(batch: Batch, ranks: Ranks) -> Batch:
 class WholeBatch(nn.Module):
     """A network that is given this rank's rows and returns the outputs of the whole batch.
 
-    Args:
-        network: whose parameters, buffers and mode it has
-        ranks: the processes; the network's own noise, such as dropout, is drawn by each for itself
-        micro_batch: rows of a part. Parts are computed one after the other and once more in the backward pass, so that
-            the activations of one part are in memory at a time. Batch statistics are those of a part.
+    Each rank draws the network's own noise, such as dropout, for itself. Parts of `micro_batch` rows are computed one
+    after the other and once more in the backward pass, so that the activations of one part are in memory at a time.
+    Batch statistics are those of a part.
     """
 
     def __init__(self, network: nn.Module, ranks: Ranks, micro_batch: int | None) -> None:
@@ -143,17 +141,6 @@ def whole_batches(
             setattr(module, name, predictor)
 
 
-class OwnRows:
-    """The batches of a stream with this rank's labels alone: what it could train on by itself."""
-
-    def __init__(self, stream: Stream, ranks: Ranks) -> None:
-        self._stream, self._ranks = stream, ranks
-
-    def __getitem__(self, step: int) -> Batch:
-        batch = self._stream[step]
-        return Batch(batch.views, batch.labels[self._ranks.rows], batch.index[self._ranks.rows])
-
-
 Buffers = dict[str, Tensor]
 """Name -> its values on one rank."""
 
@@ -162,10 +149,7 @@ Buffers = dict[str, Tensor]
 def merge_buffers(state: TrainState, ranks: Ranks) -> Buffers:
     """Replace the buffers that differ between the ranks, such as batch statistics, by their means over the ranks.
 
-    Whole numbers become those of rank 0.
-
-    Returns:
-        What they were on this rank.
+    Whole numbers become those of rank 0. What is returned is what they were on this rank.
     """
     if ranks.size == 1:
         return {}
@@ -199,10 +183,7 @@ def _put_back(state: TrainState, own: Buffers) -> None:
 def merged_buffers(state: TrainState, ranks: Ranks, *, put_back: bool) -> Iterator[None]:
     """All ranks have the merged buffers within the block, and the state has those of each for an exact resume.
 
-    Args:
-        state: of the run
-        ranks: the processes
-        put_back: whether each rank goes on with its own buffers afterwards
+    With `put_back` each rank goes on with its own buffers afterwards.
     """
     own = merge_buffers(state, ranks)
     mine = {name: value.cpu() for name, value in own.items()}

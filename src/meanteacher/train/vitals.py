@@ -44,11 +44,7 @@ class Declared:
 
 
 class Vitals:
-    """Checks one run. Reading changes nothing: the weights are the same to the bit without it.
-
-    Args:
-        declared: None for an on-line run, in which neither the labels nor the end are known
-    """
+    """Checks one run; `declared` is None if it is on-line. Reading changes no weight, not by a bit."""
 
     def __init__(self, declared: Declared | None) -> None:
         self.declared = declared
@@ -85,13 +81,11 @@ class Vitals:
             )
         if unlabelled:
             return []  # the classification cost has no row to act on
-        gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in output.costs.items()}
-        self._gradients = gradients
+        self._gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in output.costs.items()}
         raised = []
-        for name, norm in gradients.items():
-            cost = output.costs[name]
+        for name, cost in output.costs.items():
             weight = 1.0 if cost.weight is None else float(cost.weight)
-            dead = norm == 0 and weight != 0
+            dead = self._gradients[name] == 0 and weight != 0
             # Without a path to the student one reading is enough. With one, the gradient may be zero because
             # teacher and student start equal.
             certain = dead and not cost.value.requires_grad
@@ -188,8 +182,7 @@ class Vitals:
         seen = self._labelled_rows / max(self._rows, 1)
         spread = math.sqrt(declared.labelled_share * (1 - declared.labelled_share) / max(self._rows, 1))
         slack = 0.0 if declared.exact else 6 * spread + 1 / max(self._rows, 1)
-        off = abs(seen - declared.labelled_share) > slack + 1e-9
-        if off:
+        if abs(seen - declared.labelled_share) > slack + 1e-9:
             # Two decimals: a batch of the paper has one labelled row in a hundred.
             shares = [percent(share, n_images=10_000) for share in (seen, declared.labelled_share)]
             raised += self._raise(

@@ -43,12 +43,7 @@ def answer(
 ) -> Answer:
     """The verdict and its sentence, which claims no more than the interval allows.
 
-    Args:
-        estimate: of `estimate`
-        gain: of `estimate`
-        shipped: the method kept
-        n_unlabelled: the images that one model had and the other had not
-        on_backbone: both models stand on the same pretrained network. The gain is then what the images added to it.
+    If both models stand on the same pretrained network (`on_backbone`), the gain is what the images added to it.
     """
     n, low, high = estimate.n, estimate.difference.low, estimate.difference.high
     tested = f"{count(n)} that the models had not learned from"
@@ -85,24 +80,15 @@ def answer(
 
 
 def loses_to_guessing(wrong: np.ndarray, n_classes: int) -> bool:
-    """Whether even a network from scratch that guesses would be chosen instead of the pretrained one.
-
-    Args:
-        wrong: [n] of bool, where the pretrained network was wrong in the trial
-        n_classes: equally frequent ones
-    """
+    """Whether even a network from scratch that guesses would be chosen instead of the pretrained one."""
     return _TRIAL_RATIO * int(wrong.sum()) >= (1 - 1 / n_classes) * len(wrong)
 
 
 def trial_result(wrong: dict[str, np.ndarray], title: str) -> Trial:
-    """The outcome of a trial.
+    """The outcome of a trial, from stand -> [n] of bool; without "scratch" if the pretrained one loses to guessing.
 
     The linear classifier has nearly the error that the pretrained network ends with, while a network from scratch
     improves much in the time that it gets. So it is chosen unless it makes `_TRIAL_RATIO` times as many errors.
-
-    Args:
-        wrong: stand -> [n] of bool, where it was wrong; without "scratch" where the pretrained one loses to guessing
-        title: of the pretrained network
     """
     if "scratch" not in wrong:
         error, n = error_of(wrong["pretrained"]), len(wrong["pretrained"])

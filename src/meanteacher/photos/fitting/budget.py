@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from meanteacher.core import InputError
-from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import TrainingSpec, step_seconds
 from meanteacher.models import LiteSpec
 from meanteacher.photos.features.backbones import Backbone
@@ -24,7 +23,7 @@ from meanteacher.photos.fitting.plan import (
     BackboneSpeed,
     Machine,
 )
-from meanteacher.photos.fitting.stands import photo_training, trial_seconds
+from meanteacher.photos.fitting.stands import half_labelled, photo_training, trial_seconds
 from meanteacher.records import FIT_METHODS, Plan, TimeSpent
 
 _READING_SECONDS = 3.0
@@ -109,12 +108,9 @@ def measure_machine(
     widths = WIDTHS if width is None else (width,)
     ends = clock() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
 
-    def training_of(method: str, width: float) -> TrainingSpec:
-        trial = Plan(minutes=minutes, size=size, width=width, steps=100_000, flip=True)
-        return photo_training(trial, method)
-
     def seconds_of(method: str, width: float, threads: int, share: float) -> float:
-        seconds = timed(training_of(method, width), threads, max(0.0, ends - clock()) * share)
+        trial = Plan(minutes=minutes, size=size, width=width, steps=100_000, flip=True)
+        seconds = timed(photo_training(trial, method), threads, max(0.0, ends - clock()) * share)
         return fmean(seconds[1:] or seconds)  # without the first step, which allocates
 
     by_threads: dict[int, float] = {}
@@ -197,11 +193,9 @@ def _thread_counts(most: int) -> list[int]:
 
 def _step_timer(size: int, n_classes: int, device: str) -> StepSeconds:
     """Times steps on random pixels: how long a step takes does not depend on what an image shows."""
-    n = 2 * ROWS
-    images = torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    labels, names = torch.arange(n) % n_classes, tuple(str(k) for k in range(n_classes))
-    data = TrainTest(Dataset(images, labels, names), Dataset(images[:1], labels[:1], names))
-    split = Split(torch.arange(ROWS), torch.arange(ROWS, n), torch.empty(0, dtype=torch.int64))
+    shape, draws = (2 * ROWS, 3, size, size), torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=draws)
+    data, split = half_labelled(images, images[:1], n_classes)
 
     def timed(training: TrainingSpec, threads: int, seconds: float) -> list[float]:
         with limited_threads(threads):

@@ -113,10 +113,9 @@ class CrossValidation:
     """run -> the share of its steps that were taken, where some were skipped"""
 
     def compare(self, *, continued: bool) -> Comparison:
-        """Evaluate both methods, and train the better one on all labels where it was evaluated with folds.
+        """Evaluate both methods, and train the better one on all labels if it was evaluated with folds.
 
-        Args:
-            continued: start from an earlier model. Folds do not: it was trained on their labels.
+        With `continued`, runs start from an earlier model. Folds do not: it was trained on their labels.
         """
         alternatives = self._baselines()
         results = {}
@@ -170,11 +169,7 @@ class CrossValidation:
         return np.asarray(logits.argmax(1) != self.stand.data.labels[self.split.positions])
 
     def train(self, method: str, held_out: np.ndarray, name: str, *, continued: bool) -> TrainedModel:
-        """Train without the held-out photos.
-
-        Raises:
-            Interrupted: the callback stopped it; a checkpoint is saved.
-        """
+        """Train without the held-out photos. If the callback stops the run, a checkpoint is saved."""
         folder = self.out / name
         training = self.stand.training(method, held_out, folder, continued=continued)
         pace = Pace(
@@ -256,27 +251,9 @@ def choose_network(
 ) -> Trial:
     """Whether all time is given to the pretrained network or to one from scratch: a trial on the labelled photos alone.
 
-    In folds, so that every label evaluates a model that it has not trained. On the pretrained network that is a linear
-    classifier, from scratch a short supervised run.
-
-    Args:
-        config: of the fit
-        callback: follows it
-        timing: of the fit
-        photos: all of them
-        decoded: at the size that they have from scratch
-        backbone: the pretrained network
-        speed: of this machine
-        size: of the photos on the pretrained network
-        flip: whether they may be mirrored
-        device: where to compute
-
-    Returns:
-        What plan.json and fit.json hold, from `trial_result`.
-
-    Raises:
-        InputError: no labelled photo of a class can be read.
-        Interrupted: the callback stopped it.
+    It uses folds, so that every label evaluates a model that it has not trained. On the pretrained network that is a
+    linear classifier, from scratch a short supervised run. `decoded` has the size of the photos from scratch, `size` is
+    theirs on the pretrained network.
     """
     callback.on_message("Trying a pretrained network and one from scratch on the labelled images …")
     seconds = max(1.0, min(_TRIAL_SHARE * (60 * config.minutes - timing.total()), _TRIAL_SECONDS))

@@ -13,6 +13,7 @@ from meanteacher.core import InputError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed.ranks import join
 from meanteacher.files import is_left_over, locked_folder
+from meanteacher.models import FastNetSpec
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.fitting.budget import ReadingBudget, Timing, measure_backbone, measure_machine
 from meanteacher.photos.fitting.config import FitConfig, PrintedProgress
@@ -30,7 +31,7 @@ from meanteacher.photos.fitting.results import write_results
 from meanteacher.photos.fitting.split import is_held_out, prepare
 from meanteacher.photos.fitting.stands import choose_backbone
 from meanteacher.photos.fitting.training import PlanFile, Training, begins_again_if_stopped
-from meanteacher.photos.fitting.warm_start import EarlierFit, read_earlier_fit, width_of
+from meanteacher.photos.fitting.warm_start import EarlierFit, read_earlier_fit
 from meanteacher.photos.folder.cache import Decoded, decode_all
 from meanteacher.photos.folder.check import check, shapes_of
 from meanteacher.photos.folder.duplicates import find_duplicates
@@ -137,7 +138,7 @@ def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: fl
     side = shorter_side(photos, shapes)
     backbone = choose_backbone(config.backbone, earlier, plan, callback.on_message)
     flip = flip_evidence(photos.class_names).is_safe if config.flip is None else config.flip
-    measured = partial(_measured, config, earlier=earlier, n_classes=len(photos.class_names), device=device)
+    measured = partial(_measured, config, earlier, n_classes=len(photos.class_names), device=device)
     size = on_backbone = plan.size if plan else earlier.size if earlier else image_size(side)
     speed: BackboneSpeed | Machine | None = None
     if plan is None:
@@ -154,13 +155,15 @@ def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: fl
         )
     timing.end("measure")
 
-    # From here on it writes.
-    _lock_folder(config, lock, plan_file)
+    # From here on it writes: one process per folder, until the end of the fit.
+    lock.enter_context(locked_folder(config.out, "fitting in"))
+    _check_folder(config, holds_fit=plan_file.exists())  # another fit may have been there since the first look
 
     # Read the photos. Small ones are first read for a network from scratch, and a trial chooses the network.
     def read(size: int) -> Decoded:
-        reading = ReadingBudget(callback.on_progress, timing, config.minutes)
-        return decode_all(photos, size, config.out / "cache", progress=reading)
+        return decode_all(
+            photos, size, config.out / "cache", progress=ReadingBudget(callback.on_progress, timing, config.minutes)
+        )
 
     has_trial = config.backbone == "auto" and not (plan or earlier) and side <= SMALL
     decoded = read(size if has_trial else on_backbone)
@@ -216,17 +219,11 @@ def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: fl
     return content
 
 
-def _lock_folder(config: FitConfig, lock: ExitStack, plan_file: PlanFile) -> None:
-    """One process per folder, until the end of the fit."""
-    lock.enter_context(locked_folder(config.out, "fitting in"))
-    _check_folder(config, holds_fit=plan_file.exists())  # another fit may have been there since the first look
-
-
 def _measured(
     config: FitConfig,
+    earlier: EarlierFit | None,
     backbone: Backbone | None,
     *,
-    earlier: EarlierFit | None,
     size: int,
     n_classes: int,
     device: torch.device,
@@ -236,7 +233,7 @@ def _measured(
     if backbone is not None:
         cut = earlier.cut if earlier else None
         return measure_backbone(backbone, minutes=minutes, n_classes=n_classes, cut=cut, device=device)
-    width = width_of(earlier)
+    width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
     return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(device))
 
 

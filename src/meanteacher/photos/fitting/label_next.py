@@ -3,16 +3,16 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from meanteacher.formats import count, percent
+from meanteacher.photos.fitting.spreading import unit_length
 
 _SURE = 0.8
-
 _N_SUGGESTIBLE, _N_COVERED = 500, 10_000
 """The least sure images: so many may be suggested, and so many count as covered by a suggestion. Bounds the memory."""
-
 _UNLIKE = 0.25
 """The share of the images farthest from any labelled one that is called unlike all of them."""
 
@@ -41,14 +41,7 @@ def label_next(
     are ordered by the margin between the two most probable classes, the smallest first, and each pair of classes gets
     one image before any gets a second: the images with the smallest margins are often all of one kind.
 
-    Args:
-        probabilities: calibrated, [N, C]
-        candidates: positions without a label
-        groups: equal for images that show the same picture, [N]
-        class_names: in the order of the probabilities
-        n: how many to suggest
-        features: of a pretrained network, [N, D], of any length
-        labelled: positions with a label; only used with features
+    The calibrated probabilities are [N, C], features [N, D] of any length. `candidates` and `labelled` are positions.
     """
     if not len(candidates):
         return []
@@ -63,20 +56,14 @@ def label_next(
         for position in order:
             first, second = sorted(int(k) for k in top[position])
             by_pair[first, second].append(int(candidates[position]))
-        chosen = _in_turn(list(by_pair.values()), n)
-        return [Suggestion(index, _reason(probabilities[index], class_names)) for index in chosen]
+        in_turn = [index for turn in zip_longest(*by_pair.values()) for index in turn if index is not None]
+        return [Suggestion(index, _reason(probabilities[index], class_names)) for index in in_turn[:n]]
     unsure = candidates[order[:_N_COVERED]]
     doubt = 1 - (best - second_best)[order[:_N_COVERED]]
     return [
         Suggestion(int(unsure[k]), _reason(probabilities[unsure[k]], class_names, likeness))
         for k, likeness in _representative(features, unsure, doubt, labelled, n).items()
     ]
-
-
-def _in_turn(queues: Sequence[Sequence[int]], n: int) -> list[int]:
-    """The first of each, then the second of each, up to n."""
-    turns = range(max(len(queue) for queue in queues))
-    return [queue[turn] for turn in turns for queue in queues if len(queue) > turn][:n]
 
 
 def _representative(
@@ -88,11 +75,11 @@ def _representative(
     nearest image that is labelled or chosen. That leaves out images that resemble a labelled one or each other, and
     outliers that resemble nothing, which the farthest images often are.
     """
-    centre = _unit(features[unsure]).mean(0)
+    centre = unit_length(features[unsure]).mean(0)
     # Features of one network have much in common. Without that, similarities differ more.
-    points = _unit(_unit(features[unsure]) - centre)
+    points = unit_length(unit_length(features[unsure]) - centre)
     nearest = np.full(len(points), -1.0, dtype=np.float32)
-    known = _unit(_unit(features[np.asarray(labelled, dtype=np.int64)]) - centre)
+    known = unit_length(unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
     for start in range(0, len(known), _N_SUGGESTIBLE):
         nearest = np.maximum(nearest, (points @ known[start : start + _N_SUGGESTIBLE].T).max(1))
     unlike = nearest <= np.quantile(nearest, _UNLIKE)
@@ -114,12 +101,6 @@ def _representative(
         for k in chosen
         for n_like in [int((np.delete(owner, k) == k).sum())]
     }
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    rows = rows.astype(np.float32)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return rows
 
 
 def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> str:

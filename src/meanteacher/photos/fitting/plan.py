@@ -73,16 +73,7 @@ def make_plan(
 ) -> Plan:
     """The widest network that can take enough steps in the time that is left.
 
-    Args:
-        machine: its measured speed
-        minutes: that the fit may take
-        spent: seconds used already, for measuring and for reading the images
-        overhead: seconds that each run takes in addition to its steps
-        size: of the images
-        flip: whether they may be mirrored
-        n_rounds: as in `Plan`
-        n_images: to be predicted at the end
-        n_labelled: how many of them have a label
+    `spent` are the seconds used already, and `overhead` those that each run takes in addition to its steps.
     """
     plans: list[Plan] = []
     for width, cost in machine.seconds_per_step.items():
@@ -189,10 +180,6 @@ def _passes(n_views: int) -> float:
     return n_weak + _STRONG * (n_views - n_weak)
 
 
-def _affordable_views(passes: float) -> int:
-    return max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= passes), default=1)
-
-
 def make_backbone_plan(
     speed: BackboneSpeed,
     *,
@@ -208,17 +195,8 @@ def make_backbone_plan(
 ) -> Plan:
     """The deepest cut, and as many views and steps, that the time allows.
 
-    Args:
-        speed: of this machine
-        backbone: its name
-        minutes: of the whole fit
-        seconds: that are left
-        overhead: seconds that each run takes in addition to its steps
-        size: of the photos
-        flip: whether they may be mirrored
-        n_rounds: as in `Plan`
-        n_images: all photos
-        room: bytes that the features may take
+    `seconds` are left of the minutes, `overhead` are those that each run takes in addition to its steps, and `room` is
+    the number of bytes that the features may take.
     """
     per_view = speed.seconds(n_images, size)
     seconds = seconds * (1 - _RESERVE) - per_view  # the predictions
@@ -232,7 +210,8 @@ def make_backbone_plan(
         share = _TAIL_FEATURES_SHARE * seconds
         if on_head:
             share = _FEATURES_SHARE * (seconds - n_runs * (overhead + _RUN_SECONDS) - _head_steps(n_images) * per_step)
-        n_views = max(1, min(fitting, _affordable_views(share / per_view)))
+        affordable = max((n for n in range(1, MAX_VIEWS + 1) if _passes(n) <= share / per_view), default=1)
+        n_views = max(1, min(fitting, affordable))
         plan = Plan(
             minutes=minutes,
             size=size,

@@ -69,11 +69,7 @@ class FitData:
 
 
 def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData:
-    """Leave out the photos that cannot be read.
-
-    Raises:
-        InputError: no labelled photo of a class can be read.
-    """
+    """Leave out the photos that cannot be read, and refuse a class of which no labelled photo can be read."""
     usable = np.setdiff1d(np.arange(len(photos)), np.array(sorted(decoded.unreadable), dtype=np.int64))
     labels = np.full(len(photos), UNLABELLED, dtype=np.int64)
     labels[usable] = photos.labels[usable]
@@ -88,11 +84,7 @@ def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData
 
 
 def labelled_photos(photos: Photos, decoded: Decoded, most: int) -> FitData:
-    """The labelled photos alone, or, where there are more than `most`, about as many drawn from each class alike.
-
-    Raises:
-        InputError: no labelled photo of a class can be read.
-    """
+    """The labelled photos alone, or, if there are more than `most`, about as many drawn from each class alike."""
     unreadable = np.array(sorted(decoded.unreadable), dtype=np.int64)
     rows = np.setdiff1d(np.flatnonzero(photos.labels != UNLABELLED), unreadable)
     n_parts = -(-len(rows) // most)
@@ -151,18 +143,13 @@ def is_held_out(labels: np.ndarray) -> bool:
 
 
 def draw_split(labels: np.ndarray, groups: np.ndarray, *, seed: int, prefer: How | None = None) -> EvaluationSplit:
-    """Hold out a quarter where there are enough labels, else use folds.
+    """Hold out a quarter if there are enough labels, else use folds.
 
     With folds every labelled photo evaluates one model, and the final model is trained on all of them. Its error is
-    estimated by models with fewer labels, so it is likely a little lower than the estimate.
+    estimated by models with fewer labels, so it is likely a little lower than the estimate. Photos of the same group
+    show the same picture and stay together: a copy of a training image is no test.
 
-    Photos that show the same picture stay together: a copy of a training image is no test.
-
-    Args:
-        labels: [N], `UNLABELLED` where unknown
-        groups: [N], equal for photos that show the same picture
-        seed: of the draw
-        prefer: "held-out" also with few labels, where every class has three (it takes fewer runs); or "folds" always
+    `prefer` "held-out", which takes fewer runs, needs only three labels of every class; "folds" always uses folds.
     """
     labelled = np.flatnonzero(labels != UNLABELLED)
     smallest_class = int(np.unique(labels[labelled], return_counts=True)[1].min())

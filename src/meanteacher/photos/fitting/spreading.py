@@ -30,10 +30,8 @@ _STRENGTH = 10.0
 class NeighbourSpace:
     """Where photos of one kind are nearer to each other than in the features themselves.
 
-    The root evens out the few large features, and the mean is what all photos share.
-
-    Args:
-        features: [n, D], of the photos that are trained on
+    The root evens out the few large features, and the mean is what all photos share. `features` are those of the photos
+    that are trained on, [n, D].
     """
 
     def __init__(self, features: Floats) -> None:
@@ -45,14 +43,14 @@ class NeighbourSpace:
 
     def __call__(self, features: Floats) -> Floats:
         """[n, D] -> [n, at most 128], each of unit length."""
-        return _unit_length(self._pca.transform(self._rooted(features)))
+        return unit_length(self._pca.transform(self._rooted(features)))
 
     @staticmethod
     def _rooted(features: Floats) -> Floats:
-        return _unit_length(np.sign(features) * np.sqrt(np.abs(features)))
+        return unit_length(np.sign(features) * np.sqrt(np.abs(features)))
 
 
-def _unit_length(rows: NDArray[Any]) -> Floats:
+def unit_length(rows: NDArray[Any]) -> Floats:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)
 
 
@@ -70,13 +68,7 @@ class SpreadLabels:
 
 
 def spread_labels(space: Floats, labels: NDArray[np.int64], n_classes: int) -> SpreadLabels:
-    """Label spreading (Zhou et al. 2004) over the graph of nearest neighbours.
-
-    Args:
-        space: [n, d], from `NeighbourSpace`
-        labels: [n], `UNLABELLED` where unknown; a class without a label spreads nowhere
-        n_classes: the number of classes
-    """
+    """Label spreading (Zhou et al. 2004) over the graph of nearest neighbours. `NeighbourSpace` gives the space."""
     fewest, most = _NEIGHBOURS
     n_neighbors = max(1, min(most, max(fewest, len(space) // 5), len(space) - 1))
     model = LabelSpreading(kernel="knn", n_neighbors=n_neighbors, alpha=_ALPHA, max_iter=100)
@@ -121,12 +113,7 @@ class LinearClassifier:
 def linear_classifier(features: Floats, labels: NDArray[np.int64], n_classes: int) -> LinearClassifier:
     """Logistic regression in which every class weighs the same; rows without a label are left out.
 
-    A class without a label has zeros for its weights, as all classes have where there is one alone.
-
-    Args:
-        features: [n, D]
-        labels: [n], `UNLABELLED` where unknown
-        n_classes: the number of classes
+    A class without a label has zeros for its weights, as all classes have if there is only one.
     """
     known = labels != UNLABELLED
     found = LinearClassifier(np.zeros((n_classes, features.shape[1]), np.float32), np.zeros(n_classes, np.float32))

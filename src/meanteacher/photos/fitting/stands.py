@@ -1,11 +1,11 @@
 """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,49 +44,43 @@ _TRIAL_STEPS = 4
 _DEFAULT = "lite0"
 
 
-class Stand(Protocol):
+class Stand(ABC):
     """What the runs of a fit stand on: a network from scratch, or the last layers of a pretrained one."""
 
-    plan: Plan
     data: FitData
+    plan: Plan
+    title: str
+    """Title of the network."""
+    pooled: Floats | None = None
+    """[N, n_features] of all photos, if there is a pretrained network."""
 
-    @property
-    def title(self) -> str:
-        """Title of the network."""
-        ...
-
-    @property
-    def pooled(self) -> Floats | None:
-        """[N, n_features] of all photos, where there is a pretrained network."""
-        ...
-
+    @abstractmethod
     def training(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> TrainingSpec:
         """How a run in `folder` trains without the held-out photos; `continued` if it starts from an earlier model."""
-        ...
 
+    @abstractmethod
     def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
         """What a run trains on, and the held-out photos as its test set; without any, the labelled ones."""
-        ...
 
+    @abstractmethod
     def inputs(self, positions: np.ndarray) -> Tensor:
         """What a trained network takes for these photos."""
-        ...
 
-    def start(self, training: TrainingSpec) -> nn.Module | None:
-        """The network before its first step, where it is a classifier of its own."""
-        ...
-
-    def baselines(self, held_out: np.ndarray) -> Mapping[str, np.ndarray]:
-        """The outputs of other methods for the held-out photos, [n, n_classes]; higher is more probable."""
-        ...
-
+    @abstractmethod
     def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
         """From pixels to logits: the network, its normalisation and its description."""
-        ...
+
+    def start(self, training: TrainingSpec) -> nn.Module | None:
+        """The network before its first step, if it is a classifier of its own."""
+        return None
+
+    def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs of other methods for the held-out photos, [n, n_classes]; higher is more probable."""
+        return {}
 
     def backbone_described(self) -> BackboneSummary | None:
         """The pretrained network as fit.json describes it."""
-        ...
+        return None
 
 
 def choose_backbone(
@@ -94,14 +88,7 @@ def choose_backbone(
 ) -> Backbone | None:
     """The pretrained network that a fit stands on; None to train from scratch.
 
-    Args:
-        wanted: its name, "none" or "auto"
-        earlier: a model to continue, which decides it
-        plan: of a resumed fit, which decides it
-        say: called with a sentence where the default network is not there
-
-    Raises:
-        InputError: a network that was asked for by its name cannot be had.
+    A model to continue or the plan of a resumed fit decides it, else the `wanted` name, "none" or "auto".
     """
     if begun := plan or earlier:
         wanted = begun.backbone or "none"
@@ -138,8 +125,8 @@ def photo_training(plan: Plan, method: str, *, model: ModelSpec | None = None) -
     )
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class FromScratch:
+@dataclass(eq=False, kw_only=True)
+class FromScratch(Stand):
     """A network of random first weights, trained on the pixels."""
 
     data: FitData
@@ -147,11 +134,9 @@ class FromScratch:
     earlier: Continued | None
     """An earlier model to continue."""
     title: str = "FastNet"
-    pooled: None = None
 
     def training(self, method: str, held_out: np.ndarray, folder: Path, *, continued: bool) -> TrainingSpec:
-        model = self.earlier if continued else None
-        return photo_training(self.plan, method, model=model)
+        return photo_training(self.plan, method, model=self.earlier if continued else None)
 
     def train_test(self, held_out: np.ndarray) -> tuple[TrainTest, Split]:
         return self.data.train_test(held_out)
@@ -159,28 +144,24 @@ class FromScratch:
     def inputs(self, positions: np.ndarray) -> Tensor:
         return self.data.dataset.images[torch.from_numpy(positions)]
 
-    def start(self, training: TrainingSpec) -> None:
-        return None
-
-    def baselines(self, held_out: np.ndarray) -> dict[str, np.ndarray]:
-        return {}
-
     def whole(self, network: nn.Module, normalise: nn.Module) -> tuple[nn.Module, nn.Module, ModelSpec]:
         return network, normalise, self.earlier.network if self.earlier else FastNetSpec(width=self.plan.width)
 
-    def backbone_described(self) -> None:
-        return None
+
+def half_labelled(images: Tensor, test: Tensor, n_classes: int) -> tuple[TrainTest, Split]:
+    """Random images or features for timing steps, the first half of them labelled, and one as the test set."""
+    n = len(images)
+    labels, names = torch.arange(n) % n_classes, tuple(str(k) for k in range(n_classes))
+    split = Split(torch.arange(n // 2), torch.arange(n // 2, n), torch.empty(0, dtype=torch.int64))
+    return TrainTest(Dataset(images, labels, names), Dataset(test, labels[:1], names)), split
 
 
 def trial_seconds(
     backbone: Backbone, cut: int, shape: tuple[int, ...], n_classes: int, *, seconds: float, device: str
 ) -> dict[str, float]:
     """method -> how long a step takes behind the cut, measured on random features for so many seconds each."""
-    n = 2 * HEAD_ROWS
-    features = torch.rand(n, 2, *shape, generator=torch.Generator().manual_seed(0)).half()
-    labels, names = torch.arange(n) % n_classes, tuple(str(k) for k in range(n_classes))
-    data = TrainTest(Dataset(features, labels, names), Dataset(features[:1, 0], labels[:1], names))
-    split = Split(torch.arange(HEAD_ROWS), torch.arange(HEAD_ROWS, n), torch.empty(0, dtype=torch.int64))
+    features = torch.rand(2 * HEAD_ROWS, 2, *shape, generator=torch.Generator().manual_seed(0)).half()
+    data, split = half_labelled(features, features[:1, 0], n_classes)
     found = {}
     with TemporaryDirectory() as folder:
         start = Path(folder, "start.safetensors")
@@ -194,8 +175,8 @@ def trial_seconds(
     return found
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class OnBackbone:
+@dataclass(eq=False, kw_only=True)
+class OnBackbone(Stand):
     """The last layers of a pretrained network, trained on stored features."""
 
     data: FitData
@@ -204,10 +185,12 @@ class OnBackbone:
     features: Features
     earlier: Mapping[str, Tensor] | None
     """The weights of an earlier model to continue."""
+    title: str = field(init=False)
     pooled: Floats = field(init=False)
     dataset: Dataset = field(init=False)
 
     def __post_init__(self) -> None:
+        self.title = self.backbone.title
         behind = self.backbone.network()[self.plan.cut :]
         plain = self.features.values[:, 0]
         self.pooled = predict_logits(behind, plain, normalise=ToFloat()).numpy()
@@ -227,13 +210,8 @@ class OnBackbone:
             feature_length=float(f"{length:.3g}") or 1.0,
             start=str(start),
         )
-        return tail_training(
-            method,
-            model=model,
-            steps=self.plan.steps,
-            n_views=self.features.n_views,
-            n_weak=self.features.n_weak,
-        )
+        views = self.features
+        return tail_training(method, model=model, steps=self.plan.steps, n_views=views.n_views, n_weak=views.n_weak)
 
     def _head(self, method: str, held_out: np.ndarray) -> dict[str, Tensor]:
         """A linear classifier on the labels; for Mean Teacher, on labels that have spread to the unlabelled photos."""
@@ -278,10 +256,6 @@ class OnBackbone:
         whole = self.backbone.spec.build(Problem(len(self.data.photos.class_names), len(self.dataset), shape))
         network.fill(whole, list(self.backbone.network())[: self.plan.cut])
         return whole.eval(), per_channel(self.backbone.mean, self.backbone.deviation), self.backbone.spec
-
-    @property
-    def title(self) -> str:
-        return self.backbone.title
 
     def backbone_described(self) -> BackboneSummary:
         return BackboneSummary(**{field.name: getattr(self.backbone, field.name) for field in fields(BackboneSummary)})

@@ -27,7 +27,6 @@ HEAD_ROWS, TAIL_ROWS = 288, 96
 _RATE = 1e-3
 _HEAD_STEP = 0.1
 """How fast the linear classifier learns, relative to the length of its input."""
-_TRIAL_STEPS = 4
 _MAX_BYTES = 1 << 32
 _COST = Confident(threshold=0.7, temperature=0.1, alignment=1.0)
 
@@ -127,11 +126,7 @@ class _ScaledLinear(nn.Module):
 
 
 def start_digest(path: Path) -> str:
-    """The sha256 of a file for `TailSpec.start`.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The sha256 of a file for `TailSpec.start`."""
     try:
         return hashlib.sha256(read_regular(path, _MAX_BYTES)).hexdigest()
     except OSError as error:
@@ -144,28 +139,18 @@ def save_start(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_atomic(path, safetensors.save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
-def tail_rows(method: str, *, on_head: bool) -> int:
-    """Rows of a batch."""
-    if method == "supervised":
-        return _LABELLED_ROWS
-    return HEAD_ROWS if on_head else TAIL_ROWS
-
-
 def tail_training(
     method: str, *, model: TailSpec, steps: int, n_views: int, n_weak: int, evaluate: int = 5
 ) -> TrainingSpec:
     """How a method trains on stored features. Both methods see the same number of labelled photos per step.
 
-    Args:
-        method: which
-        model: what is trained
-        steps: of the run
-        n_views: of each photo
-        n_weak: of the views; the teacher sees these, and the student the others
-        evaluate: how often in a run
+    The teacher sees the `n_weak` weak ones of the `n_views` views of each photo, and the student the others.
     """
     if not 1 <= n_weak <= n_views:
         raise InputError(f"n_weak is 1 to n_views={n_views}, got {n_weak}.")
+    rows = HEAD_ROWS if model.cut == model.backbone.cuts[-1] else TAIL_ROWS
+    if method == "supervised":
+        rows = _LABELLED_ROWS
     decay = Constant(max(0.9, 1 - 10 / steps))
     strong: Augment = CachedView(n_weak if n_weak < n_views else 0, n_views)
     rate = Product((LinearWarmUp(first=0.0, value=_RATE, steps=max(1, steps // 10)), Cosine(value=1.0, steps=steps)))
@@ -178,11 +163,7 @@ def tail_training(
         normalise=None,  # the features are those of normalised images
         views={"student": strong, "teacher": CachedView(0, n_weak)},
         labelled_view=CachedView(0, n_views),
-        batch=Fixed(
-            size=tail_rows(method, on_head=model.cut == model.backbone.cuts[-1]),
-            labelled=_LABELLED_ROWS,
-            unlabelled_pool="all",
-        ),
+        batch=Fixed(size=rows, labelled=_LABELLED_ROWS, unlabelled_pool="all"),
         optim=AdamSpec(learning_rate=rate, beta1=Constant(0.9), beta2=Constant(0.999)),
         steps=steps,
         evaluate_every=max(1, steps // evaluate),

@@ -52,19 +52,10 @@ class PlanFile:
             write_json(self.path, asdict(content))
 
     def read(self) -> PlanRecord:
-        """Its content.
-
-        Raises:
-            InputError: the file is damaged.
-        """
         return read_json(self.path, PlanRecord, "Start again with overwrite=True (--overwrite).")
 
     def spent(self, fingerprint: str) -> float:
-        """The seconds used so far.
-
-        Raises:
-            InputError: the file is damaged, or belongs to other photos.
-        """
+        """The seconds used so far on these photos; a plan of others is refused."""
         saved = self.read()
         if saved.fingerprint != fingerprint:
             raise InputError(
@@ -188,18 +179,15 @@ class Training:
     def _planned(self, planned: Callable[[int], Plan]) -> Plan:
         """The plan, and with it which labelled photos evaluate the models."""
         if self.plan is None:
-            self.plan = self._new_plan(planned)
+            self.plan = planned(_n_rounds(self._split(None)))
+            if self.plan.steps < FEWEST_STEPS:  # folds take many runs, of which each would be too short
+                self.plan = planned(_n_rounds(self._split("held-out")))
             _remove_old_fit(self.config.out)
             self._save()
         self.split = self._split("held-out" if self.plan.n_rounds == 1 else None)
         self.callback.on_message(self.plan.sentence())
         self.timing.end("plan")
         return self.plan
-
-    def _new_plan(self, planned: Callable[[int], Plan]) -> Plan:
-        """Folds take many runs: where each would be too short, a part is held out instead."""
-        plan = planned(_n_rounds(self._split(None)))
-        return plan if plan.steps >= FEWEST_STEPS else planned(_n_rounds(self._split("held-out")))
 
     def _split(self, prefer: How | None) -> EvaluationSplit:
         return choose_split(self.data, self.earlier.held_out if self.earlier else None, prefer=prefer)
@@ -240,15 +228,9 @@ class Training:
 
     def _save(self) -> None:
         assert self.plan is not None
-        spent = self.spent + time.perf_counter() - self.began
+        spent, device = self.spent + time.perf_counter() - self.began, self.device.type
         self.plan_file.write(
-            PlanRecord(
-                plan=self.plan,
-                trial=self.trial,
-                fingerprint=self.fingerprint,
-                spent=spent,
-                device=self.device.type,
-            )
+            PlanRecord(plan=self.plan, trial=self.trial, fingerprint=self.fingerprint, spent=spent, device=device)
         )
 
 

@@ -74,7 +74,7 @@ class EarlierFit:
         old = load(self.folder)
         layers = old.network
         assert isinstance(layers, nn.Sequential)
-        tensors = layers[self.cut : -1].state_dict()
+        tensors = nn.Sequential(*list(layers)[self.cut : -1]).state_dict()  # the tail counts its layers from 0
         last = layers[-1].state_dict()
         rows = [old.class_names.index(name) if name in old.class_names else None for name in class_names]
         for name in ("weight", "bias"):
@@ -83,31 +83,11 @@ class EarlierFit:
                 if known is not None:
                     new[row] = last[name][known]
             tensors[f"head.{name}"] = new
-        # A cut network keeps its parameters' names; the tail counts its layers from 0.
-        return {_counted_from(name, self.cut): tensor.clone() for name, tensor in tensors.items()}
-
-
-def width_of(earlier: EarlierFit | None) -> float | None:
-    """The width of an earlier FastNet that is continued."""
-    return earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
-
-
-def _counted_from(name: str, cut: int) -> str:
-    """The name of a parameter in a network that begins at the cut.
-
-    >>> _counted_from("16.project.0.weight", 16), _counted_from("head.bias", 16)
-    ('0.project.0.weight', 'head.bias')
-    """
-    layer, _, rest = name.partition(".")
-    return f"{int(layer) - cut}.{rest}" if layer.isdigit() else name
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def read_earlier_fit(folder: Path) -> EarlierFit:
-    """Read the folder of a finished fit.
-
-    Raises:
-        InputError: it holds none, or a model that cannot be continued.
-    """
+    """Read the folder of a finished fit, and refuse a model that cannot be continued."""
     content = read_fit(folder)
     # Loaded whole, so that a damaged model is refused now and not after minutes.
     seen = load(folder).seen or Seen(complete=False)

@@ -162,13 +162,6 @@ def confidence(estimate: Estimate) -> str:
 _MODEL, _PHOTOS = "DIR", "PHOTOS"
 """They stand for the paths on a model card, which leaves the computer."""
 
-_PYTHON = """\
-import meanteacher as mt
-
-model = mt.load(FOLDER)
-print(model.predict("photo.jpg"))
-"""
-
 
 def commands(folder: str = "", photos: str = "", *, source: str) -> list[tuple[str, str]]:
     """The purpose of each command, and the command, with the real paths if they are given."""
@@ -199,7 +192,7 @@ def placeholders(folder: str = "", photos: str = "", *, where: str) -> str:
 
 def python_code(folder: str = "") -> str:
     """The same in Python."""
-    return _PYTHON.replace("FOLDER", repr(folder or _MODEL))
+    return f'import meanteacher as mt\n\nmodel = mt.load({folder or _MODEL!r})\nprint(model.predict("photo.jpg"))\n'
 
 
 def _quoted(path: str) -> str:

@@ -8,14 +8,10 @@ from meanteacher.records import SEVERITIES, ClassResult, ErrorEstimate, Finding,
 from meanteacher.report.figures import OTHERS, PALETTE, page_colour
 
 OURS = "mean-teacher"
-
 MOST_CLASSES = 20
 """A larger matrix cannot be read: the pairs that are confused most often are listed instead."""
-
 N_PAIRS = 20
-
 _FEW = "the labelled images alone."
-
 ALTERNATIVES = {
     "probe": ("Last layer only", f"On top of the unchanged pretrained network, a new last layer learned from {_FEW}"),
     "tuned": ("Last layers, labels only", f"The last layers of the pretrained network learned from {_FEW}"),
@@ -58,11 +54,7 @@ Intervals = tuple[list[Interval], list[int]]
 
 def intervals(fit: Fit) -> Intervals:
     """The errors of both methods, on the shortest axis of round numbers that holds their intervals."""
-    return _on_one_axis(_of_methods(fit), fit.estimate.n)
-
-
-def _of_methods(fit: Fit) -> dict[str, ErrorEstimate]:
-    return {method: fit.estimate.errors[method] for method in (OURS, BASELINE)}
+    return _on_one_axis(fit, {})
 
 
 def tried(fit: Fit) -> tuple[Intervals, list[tuple[str, str]]] | None:
@@ -70,7 +62,7 @@ def tried(fit: Fit) -> tuple[Intervals, list[tuple[str, str]]] | None:
     if not fit.alternatives:
         return None
     known = [ALTERNATIVES[name] for name in fit.alternatives if name in ALTERNATIVES]
-    return _on_one_axis({**_of_methods(fit), **fit.alternatives}, fit.estimate.n), known
+    return _on_one_axis(fit, fit.alternatives), known
 
 
 def matrix(fit: Fit) -> list[tuple[str, tuple[int, ...]]]:
@@ -94,9 +86,10 @@ def class_rows(fit: Fit) -> list[ClassResult]:
     return rows
 
 
-def _on_one_axis(errors: Mapping[str, ErrorEstimate], n: int) -> Intervals:
+def _on_one_axis(fit: Fit, alternatives: Mapping[str, ErrorEstimate]) -> Intervals:
+    errors = {**{method: fit.estimate.errors[method] for method in (OURS, BASELINE)}, **alternatives}
     ticks = _ticks(max(0.01, *(error.high for error in errors.values())))
-    return [_interval(error, method, n, ticks[-1]) for method, error in errors.items()], ticks
+    return [_interval(error, method, fit.estimate.n, ticks[-1]) for method, error in errors.items()], ticks
 
 
 def _interval(estimate: ErrorEstimate, method: str, n: int, end: int) -> Interval:
