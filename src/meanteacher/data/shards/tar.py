@@ -54,7 +54,6 @@ class _Member(NamedTuple):
     offset: int
     size: int
     start: bytes
-    """The first bytes of its content."""
     problem: str
     """Why it is not read; empty for a plain file."""
 

@@ -69,8 +69,7 @@ def is_text(cell: str) -> bool:
 def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
 
-    The separator of the header is used: commas, semicolons (as spreadsheets in much of Europe write) or tabs. A byte
-    that is not UTF-8 becomes a surrogate.
+    The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a surrogate.
     """
     header = ",".join(columns)
     try:

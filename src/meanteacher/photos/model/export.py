@@ -35,12 +35,7 @@ def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
     """Write the model as ONNX: see `Classifier.export`."""
     onnx = imported("onnx")
     check_new_file(out, overwrite=overwrite)
-    try:
-        exported = to_onnx(model.module(), (3, model.size, model.size), np.uint8, input_name=INPUT, output_name=OUTPUT)
-    except UnsupportedError as error:
-        raise InputError(
-            f"This model cannot be exported: {error}. All networks of meanteacher itself can, and predict takes any."
-        ) from error
+    exported = _exported(model)
     onnx.helper.set_model_props(exported, {key: json.dumps(value) for key, value in metadata(model).items()})
     onnx.checker.check_model(exported, full_check=True)
     data = exported.SerializeToString()
@@ -78,6 +73,15 @@ def metadata(model: "Classifier") -> dict[str, Any]:
         "temperature": model.temperature,
         "version": f"meanteacher {version('meanteacher')}",
     }
+
+
+def _exported(model: "Classifier") -> Any:
+    try:
+        return to_onnx(model.module(), (3, model.size, model.size), np.uint8, input_name=INPUT, output_name=OUTPUT)
+    except UnsupportedError as error:
+        raise InputError(
+            f"This model cannot be exported: {error}. All networks of meanteacher itself can, and predict takes any."
+        ) from error
 
 
 def _compare(model: "Classifier", compute: Compute) -> None:
