@@ -227,11 +227,7 @@ class Record:
 
 
 def load_record(path: str | Path) -> Record:
-    """The record in a file.
-
-    Raises:
-        RecordError: the file is not a record; the message names the field.
-    """
+    """The record in a file. If it is not a record, the message of the error names the field."""
     return replace(read_json(Path(path), Record, schema=SCHEMA), file=str(path))
 
 
@@ -265,9 +261,7 @@ def _instead(folder: Path, fits: set[Path]) -> str:
 
 def to_json(record: Record) -> dict[str, Any]:
     """The content of record.json."""
-    content = asdict(record)
-    del content["file"]
-    return content
+    return {name: value for name, value in asdict(record).items() if name != "file"}
 
 
 def write_record(path: Path, record: Record) -> None:

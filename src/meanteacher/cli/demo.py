@@ -66,9 +66,7 @@ def train_all(
     """Train the runs that are missing in `out`, draw by draw, so that the complete draws can always be compared.
 
     The recipes (title -> recipe) have the same data; the draws of the labelled set have the seeds 0, 1, …
-
-    Raises:
-        Interrupted: by `should_stop`. The same call continues from the last step.
+    After an interruption by `should_stop`, the same call continues from the last step.
     """
     import torch
 

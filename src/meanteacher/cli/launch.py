@@ -26,9 +26,6 @@ def start_processes(n: int) -> bool:
     """Run this command in n processes, and return when all are done; False if this process is to run it.
 
     If one is killed or fails, all are started again, a few times: they continue from the last checkpoint.
-
-    Raises:
-        typer.Exit: the command failed; has its exit code.
     """
     if n == 1 or "RANK" in os.environ:
         return False

@@ -66,11 +66,7 @@ ScaleOption = Annotated[
 
 
 def parse_scale(text: str) -> float | None:
-    """The minutes of `--scale minutes=N`; None if it is not given.
-
-    Raises:
-        InputError: the text has another form.
-    """
+    """The minutes of `--scale minutes=N`; None if it is not given."""
     if not text:
         return None
     name, _, value = text.partition("=")

@@ -114,11 +114,7 @@ def run(
 
     console = Console(quiet=not is_first_rank())
     options = RunOptions(
-        device=device,
-        compile=compiled,
-        precision=precision,
-        micro_batch=micro_batch,
-        sync_batch_norm=sync_batch_norm,
+        device=device, compile=compiled, precision=precision, micro_batch=micro_batch, sync_batch_norm=sync_batch_norm
     )
     chosen = api.load_recipe(recipe)
     minutes = parse_scale(scale)
@@ -181,10 +177,6 @@ def list_recipes(
     for heading in ("labels", "steps", "paper's error %"):
         table.add_column(heading, justify="right")
     for recipe in chosen:
-        claim = recipe.claim
-        spread = f" ± {claim.spread:.2f}" if claim and claim.spread is not None else ""
-        top = " (top-5)" if claim and claim.metric == "top-5 error" else ""
-        error = f"{claim.error:.2f}{spread}{top}" if claim else ""
         labels = "all" if recipe.data.n_labelled is None else str(recipe.data.n_labelled)
-        table.add_row(recipe.name, labels, str(recipe.training.steps), error)
+        table.add_row(recipe.name, labels, str(recipe.training.steps), str(recipe.claim or ""))
     Console().print(table)

@@ -25,16 +25,7 @@ from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.recipes.fast import fast_optim, fast_views
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
-from meanteacher.train import (
-    AdamSpec,
-    Alarm,
-    Callback,
-    Evaluation,
-    LogEntry,
-    OptimSpec,
-    Pace,
-    TrainState,
-)
+from meanteacher.train import AdamSpec, Alarm, Callback, Evaluation, LogEntry, OptimSpec, Pace, TrainState
 from meanteacher.views import Chain, FeatureDropout, Noise, PerChannel, Translate
 from meanteacher.views.normalise import per_channel, to_float
 
@@ -70,9 +61,6 @@ def unlabelled(y: NDArray[Any]) -> NDArray[np.bool_]:
 
     >>> unlabelled(np.array(["cat", -1])).tolist(), unlabelled(np.array([0, -1])).tolist()
     ([False, True], [False, True])
-
-    Raises:
-        InputError: a label is missing, as in a data frame.
     """
     if y.dtype.kind in "OU":
         if any(label is None for label in y):
@@ -82,11 +70,7 @@ def unlabelled(y: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def encoded(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
-    """[N], the position of each label among the sorted classes, `UNLABELLED` where it is unknown.
-
-    Raises:
-        InputError: a label is none of the classes.
-    """
+    """[N], the position of each label among the sorted classes, `UNLABELLED` if it is unknown."""
     known = ~unlabelled(y)
     found = np.searchsorted(classes, y[known]).clip(max=len(classes) - 1)
     strange = classes[found] != y[known]
@@ -102,9 +86,6 @@ def encoded(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
 
 def as_images(array: NDArray[Any]) -> Tensor:
     """[N, C, H, W], bytes or float32, of [N, H, W], [N, H, W, C] or [N, C, H, W].
-
-    Raises:
-        InputError: it is none of them.
 
     >>> as_images(np.zeros((5, 8, 8))).shape, as_images(np.zeros((5, 8, 8, 3))).shape
     (torch.Size([5, 1, 8, 8]), torch.Size([5, 3, 8, 8]))
@@ -123,11 +104,7 @@ def as_images(array: NDArray[Any]) -> Tensor:
 
 
 def features(images: Tensor, backbone: Backbone) -> NDArray[np.float32]:
-    """[N, n_features], what the pretrained network finds in images [N, C, H, W] of any size.
-
-    Raises:
-        InputError: they are neither bytes nor between 0 and 1.
-    """
+    """[N, n_features], what the pretrained network finds in images [N, C, H, W] of any size."""
     if images.is_floating_point() and not 0 <= float(images.min()) <= float(images.max()) <= 1:
         raise InputError(
             f"A pretrained network takes bytes (uint8), or values from 0 to 1; got {float(images.min()):g} to "
@@ -158,17 +135,10 @@ def array_training(
     n_labelled: int,
     endless: bool = False,
 ) -> TrainingSpec:
-    """How to train on rows of this shape with the parameters of an estimator.
+    """How to train on rows of this shape ([n_features], or [C, H, W]) with the parameters of an estimator.
 
-    Args:
-        given: the estimator; a parameter of None stands for a default that depends on the data
-        shape: of a row: [n_features], or [C, H, W] for images
-        n_examples: rows that are trained on
-        n_labelled: labelled rows among them
-        endless: whether there is no last step: the learning rate stays, for rows that keep arriving
-
-    Raises:
-        InputError: a parameter is out of range.
+    A parameter of None stands for a default that depends on the data. An endless training has no last step: the
+    learning rate stays, for rows that keep arriving.
     """
     if isinstance(given.method, str):
         check_choice("method", given.method, tuple(methods.METHODS))
@@ -269,13 +239,7 @@ def run(
 ) -> TrainState:
     """Train on these rows, with all labels that they have, and write no file.
 
-    Args:
-        training: by `array_training`
-        dataset: to train on
-        seed: of weights, batches, views and noise
-        device: to compute on
-        ends: by `time.perf_counter`: when that comes near, steps are left out
-        verbose: whether to print the costs
+    When `ends`, a time of `time.perf_counter`, comes near, steps are left out.
     """
     known = (dataset.labels != UNLABELLED).nonzero().flatten()
     largest = int(torch.bincount(dataset.labels[known]).max()) / len(known)

@@ -24,6 +24,7 @@ from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.models import ModelSpec
 from meanteacher.online import OnlineTrainer, Replay
+from meanteacher.online.arrivals import to_images
 from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.seeding import isolated_global_randomness
 
@@ -137,8 +138,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 f"A classifier needs labels of at least two classes; got {len(classes)} class: {classes.tolist()}. "
                 f"{UNLABELLED} marks rows without a label: if it is one of your classes, give that another name."
             )
-        inputs = self._inputs(X, reset=True)
-        images = inputs.float() if inputs.is_floating_point() else inputs
+        images = to_images(self._inputs(X, reset=True))
         training = array_training(self, tuple(images.shape[1:]), n_examples=len(y), n_labelled=int(known.sum()))
         state = run(
             training,
@@ -175,11 +175,9 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         X, y = validate_data(self, X, y, allow_nd=True, reset=first)
         expected = self._expected_classes(classes)
         labels = encoded(y, expected)
-        inputs = self._inputs(X, reset=first)
-        images = inputs.float() if inputs.is_floating_point() else inputs
-        training = array_training(
-            self, tuple(images.shape[1:]), n_examples=len(y), n_labelled=_REPLAY.rows, endless=True
-        )
+        images = to_images(self._inputs(X, reset=first))
+        shape = tuple(images.shape[1:])
+        training = array_training(self, shape, n_examples=len(y), n_labelled=_REPLAY.rows, endless=True)
         if first:
             self.classes_, self.n_steps_, self._trainer = expected, 0, None
         if self._trainer is None:
@@ -205,9 +203,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def predict(self, X: Any) -> NDArray[Any]:
         """[N], the most probable class of each row."""
-        most_probable = self.predict_proba(X).argmax(1)
-        found: NDArray[Any] = self.classes_[most_probable]
-        return found
+        most_probable = self.predict_proba(X).argmax(1)  # refuses an estimator that is not fitted
+        return np.asarray(self.classes_[most_probable])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of labelled rows that are predicted correctly; rows with y == -1 are left out.
@@ -245,7 +242,6 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         X = np.ascontiguousarray(X, np.float64)  # sums of a frame's columns would round otherwise
         if reset:
             self._scaler = StandardScaler().fit(X)
-        assert self._scaler is not None
         return torch.from_numpy(self._scaler.transform(X).clip(-_CLIPPED, _CLIPPED))
 
     def _expected_classes(self, classes: Any) -> NDArray[Any]:

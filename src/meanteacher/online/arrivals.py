@@ -60,8 +60,8 @@ class Examples:
         batch_size: int | None = None,
         live: bool = False,
     ) -> None:
-        if batch_size is not None:
-            check_batch_size(batch_size)
+        if batch_size is not None and batch_size < 1:
+            raise InputError(f"A batch needs at least one row, got batch_size={batch_size}.")
         self.source, self.batch_size, self.live = source, batch_size, live
 
     def read(self, position: Position = None) -> Iterator[Arrived]:
@@ -94,22 +94,8 @@ class Examples:
         """Nothing is kept of an iterator."""
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Refuse a batch without rows.
-
-    Raises:
-        InputError: batch_size is below 1.
-    """
-    if batch_size < 1:
-        raise InputError(f"A batch needs at least one row, got batch_size={batch_size}.")
-
-
 def to_images(images: Any) -> Tensor:
-    """An array or a tensor as bytes or float32.
-
-    Raises:
-        InputError: it holds other numbers, of which the range is not known.
-    """
+    """An array or a tensor as bytes or float32. The range of other numbers is not known: they are refused."""
     tensor = torch.as_tensor(images)
     if tensor.is_floating_point():
         return tensor.float()
@@ -119,11 +105,7 @@ def to_images(images: Any) -> Tensor:
 
 
 def to_labels(labels: Any, n: int) -> Tensor:
-    """One int64 for each of n images; all of them `UNLABELLED` where there are none.
-
-    Raises:
-        InputError: they are not whole numbers, or not one per image.
-    """
+    """One int64 for each of n images; all of them `UNLABELLED` if there are none."""
     if labels is None:
         return torch.full((n,), UNLABELLED)
     tensor = torch.as_tensor(labels)
@@ -136,11 +118,7 @@ def to_labels(labels: Any, n: int) -> Tensor:
 
 
 def checked(images: Any, labels: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Images of this shape and their labels as tensors, on the CPU.
-
-    Raises:
-        InputError: they are not.
-    """
+    """Images of this shape and their labels as tensors, on the CPU."""
     shown = to_images(images).cpu()
     if shown.shape[1:] != shape or len(shown) == 0:
         raise InputError(f"Expected images of shape [B, {', '.join(map(str, shape))}], got {list(shown.shape)}.")

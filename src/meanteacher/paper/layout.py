@@ -61,150 +61,113 @@ def _cells(start: str, end: str, *labels: str) -> tuple[Cell, ...]:
 
 _SVHN = ("250", "500", "1000", "all")
 _CIFAR10 = ("1000", "2000", "4000", "all")
+_OURS = {"Supervised-only": "supervised", "Pi model": "pi-model", "Mean Teacher": "mean-teacher"}
+"""system that the authors ran themselves -> name of its method"""
 
-_SVHN_QUOTED: dict[str, tuple[Cell, ...]] = {
+
+def _ours(start: str, labels: tuple[str, ...], note: str = "") -> dict[str, tuple[Cell, ...]]:
+    return {f"{system}{note}": _cells(start, method, *labels) for system, method in _OURS.items()}
+
+
+_SVHN_ROWS = {
     "GAN (Salimans et al. 2016)": _cells("table1/svhn", "gan", "", "500", "1000", ""),
     "Pi model (Laine & Aila 2017)": _cells("table1/svhn", "pi-model-laine", "", "500", "1000", "all"),
     # Cells without a number in the paper have a recipe, so that all systems can be compared in every column.
     "Temporal Ensembling (Laine & Aila 2017)": _cells("table1/svhn", "temporal-ensembling", *_SVHN),
     "VAT+EntMin (Miyato et al. 2017)": _cells("table1/svhn", "vat-entmin", "250", "500", "1000", ""),
+    **_ours("table1/svhn", _SVHN),
 }
-_SVHN_OURS: dict[str, tuple[Cell, ...]] = {
-    "Supervised-only": _cells("table1/svhn", "supervised", *_SVHN),
-    "Pi model": _cells("table1/svhn", "pi-model", *_SVHN),
-    "Mean Teacher": _cells("table1/svhn", "mean-teacher", *_SVHN),
-}
-_CIFAR10_QUOTED: dict[str, tuple[Cell, ...]] = {
+_CIFAR10_ROWS = {
     "GAN (Salimans et al. 2016)": _cells("table2/cifar10", "gan", "", "", "4000", ""),
     "Pi model (Laine & Aila 2017)": _cells("table2/cifar10", "pi-model-laine", "", "", "4000", "all"),
     "Temporal Ensembling (Laine & Aila 2017)": _cells("table2/cifar10", "temporal-ensembling", *_CIFAR10),
     "VAT+EntMin (Miyato et al. 2017)": _cells("table2/cifar10", "vat-entmin", "1000", "2000", "4000", ""),
+    **_ours("table2/cifar10", _CIFAR10),
 }
-_CIFAR10_OURS: dict[str, tuple[Cell, ...]] = {
-    "Supervised-only": _cells("table2/cifar10", "supervised", *_CIFAR10),
-    "Pi model": _cells("table2/cifar10", "pi-model", *_CIFAR10),
-    "Mean Teacher": _cells("table2/cifar10", "mean-teacher", *_CIFAR10),
-}
-
-
-def _without_augmentation(task: str, *labels: str) -> dict[str, tuple[Cell, ...]]:
-    return {
-        f"{system}, without augmentation": _cells(f"table5/{task}", method, *labels)
-        for system, method in (
-            ("Supervised-only", "supervised"),
-            ("Pi model", "pi-model"),
-            ("Mean Teacher", "mean-teacher"),
-        )
-    }
-
-
-TABLES: dict[str, tuple[Table, ...]] = {
-    "1": (
-        Table(
-            name="1",
-            title="SVHN: test error with 250, 500, 1000 and all labels",
-            columns=("250 labels", "500 labels", "1000 labels", "73257 labels"),
-            rows={**_SVHN_QUOTED, **_SVHN_OURS},
-        ),
+_EXTRA = ("table1/svhn-500", "table3/svhn-500-extra-100k", "table3/svhn-500-extra-500k")
+_RESNETS: dict[str, tuple[Cell, ...]] = {
+    "State of the art": (
+        "table2/cifar10-4000/vat-entmin",
+        Quoted(35.24, 0.90, "Pu et al. 2016, a variational autoencoder", "there is no variational autoencoder here"),
     ),
-    "2": (
-        Table(
-            name="2",
-            title="CIFAR-10: test error with 1000, 2000, 4000 and all labels",
-            columns=("1000 labels", "2000 labels", "4000 labels", "50000 labels"),
-            rows={**_CIFAR10_QUOTED, **_CIFAR10_OURS},
+    "ConvNet Mean Teacher": ("table2/cifar10-4000/mean-teacher", None),
+    "ResNet Mean Teacher": ("table4/cifar10-4000/mean-teacher-resnet", "table4/imagenet-10/mean-teacher-resnet"),
+    "State of the art using all labels": (
+        Quoted(
+            2.86,
+            None,
+            "Gastaldi 2017, Shake-Shake 26 2x96d trained with all labels",
+            "it has no part without labels; the network is that of the row above",
         ),
-    ),
-    "3": (
-        Table(
-            name="3",
-            title="SVHN: test error with 500 labels and extra unlabelled images",
-            columns=("73257 images", "173257 images", "573257 images"),
-            rows={
-                "Pi model (ours)": (
-                    "table1/svhn-500/pi-model",
-                    "table3/svhn-500-extra-100k/pi-model",
-                    "table3/svhn-500-extra-500k/pi-model",
-                ),
-                "Mean Teacher": (
-                    "table1/svhn-500/mean-teacher",
-                    "table3/svhn-500-extra-100k/mean-teacher",
-                    "table3/svhn-500-extra-500k/mean-teacher",
-                ),
-            },
-        ),
-    ),
-    "4": (
-        Table(
-            name="4",
-            title="Residual networks: test error on CIFAR-10, validation error on ImageNet",
-            columns=("CIFAR-10, 4000 labels", "ImageNet 2012, 10 % of the labels, top-5 error"),
-            rows={
-                "State of the art": (
-                    "table2/cifar10-4000/vat-entmin",
-                    Quoted(
-                        error=35.24,
-                        spread=0.90,
-                        source="Pu et al. 2016, a variational autoencoder",
-                        reason="there is no variational autoencoder here",
-                    ),
-                ),
-                "ConvNet Mean Teacher": ("table2/cifar10-4000/mean-teacher", None),
-                "ResNet Mean Teacher": (
-                    "table4/cifar10-4000/mean-teacher-resnet",
-                    "table4/imagenet-10/mean-teacher-resnet",
-                ),
-                "State of the art using all labels": (
-                    Quoted(
-                        error=2.86,
-                        spread=None,
-                        source="Gastaldi 2017, Shake-Shake 26 2x96d trained with all labels",
-                        reason="it has no part without labels; the network is that of the row above",
-                    ),
-                    Quoted(
-                        error=3.79,
-                        spread=None,
-                        source="Hu et al. 2017, squeeze-and-excitation networks",
-                        reason="there is no squeeze-and-excitation network here",
-                    ),
-                ),
-            },
-        ),
-    ),
-    "5": (
-        Table(
-            name="5",
-            title="SVHN: test error with and without input augmentation",
-            columns=("250 labels", "500 labels", "1000 labels", "all labels"),
-            rows={**_SVHN_QUOTED, **_SVHN_OURS, **_without_augmentation("svhn", *_SVHN)},
-        ),
-        Table(
-            name="5",
-            title="CIFAR-10: test error with and without input augmentation",
-            columns=("1000 labels", "2000 labels", "4000 labels", "all labels"),
-            rows={
-                **_CIFAR10_QUOTED,
-                **_CIFAR10_OURS,
-                "Mean Teacher ResNet": (
-                    "table5/cifar10-1000/mean-teacher-resnet",
-                    None,
-                    "table4/cifar10-4000/mean-teacher-resnet",
-                    None,
-                ),
-                **_without_augmentation("cifar10", *_CIFAR10),
-            },
+        Quoted(
+            3.79,
+            None,
+            "Hu et al. 2017, squeeze-and-excitation networks",
+            "there is no squeeze-and-excitation network here",
         ),
     ),
 }
+
+_PAPER = (
+    Table(
+        "1",
+        "SVHN: test error with 250, 500, 1000 and all labels",
+        ("250 labels", "500 labels", "1000 labels", "73257 labels"),
+        _SVHN_ROWS,
+    ),
+    Table(
+        "2",
+        "CIFAR-10: test error with 1000, 2000, 4000 and all labels",
+        ("1000 labels", "2000 labels", "4000 labels", "50000 labels"),
+        _CIFAR10_ROWS,
+    ),
+    Table(
+        "3",
+        "SVHN: test error with 500 labels and extra unlabelled images",
+        ("73257 images", "173257 images", "573257 images"),
+        {
+            "Pi model (ours)": tuple(f"{images}/pi-model" for images in _EXTRA),
+            "Mean Teacher": tuple(f"{images}/mean-teacher" for images in _EXTRA),
+        },
+    ),
+    Table(
+        "4",
+        "Residual networks: test error on CIFAR-10, validation error on ImageNet",
+        ("CIFAR-10, 4000 labels", "ImageNet 2012, 10 % of the labels, top-5 error"),
+        _RESNETS,
+    ),
+    Table(
+        "5",
+        "SVHN: test error with and without input augmentation",
+        tuple(f"{n} labels" for n in _SVHN),
+        {**_SVHN_ROWS, **_ours("table5/svhn", _SVHN, ", without augmentation")},
+    ),
+    Table(
+        "5",
+        "CIFAR-10: test error with and without input augmentation",
+        tuple(f"{n} labels" for n in _CIFAR10),
+        {
+            **_CIFAR10_ROWS,
+            "Mean Teacher ResNet": (
+                "table5/cifar10-1000/mean-teacher-resnet",
+                None,
+                "table4/cifar10-4000/mean-teacher-resnet",
+                None,
+            ),
+            **_ours("table5/cifar10", _CIFAR10, ", without augmentation"),
+        },
+    ),
+)
+TABLES = {name: tuple(part for part in _PAPER if part.name == name) for name in ("1", "2", "3", "4", "5")}
 """number of the table -> its parts"""
 
-OUR_TABLES: dict[str, tuple[Table, ...]] = {
+OUR_TABLES = {
     "cifar10-250": (
         Table(
-            name="cifar10-250",
-            title="CIFAR-10: test error with 250 labels, every method with the fast network",
-            columns=("250 labels",),
-            rows={name: (f"compare/cifar10-250/{name}",) for name in METHODS},
+            "cifar10-250",
+            "CIFAR-10: test error with 250 labels, every method with the fast network",
+            ("250 labels",),
+            {name: (f"compare/cifar10-250/{name}",) for name in METHODS},
         ),
     ),
 }
@@ -233,6 +196,12 @@ def _noise(*, augmented: bool) -> dict[str, str]:
         },
         "augmentation, input noise, dropout",
     )
+
+
+def _over(name: str, title: str, word: str, values: tuple[str, ...], bold: str, axis: str = "") -> Figure:
+    """Figure 4 over the values of one hyperparameter; `word` begins the names of its recipes."""
+    settings = _varied(f"figure{name}", {value: f"{word}-{value}" for value in values}, bold)
+    return Figure(name, f"SVHN, 250 labels: {title}", "settings", {axis or word: settings}, bold)
 
 
 _RATES = ("0", "0.25", "0.5", "0.75")
@@ -278,31 +247,19 @@ FIGURES: dict[str, Figure] = {
         },
         bold="student 0.5, teacher 0.5",
     ),
-    "4c": Figure(
-        name="4c",
-        title="SVHN, 250 labels: weight of the consistency cost, as the authors count it",
-        kind="settings",
-        panels={
-            "consistency weight": _varied(
-                "figure4c", {w: f"weight-{w}" for w in ("0", "0.1", "0.3", "1", "3", "10", "30")}, "1"
-            )
-        },
+    "4c": _over(
+        "4c",
+        "weight of the consistency cost, as the authors count it",
+        "weight",
+        ("0", "0.1", "0.3", "1", "3", "10", "30"),
         bold="1",
+        axis="consistency weight",
     ),
-    "4d": Figure(
-        name="4d",
-        title="SVHN, 250 labels: decay of the teacher's average",
-        kind="settings",
-        panels={
-            "decay": _varied(
-                "figure4d",
-                {
-                    d: f"decay-{d}"
-                    for d in ("0", "0.9", "0.97", "0.99", "0.997", "0.999", "0.9997", "0.9999", "0.99, then 0.999")
-                },
-                "0.99, then 0.999",
-            )
-        },
+    "4d": _over(
+        "4d",
+        "decay of the teacher's average",
+        "decay",
+        ("0", "0.9", "0.97", "0.99", "0.997", "0.999", "0.9997", "0.9999", "0.99, then 0.999"),
         bold="0.99, then 0.999",
     ),
     "4e": Figure(
@@ -320,17 +277,11 @@ FIGURES: dict[str, Figure] = {
         },
         bold="one output",
     ),
-    "4f": Figure(
-        name="4f",
-        title="SVHN, 250 labels: from squared error (tau = 0) to KL divergence (tau = 1)",
-        kind="settings",
-        panels={
-            "tau": _varied(
-                "figure4f",
-                {t: f"tau-{t}" for t in ("0", "0.01", "0.1", "0.3", "0.5", "0.7", "0.9", "0.99", "1")},
-                "0",
-            )
-        },
+    "4f": _over(
+        "4f",
+        "from squared error (tau = 0) to KL divergence (tau = 1)",
+        "tau",
+        ("0", "0.01", "0.1", "0.3", "0.5", "0.7", "0.9", "0.99", "1"),
         bold="0",
     ),
 }

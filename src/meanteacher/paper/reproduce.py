@@ -1,6 +1,6 @@
 """`mt.table` and `mt.figure`: a table or figure of the paper, with the runs that it is made of."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,10 +88,8 @@ def table(
     orderings = orderings_of(tables, _COMPARED)
     title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper"
     stem = f"table-{name}" + _suffix(cell, scale, preset)
-    files = _written(
-        Path(out),
-        {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)},
-    )
+    contents = {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)}
+    files = _written(Path(out), contents)
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
@@ -155,8 +153,7 @@ def _train(
 ) -> tuple[str, ...]:
     if jobs < 1:
         raise InputError(f"jobs is at least 1, got {jobs}.")
-    words = command_options(data, options)
-    workers = Workers(runs=runs, jobs=jobs, options=words, callback=callback or Callback())
+    workers = Workers(runs=runs, jobs=jobs, options=command_options(data, options), callback=callback or Callback())
     workers.run_all()
     return tuple(workers.problems.values())
 
@@ -216,7 +213,7 @@ def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
     return "".join(f"-{part}" for part in parts if part)
 
 
-def _written(out: Path, contents: dict[str, str | bytes]) -> tuple[Path, ...]:
+def _written(out: Path, contents: Mapping[str, str | bytes]) -> tuple[Path, ...]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         return tuple(write_atomic(out / name, content) for name, content in contents.items())

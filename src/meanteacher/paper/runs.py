@@ -63,17 +63,18 @@ class Run:
         return ["run", self.name, *scale, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
 
     def state(self) -> State:
-        """What there is of it.
-
-        Raises:
-            InputError: its folder holds a run of another version of the recipe, or a damaged record.
-        """
+        """What there is of it. A run of another version of the recipe is refused, and a damaged record."""
         if self.record.exists():
-            self._check_same(load_record(self.record).recipe.fingerprint)
+            recorded = load_record(self.record).recipe.fingerprint
+            if recorded != self._fingerprint:
+                raise InputError(
+                    f"{self.folder} holds a run of another version of {self.recipe.name}: its fingerprint is "
+                    f"{recorded}, now it is {self._fingerprint}. Move it away, or give another folder with --out."
+                )
             return "complete"
-        if not (self.folder / "run.json").exists():
-            return "running" if self._held() else "missing"
-        return "running" if self._held() else "started"
+        if self._held():
+            return "running"
+        return "started" if (self.folder / "run.json").exists() else "missing"
 
     def steps_done(self) -> int:
         """By the last line of its metrics."""
@@ -87,13 +88,6 @@ class Run:
     @cached_property
     def _fingerprint(self) -> str:
         return fingerprint(self.recipe)
-
-    def _check_same(self, recorded: object) -> None:
-        if recorded != self._fingerprint:
-            raise InputError(
-                f"{self.folder} holds a run of another version of {self.recipe.name}: its fingerprint is {recorded}, "
-                f"now it is {self._fingerprint}. Move it away, or give another folder with --out."
-            )
 
     def _held(self) -> bool:
         lock = self.folder / LOCK
@@ -109,11 +103,7 @@ class Run:
 
 
 def find_table(name: str) -> tuple[Table, ...]:
-    """The parts of a table of the paper, or of our own.
-
-    Raises:
-        InputError: there is none of that name.
-    """
+    """The parts of a table of the paper, or of our own."""
     tables = {**TABLES, **OUR_TABLES}
     if name not in tables:
         raise InputError(
@@ -124,22 +114,13 @@ def find_table(name: str) -> tuple[Table, ...]:
 
 
 def find_figure(name: str) -> Figure:
-    """A figure of the paper.
-
-    Raises:
-        InputError: there is none of that name.
-    """
     if name not in FIGURES:
         raise InputError(f"The paper has no figure {name!r} of results. It has: {', '.join(FIGURES)}.")
     return FIGURES[name]
 
 
 def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str]:
-    """The recipes of a table or figure, each once; with `cell` those whose name contains it.
-
-    Raises:
-        InputError: no cell is named like that.
-    """
+    """The recipes of a table or figure, each once; with `cell` those whose name contains it."""
     if isinstance(place, Figure):
         found = [name for panel in place.panels.values() for name in panel.values()]
     else:
@@ -160,15 +141,7 @@ def runs_of(
 ) -> list[Run]:
     """Every run of these recipes: first the first seed of each, so that a table fills evenly.
 
-    Args:
-        names: of the recipes
-        seeds: how many, the first of each recipe's own; all of them if not given
-        scale: minutes of the scaled twins, which are then run instead
-        preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's
-        out: the folder of all runs
-
-    Raises:
-        InputError: there is no such preset or number of seeds, or a recipe has no twin.
+    The arguments are those of `table`.
     """
     check_choice("preset", preset, ("paper", AS_CODED))
     if seeds is not None and seeds < 1:
@@ -216,12 +189,7 @@ def _step_seconds(recipe: Recipe, device: str) -> float:
     assert isinstance(batch, Fixed | Mixed)
     trial = replace(training, batch=batch, method=method, normalise=PerChannel(), steps=max(training.steps, 2000))
     times = step_seconds(
-        trial,
-        data=TrainTest(data, data),
-        split=split,
-        seconds=_TRIAL_SECONDS,
-        most=_TRIAL_STEPS,
-        device=device,
+        trial, data=TrainTest(data, data), split=split, seconds=_TRIAL_SECONDS, most=_TRIAL_STEPS, device=device
     )
     # The first one also allocates.
     return training.batch.size / batch.size * fmean(times[1:] or times)

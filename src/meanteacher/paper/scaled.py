@@ -78,15 +78,7 @@ def has_twin(recipe: Recipe) -> bool:
 
 
 def scaled(recipe: Recipe, minutes: float) -> Recipe:
-    """The twin of a recipe of the paper that takes about so many minutes per run on one core.
-
-    Args:
-        recipe: one on the paper's ConvNet
-        minutes: at least 1
-
-    Raises:
-        InputError: the recipe has no twin.
-    """
+    """The twin of a recipe on the paper's ConvNet that takes about so many minutes, at least 1, on one core."""
     training, model = recipe.training, recipe.training.model
     if not has_twin(recipe) or not isinstance(model, Conv13Spec):
         kind = f"trains {type(model).__name__.removesuffix('Spec')}"

@@ -7,16 +7,8 @@ from statistics import fmean
 
 from meanteacher.formats import count, duration
 from meanteacher.records import Metric, Record
-from meanteacher.report.compare import (
-    Difference,
-    Spread,
-    aligned,
-    difference_by_seed,
-    markdown_table,
-    one_run_per_seed,
-    percent_spread,
-    spread,
-)
+from meanteacher.report import compare
+from meanteacher.report.compare import Difference, Spread, percent_spread, spread
 from meanteacher.report.page import render
 
 _NOTHING = "–"
@@ -101,20 +93,20 @@ class PaperTable:
 
 def to_terminal(table: PaperTable) -> str:
     """In aligned columns, with the numbers of the notes; the notes themselves are in the files."""
-    return f"{table.title}\n{table.caption()}\n\n{aligned([table.header(), *table.lines()])}"
+    return f"{table.title}\n{table.caption()}\n\n{compare.aligned([table.header(), *table.lines()])}"
 
 
 def to_markdown(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -> str:
     """All parts of a table of the paper, the orderings and the notes."""
     parts = []
     for table in tables:
-        parts += [f"## {table.title}", table.caption(), markdown_table(table.header(), table.lines(), n_left=2)]
+        parts += [f"## {table.title}", table.caption(), compare.markdown_table(table.header(), table.lines(), n_left=2)]
         notes = table.footnotes()
         if notes:
             parts.append("\n".join(f"{i}. {note}" for i, note in enumerate(notes, start=1)))
     if orderings:
         rows = (ordering.line() for ordering in orderings)
-        parts += ["## Which orderings of the paper hold", markdown_table(ORDERING_HEADER, rows, n_left=2)]
+        parts += ["## Which orderings of the paper hold", compare.markdown_table(ORDERING_HEADER, rows, n_left=2)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -186,8 +178,8 @@ def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
     assert first.paper is not None
     assert second.paper is not None
     better, worse = sorted((first, second), key=lambda cell: cell.paper or (0.0, None))
-    lower, higher = (one_run_per_seed(cell.runs) for cell in (better, worse))
-    ours = difference_by_seed(higher, lower, "test")
+    lower, higher = (compare.one_run_per_seed(cell.runs) for cell in (better, worse))
+    ours = compare.difference_by_seed(higher, lower, "test")
     if ours is None:
         return None
     deviations = [each.deviation for cell in (better, worse) if (each := cell.ours) and each.deviation is not None]

@@ -41,12 +41,7 @@ class Workers:
     problems: dict[Run, str] = field(default_factory=dict)
 
     def run_all(self) -> None:
-        """Return when every run is complete or has failed.
-
-        Raises:
-            InputError: a run was refused: others would be, too.
-            Interrupted: by the callback; everything is saved.
-        """
+        """Return when every run is complete or has failed; if one is refused, the others would be, too."""
         waiting = deque(run for run in self.runs if run.state() != "complete")
         running: _Running = {}
         try:

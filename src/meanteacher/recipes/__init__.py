@@ -8,23 +8,12 @@ from meanteacher.paper import recipes as paper_recipes
 from meanteacher.recipes import compare, fast, moons, small
 
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        *small.RECIPES,
-        *fast.RECIPES,
-        *moons.RECIPES,
-        *compare.RECIPES,
-        *paper_recipes.RECIPES,
-    )
+    recipe.name: recipe for package in (small, fast, moons, compare, paper_recipes) for recipe in package.RECIPES
 }
 
 
 def find(name: str) -> Recipe:
-    """The recipe of that name.
-
-    Raises:
-        InputError: there is none; names the nearest.
-    """
+    """The recipe of that name; if there is none, the error names the nearest."""
     if name not in RECIPES:
         near = get_close_matches(name, RECIPES, n=3, cutoff=0.4)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""

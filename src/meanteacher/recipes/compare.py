@@ -7,6 +7,7 @@ comes from. Other settings are those of each method's authors. None was tuned he
 """
 
 from dataclasses import replace
+from typing import Any
 
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
@@ -37,7 +38,8 @@ _BASE = fast.CIFAR10_250.recipe("compare/cifar10-250/mean-teacher", "mean-teache
 _TRAINING = _BASE.training
 assert isinstance(_TRAINING.method, ConsistencyMethod)
 assert isinstance(_TRAINING.batch, Fixed)
-_DECAY, _WEIGHT, _COST = _TRAINING.method.decay, _TRAINING.method.weight, _TRAINING.method.cost
+_WEIGHT, _COST = _TRAINING.method.weight, _TRAINING.method.cost
+_AVERAGED: Any = {"decay": _TRAINING.method.decay, "buffers": "average"}
 _STRONG, _WEAK = _TRAINING.views["student"], _TRAINING.views["teacher"]
 _CLEAN: Augment = Chain(())
 _EPSILON = 8.0
@@ -54,33 +56,28 @@ _BOTH = {"student": _STRONG, "teacher": _WEAK}
 _FROM_CLEAN = {"student": _STRONG, "teacher": _CLEAN}
 _MATCHED = {"student": _WEAK, "strong": _STRONG}
 _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
-    "supervised": (Supervised(decay=_DECAY, buffers="average"), {"student": _STRONG}),
-    "pseudo-label": (PseudoLabel(decay=_DECAY, buffers="average", weight=_WEIGHT), {"student": _STRONG}),
-    "pseudo-ensemble": (
-        PseudoEnsemble(decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST),
-        _FROM_CLEAN,
-    ),
-    "gamma-model": (GammaModel(decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST), _FROM_CLEAN),
-    "pi-model": (PiModel(decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST), _BOTH),
+    "supervised": (Supervised(**_AVERAGED), {"student": _STRONG}),
+    "pseudo-label": (PseudoLabel(**_AVERAGED, weight=_WEIGHT), {"student": _STRONG}),
+    "pseudo-ensemble": (PseudoEnsemble(**_AVERAGED, weight=_WEIGHT, cost=_COST), _FROM_CLEAN),
+    "gamma-model": (GammaModel(**_AVERAGED, weight=_WEIGHT, cost=_COST), _FROM_CLEAN),
+    "pi-model": (PiModel(**_AVERAGED, weight=_WEIGHT, cost=_COST), _BOTH),
     "temporal-ensembling": (
-        TemporalEnsembling(
-            decay=_DECAY, buffers="average", weight=_WEIGHT, cost=_COST, momentum=0.6, epoch_steps=_EPOCH_STEPS
-        ),
+        TemporalEnsembling(**_AVERAGED, weight=_WEIGHT, cost=_COST, momentum=0.6, epoch_steps=_EPOCH_STEPS),
         {"student": _STRONG},
     ),
     "improved-gan": (
-        ImprovedGan(decay=_DECAY, buffers="average", weight=Constant(1.0), generator=ImageGeneratorSpec(width=0.25)),
+        ImprovedGan(**_AVERAGED, weight=Constant(1.0), generator=ImageGeneratorSpec(width=0.25)),
         {"student": _WEAK},
     ),
-    "vat": (Vat(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
-    "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
+    "vat": (Vat(**_AVERAGED, weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
+    "vat-entmin": (VatEntMin(**_AVERAGED, weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
     "mean-teacher": (_TRAINING.method, _BOTH),
     "mean-teacher-vat": (
-        MeanTeacherVat(decay=_DECAY, buffers="average", weight=_WEIGHT, epsilon=_EPSILON),
+        MeanTeacherVat(**_AVERAGED, weight=_WEIGHT, epsilon=_EPSILON),
         {"student": _WEAK, "teacher": _WEAK},
     ),
-    "fixmatch": (FixMatch(decay=_DECAY, buffers="average", weight=_WEIGHT, threshold=0.95), _MATCHED),
-    "freematch": (FreeMatch(decay=_DECAY, buffers="average", weight=_WEIGHT, momentum=0.99), _MATCHED),
+    "fixmatch": (FixMatch(**_AVERAGED, weight=_WEIGHT, threshold=0.95), _MATCHED),
+    "freematch": (FreeMatch(**_AVERAGED, weight=_WEIGHT, momentum=0.99), _MATCHED),
 }
 
 RECIPES: tuple[Recipe, ...] = tuple(

@@ -38,22 +38,15 @@ def fast_optim(steps: int) -> MuonSpec:
     return MuonSpec(learning_rate=rate(0.1), sgd_learning_rate=rate(0.3), weight_decay=5e-4, matrix_decay=2.5e-3)
 
 
-def fast_methods(steps: int, *, cost: Confident, weight: float, ramp: float) -> dict[str, MeanTeacher | Supervised]:
-    """Both methods, by name.
-
-    Args:
-        steps: of the run
-        cost: of the consistency with the teacher
-        weight: of that cost
-        ramp: share of the run over which the weight rises
-    """
+def fast_methods(steps: int, *, cost: Confident) -> dict[str, MeanTeacher | Supervised]:
+    """Both methods by name, with the cost of the consistency with the teacher."""
     decay = Constant(max(0.9, 1 - 20 / steps))  # averages over about a twentieth of the run
     return {
         "mean-teacher": MeanTeacher(
             decay=decay,
             # The weights are fitted to the statistics of the student's view: docs/experiments/fast-network.md.
             buffers="average",
-            weight=SigmoidRampUp(value=weight, steps=max(1, round(ramp * steps))),
+            weight=SigmoidRampUp(value=1.0, steps=max(1, round(0.1 * steps))),
             cost=cost,
         ),
         "supervised": Supervised(decay=decay, buffers="average"),
@@ -61,12 +54,7 @@ def fast_methods(steps: int, *, cost: Confident, weight: float, ramp: float) -> 
 
 
 def fast_views(size: int, *, flip: bool) -> dict[str, Augment]:
-    """A strong view for the student and a weak one for the teacher, whose prediction becomes the target.
-
-    Args:
-        size: height and width of the images in pixels
-        flip: whether a mirrored image is of the same class
-    """
+    """A strong view for the student and a weak one for the teacher, whose prediction becomes the target."""
     moved = _moved(size, flip)
     return {"student": Chain((*moved, RandAugment(), Cutout(size // 4))), "teacher": Chain(moved)}
 
@@ -103,7 +91,7 @@ class Benchmark:
             data=DataSpec(source=self.source, n_labelled=self.n_labelled),
             training=TrainingSpec(
                 model=MirroredSpec(FastNetSpec()) if self.flip else FastNetSpec(),
-                method=fast_methods(steps, cost=_COST, weight=1.0, ramp=0.1)[kind],
+                method=fast_methods(steps, cost=_COST)[kind],
                 normalise=self.normalise,
                 views=fast_views(32, flip=self.flip),
                 labelled_view=weak_labelled_view(32, flip=self.flip) if self.weak_labelled_view else None,

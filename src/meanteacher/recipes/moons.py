@@ -4,6 +4,8 @@ All share network, steps and optimiser; weights and noise are each method's own,
 reported.
 """
 
+from typing import Any
+
 from meanteacher.core import Augment, Method
 from meanteacher.data import Fixed
 from meanteacher.data.toy import Moons
@@ -25,12 +27,12 @@ from meanteacher.methods import (
 )
 from meanteacher.models import MlpSpec
 from meanteacher.models.mlp import PointGeneratorSpec
-from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
-from meanteacher.train import AdamSpec
+from meanteacher.recipes.small import adam
+from meanteacher.schedules import Constant, SigmoidRampUp
 from meanteacher.views import Chain, Noise, PerChannel
 
 STEPS = 1000
-_DECAY = Constant(0.97)
+_AVERAGED: Any = {"decay": Constant(0.97), "buffers": "average"}
 
 
 def _ramp(value: float) -> SigmoidRampUp:
@@ -41,42 +43,26 @@ _CLEAN: Augment = Chain(())
 _NOISY: Augment = Noise(0.3)
 _LESS_NOISY: Augment = Noise(0.1)
 _BOTH = {"student": _NOISY, "teacher": _LESS_NOISY}
+_FROM_CLEAN = {"student": _NOISY, "teacher": _CLEAN}
+_MATCHED = {"student": _LESS_NOISY, "strong": _NOISY}
 
 _SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
-    "supervised": (Supervised(decay=_DECAY, buffers="average"), _BOTH),
-    "pseudo-label": (PseudoLabel(decay=_DECAY, buffers="average", weight=_ramp(1.0)), _BOTH),
-    "pseudo-ensemble": (
-        PseudoEnsemble(decay=_DECAY, buffers="average", weight=_ramp(10.0)),
-        {"student": _NOISY, "teacher": _CLEAN},
-    ),
-    "gamma-model": (
-        GammaModel(decay=_DECAY, buffers="average", weight=_ramp(50.0)),
-        {"student": _NOISY, "teacher": _CLEAN},
-    ),
-    "pi-model": (PiModel(decay=_DECAY, buffers="average", weight=_ramp(5.0)), _BOTH),
-    "temporal-ensembling": (
-        TemporalEnsembling(decay=_DECAY, buffers="average", weight=_ramp(50.0), epoch_steps=10),
-        _BOTH,
-    ),
-    "improved-gan": (
-        ImprovedGan(decay=_DECAY, buffers="average", weight=_ramp(1.0), generator=PointGeneratorSpec()),
-        {"student": _CLEAN},
-    ),
-    "vat": (Vat(decay=_DECAY, buffers="average", weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
-    "vat-entmin": (VatEntMin(decay=_DECAY, buffers="average", weight=_ramp(2.0), epsilon=0.5), {"student": _CLEAN}),
-    "mean-teacher": (MeanTeacher(decay=_DECAY, buffers="own", weight=_ramp(50.0)), _BOTH),
+    "supervised": (Supervised(**_AVERAGED), _BOTH),
+    "pseudo-label": (PseudoLabel(**_AVERAGED, weight=_ramp(1.0)), _BOTH),
+    "pseudo-ensemble": (PseudoEnsemble(**_AVERAGED, weight=_ramp(10.0)), _FROM_CLEAN),
+    "gamma-model": (GammaModel(**_AVERAGED, weight=_ramp(50.0)), _FROM_CLEAN),
+    "pi-model": (PiModel(**_AVERAGED, weight=_ramp(5.0)), _BOTH),
+    "temporal-ensembling": (TemporalEnsembling(**_AVERAGED, weight=_ramp(50.0), epoch_steps=10), _BOTH),
+    "improved-gan": (ImprovedGan(**_AVERAGED, weight=_ramp(1.0), generator=PointGeneratorSpec()), {"student": _CLEAN}),
+    "vat": (Vat(**_AVERAGED, weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
+    "vat-entmin": (VatEntMin(**_AVERAGED, weight=_ramp(2.0), epsilon=0.5), {"student": _CLEAN}),
+    "mean-teacher": (MeanTeacher(decay=_AVERAGED["decay"], buffers="own", weight=_ramp(50.0)), _BOTH),
     "mean-teacher-vat": (
-        MeanTeacherVat(decay=_DECAY, buffers="own", weight=_ramp(5.0), epsilon=0.4),
+        MeanTeacherVat(decay=_AVERAGED["decay"], buffers="own", weight=_ramp(5.0), epsilon=0.4),
         {"student": _CLEAN, "teacher": _CLEAN},
     ),
-    "fixmatch": (
-        FixMatch(decay=_DECAY, buffers="average", weight=_ramp(1.0), threshold=0.8),
-        {"student": _LESS_NOISY, "strong": _NOISY},
-    ),
-    "freematch": (
-        FreeMatch(decay=_DECAY, buffers="average", weight=_ramp(1.0), momentum=0.99),
-        {"student": _LESS_NOISY, "strong": _NOISY},
-    ),
+    "fixmatch": (FixMatch(**_AVERAGED, weight=_ramp(1.0), threshold=0.8), _MATCHED),
+    "freematch": (FreeMatch(**_AVERAGED, weight=_ramp(1.0), momentum=0.99), _MATCHED),
 }
 
 RECIPES = tuple(
@@ -89,16 +75,7 @@ RECIPES = tuple(
             normalise=PerChannel(),
             views=views,
             batch=Fixed(size=6 if name == "supervised" else 106, labelled=6, unlabelled_pool="all"),
-            optim=AdamSpec(
-                learning_rate=Product(
-                    (
-                        SigmoidRampUp(value=0.01, steps=STEPS // 10),
-                        SigmoidRampDown(value=1.0, steps=STEPS // 4, total=STEPS),
-                    )
-                ),
-                beta1=Constant(0.9),
-                beta2=Constant(0.99),
-            ),
+            optim=adam(0.01, up=STEPS // 10, down=STEPS // 4, total=STEPS),
             steps=STEPS,
             evaluate_every=STEPS,
         ),

@@ -27,7 +27,8 @@ def _methods(weight: Schedule) -> dict[str, Method]:
     }
 
 
-def _adam(value: float, *, up: int, down: int, total: int) -> AdamSpec:
+def adam(value: float, *, up: int, down: int, total: int) -> AdamSpec:
+    """Adam whose learning rate rises over the first `up` steps and falls over the last `down`."""
     return AdamSpec(
         learning_rate=Product(
             (SigmoidRampUp(value=value, steps=up), SigmoidRampDown(value=1.0, steps=down, total=total))
@@ -49,7 +50,7 @@ def _digits(steps: int = 600) -> tuple[Recipe, ...]:
                 normalise=PerChannel(),
                 views={"student": view, "teacher": view},
                 batch=Fixed(size=40 if name == "supervised" else 140, labelled=40, unlabelled_pool="all"),
-                optim=_adam(0.01, up=60, down=150, total=steps),
+                optim=adam(0.01, up=60, down=150, total=steps),
                 steps=steps,
                 evaluate_every=50,
             ),
@@ -73,7 +74,7 @@ def _convnet(
                 normalise=normalise,
                 views={"student": view, "teacher": view},
                 batch=Fixed(size=50, labelled=50, unlabelled_pool="all") if name == "supervised" else batch,
-                optim=_adam(0.003, up=100, down=100, total=steps),
+                optim=adam(0.003, up=100, down=100, total=steps),
                 steps=steps,
                 evaluate_every=100,
             ),

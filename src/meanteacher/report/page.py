@@ -39,13 +39,7 @@ from meanteacher.report.figures import all_series, dot_plot, learning_curves, pa
 
 
 def render(template: str, escape: Callable[[object], str] | None = None, **values: object) -> str:
-    """A page from its template: the same values always give the same text, in which every value is escaped.
-
-    Args:
-        template: the name of its file
-        escape: escapes a value; as HTML if it is not given
-        values: what the template shows
-    """
+    """A page from its template: the same values always give the same text, in which every value is escaped."""
     environment = Environment(
         loader=PackageLoader("meanteacher.report"),
         autoescape=escape is None,

@@ -3,12 +3,6 @@
 from meanteacher.experiment import Recipe
 from meanteacher.paper.recipes import figures, quoted, table1, table2, table3, table4, table5
 
-RECIPES: tuple[Recipe, ...] = (
-    *table1.RECIPES,
-    *table2.RECIPES,
-    *table3.RECIPES,
-    *table4.RECIPES,
-    *table5.RECIPES,
-    *figures.RECIPES,
-    *quoted.RECIPES,
+RECIPES: tuple[Recipe, ...] = tuple(
+    recipe for file in (table1, table2, table3, table4, table5, figures, quoted) for recipe in file.RECIPES
 )

@@ -95,12 +95,8 @@ def _evaluation(
 ) -> Recipe:
     """A variation of Mean Teacher of table 1: 250 labels, 10 % of the images for validation, four runs.
 
-    Args:
-        name: name of the recipe, without preset
-        notes: deviations of this variation
-        as_coded: whether it has the 500 labels and the ramp-down of the authors' scripts
-        method: fields of the method that are varied
-        changes: fields of the recipe that are varied
+    As coded, it has the 500 labels and the ramp-down of the authors' scripts. `method` and `changes` are the varied
+    fields of the method and of the recipe.
     """
     n_labelled = 500 if as_coded else 250
     recipe = table1.recipe("mean-teacher", n_labelled, as_coded=as_coded)
@@ -169,14 +165,8 @@ def _figure4e() -> Iterator[Recipe]:
         method: dict[str, Any] = {"logit_distance": _DISTANCE * distance}
         yield _evaluation(name, _DISTANCES, _LABELS, model=model, method=method)
         yield _evaluation(name, _DISTANCES, _LABELS_AS_CODED, as_coded=True, model=model, method=method)
-        yield _evaluation(
-            f"{name}-no-ramp-up",
-            _DISTANCES,
-            _NO_RAMP_UP,
-            _LABELS,
-            model=model,
-            method=method | constant,
-        )
+        notes = (_DISTANCES, _NO_RAMP_UP, _LABELS)
+        yield _evaluation(f"{name}-no-ramp-up", *notes, model=model, method=method | constant)
     yield _evaluation("figure4e/one-output-no-ramp-up", _NO_RAMP_UP, _LABELS, method=constant)
 
 

@@ -107,12 +107,7 @@ _N_IMAGENET_LABELLED = 128_000
 
 
 def imagenet(source: Source, *, as_coded: bool = False) -> Recipe:
-    """ResNeXt-152 with 10 % of the labels of ImageNet 2012 (App. B.2.2).
-
-    Args:
-        source: the 1281167 training images, with ImageNet's validation set as the test set
-        as_coded: whether the consistency weight ramps up by whole epochs
-    """
+    """ResNeXt-152 with 10 % of the labels of ImageNet 2012, whose validation set is the test set (App. B.2.2)."""
     rows, labelled = 400, 200
     factor = rows / labelled
     epoch = (_N_IMAGENET - _N_IMAGENET_LABELLED) // (rows - labelled)

@@ -114,7 +114,7 @@ def photo_training(plan: Plan, method: str, *, model: ModelSpec | None = None) -
     rows = _LABELLED_ROWS if method == "supervised" else ROWS
     return TrainingSpec(
         model=model or FastNetSpec(width=plan.width),
-        method=fast_methods(plan.steps, cost=_COST, weight=1.0, ramp=0.1)[method],
+        method=fast_methods(plan.steps, cost=_COST)[method],
         normalise=PerChannel(),
         views=fast_views(plan.size, flip=plan.flip),
         labelled_view=weak_labelled_view(plan.size, flip=plan.flip) if plan.weak_labelled_view else None,
