@@ -30,7 +30,7 @@ from meanteacher.photos.fitting.plan import (
 from meanteacher.photos.fitting.results import write_results
 from meanteacher.photos.fitting.split import is_held_out, prepare
 from meanteacher.photos.fitting.stands import choose_backbone
-from meanteacher.photos.fitting.training import PlanFile, Training, begins_again_if_stopped
+from meanteacher.photos.fitting.training import PlanFile, Training, if_stopped, remove_old_fit
 from meanteacher.photos.fitting.warm_start import EarlierFit, read_earlier_fit
 from meanteacher.photos.folder.cache import Decoded, decode_all
 from meanteacher.photos.folder.check import check, shapes_of
@@ -61,8 +61,7 @@ def fit(
 
     Stands on a pretrained network. Trains its last layers once with the unlabelled photos (Mean Teacher) and once
     without, evaluates both on labels that were not trained on, and keeps the better model. The folder `out` then
-    holds the model, a prediction for every photo, the
-    photos whose labels would help most, and report.html.
+    holds the model, a prediction for every photo, the photos whose labels would help most, and report.html.
 
     Ctrl-C raises KeyboardInterrupt; the fit continues from its last checkpoint with `resume=True`.
 
@@ -169,7 +168,7 @@ def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: fl
     decoded = read(size if has_trial else on_backbone)
     timing.end("decode")
     if has_trial and backbone is not None and isinstance(speed, BackboneSpeed):
-        with begins_again_if_stopped(config.out):
+        with if_stopped(partial(remove_old_fit, config.out)):
             trial = choose_network(
                 config, callback, timing, photos, decoded, backbone, speed, size=on_backbone, flip=flip, device=device
             )

@@ -96,14 +96,10 @@ def write_results(
         device=str(next(model.network.parameters()).device),
         progress=lambda done, total: validation.callback.on_progress("Predicting", done, total),
     )
-    candidates = np.setdiff1d(usable, np.flatnonzero(labelled))
+    positions = np.flatnonzero(labelled)
+    candidates = np.setdiff1d(usable, positions)
     suggestions = label_next(
-        probabilities,
-        candidates,
-        data.groups,
-        photos.class_names,
-        features=stand.pooled,
-        labelled=np.flatnonzero(labelled),
+        probabilities, candidates, data.groups, photos.class_names, features=stand.pooled, labelled=positions
     )
     rows = prediction_rows(photos.names, probabilities, photos.class_names, data.decoded.unreadable)
     with reporting_full_disk(out):

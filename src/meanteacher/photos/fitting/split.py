@@ -115,6 +115,10 @@ class EvaluationSplit:
     def positions(self) -> np.ndarray:
         return np.concatenate(self.parts)
 
+    @property
+    def n_rounds(self) -> int:
+        return 1 if self.how == "held-out" else len(self.parts) + 1
+
 
 def choose_split(
     data: FitData, earlier_held_out: Collection[str] | None = None, *, prefer: How | None = None

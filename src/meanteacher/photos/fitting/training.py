@@ -124,7 +124,7 @@ class Training:
             )
 
         plan = self._planned(planned)
-        with self._saved_if_stopped():
+        with if_stopped(self._save):
             self.extraction = self._extraction(backbone, plan)
             features = self.extraction.run()
             self.timing.end("features")
@@ -172,17 +172,17 @@ class Training:
 
         plan = self._planned(planned)
         model = self.earlier.continued(self.data.photos.class_names) if self.earlier else None
-        with self._saved_if_stopped():
+        with if_stopped(self._save):
             stand = FromScratch(data=self.data, plan=plan, earlier=model)
             return self._compare(stand, plan.seconds_per_image)
 
     def _planned(self, planned: Callable[[int], Plan]) -> Plan:
         """The plan, and with it which labelled photos evaluate the models."""
         if self.plan is None:
-            self.plan = planned(_n_rounds(self._split(None)))
+            self.plan = planned(self._split(None).n_rounds)
             if self.plan.steps < FEWEST_STEPS:  # folds take many runs, of which each would be too short
-                self.plan = planned(_n_rounds(self._split("held-out")))
-            _remove_old_fit(self.config.out)
+                self.plan = planned(self._split("held-out").n_rounds)
+            remove_old_fit(self.config.out)
             self._save()
         self.split = self._split("held-out" if self.plan.n_rounds == 1 else None)
         self.callback.on_message(self.plan.sentence())
@@ -217,25 +217,13 @@ class Training:
         """Seconds until the minutes are over."""
         return 60 * self.config.minutes - self.spent - (time.perf_counter() - self.began)
 
-    @contextmanager
-    def _saved_if_stopped(self) -> Iterator[None]:
-        """Note the seconds used, so that a resumed fit keeps to the minutes."""
-        try:
-            yield
-        except (Interrupted, KeyboardInterrupt):
-            self._save()
-            raise
-
     def _save(self) -> None:
+        """Note the plan and the seconds used, so that a resumed fit keeps to the minutes."""
         assert self.plan is not None
         spent, device = self.spent + time.perf_counter() - self.began, self.device.type
         self.plan_file.write(
             PlanRecord(plan=self.plan, trial=self.trial, fingerprint=self.fingerprint, spent=spent, device=device)
         )
-
-
-def _n_rounds(split: EvaluationSplit) -> int:
-    return 1 if split.how == "held-out" else len(split.parts) + 1
 
 
 def _room(out: Path) -> int:
@@ -244,18 +232,18 @@ def _room(out: Path) -> int:
     return min(_MOST_BYTES, shutil.disk_usage(folder).free // 2)
 
 
-def _remove_old_fit(out: Path) -> None:
-    """Called once nothing can be refused any more."""
+def remove_old_fit(out: Path) -> None:
+    """So that it is not resumed in the place of a new one. Called once nothing can be refused any more."""
     for name in ("runs", "model"):
         shutil.rmtree(out / name, ignore_errors=True)
     PlanFile(out).path.unlink(missing_ok=True)
 
 
 @contextmanager
-def begins_again_if_stopped(out: Path) -> Iterator[None]:
-    """Guard a fit that has no plan yet: if it stops, an earlier fit in the folder must not be resumed in its place."""
+def if_stopped(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` if the user stops what is done inside."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt):
-        _remove_old_fit(out)
+        act()
         raise

@@ -76,13 +76,11 @@ class EarlierFit:
         assert isinstance(layers, nn.Sequential)
         tensors = nn.Sequential(*list(layers)[self.cut : -1]).state_dict()  # the tail counts its layers from 0
         last = layers[-1].state_dict()
-        rows = [old.class_names.index(name) if name in old.class_names else None for name in class_names]
+        known = [name for name in class_names if name in old.class_names]
+        rows, old_rows = ([names.index(name) for name in known] for names in (class_names, old.class_names))
         for name in ("weight", "bias"):
-            new = torch.zeros(len(class_names), *last[name].shape[1:])
-            for row, known in enumerate(rows):
-                if known is not None:
-                    new[row] = last[name][known]
-            tensors[f"head.{name}"] = new
+            tensors[f"head.{name}"] = torch.zeros(len(class_names), *last[name].shape[1:])
+            tensors[f"head.{name}"][rows] = last[name][old_rows]
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -98,13 +96,5 @@ def read_earlier_fit(folder: Path) -> EarlierFit:
             f"The model in {folder} is a {type(manifest.spec).__name__}; only a FastNet or a network on a known "
             "backbone can be continued. Train a new one, without start (--start)."
         )
-    return EarlierFit(
-        folder,
-        manifest.spec,
-        manifest.content.size,
-        manifest.content.sha256,
-        frozenset(content.held_out),
-        seen,
-        backbone,
-        content.plan.cut,
-    )
+    about, held_out = manifest.content, frozenset(content.held_out)
+    return EarlierFit(folder, manifest.spec, about.size, about.sha256, held_out, seen, backbone, content.plan.cut)

@@ -109,9 +109,8 @@ def tested_sentence(fit: Fit) -> str:
         )
     return (
         f"{tested} A {confidence(estimate)} interval contains the true error for images like these in "
-        f"{confidence(estimate)} of "
-        "all cases. The model to keep was chosen by these errors, which makes its own look slightly too low. Photos "
-        "from another camera or another season may be harder."
+        f"{confidence(estimate)} of all cases. The model to keep was chosen by these errors, which makes its own look "
+        "slightly too low. Photos from another camera or another season may be harder."
     )
 
 
@@ -212,11 +211,9 @@ def _quoted(path: str) -> str:
 
 THUMB = re.compile(r"data:image/(?:jpeg|png);base64,[A-Za-z0-9+/]+={0,2}")
 """What a picture may be. Anything else that a file held could be a request or a script."""
-
 LONGEST_THUMB = 200_000
 N_PICTURES = 24
 """As many of a kind as a reader looks at."""
-
 GROUPS = {
     "most_confident": ("Most certain", "The model is most certain of these. If one is wrong, look at others like it."),
     "least_confident": ("Least certain", "The model can hardly decide what these are."),
