@@ -105,10 +105,7 @@ def evaluate(
 
 def export(
     model: ModelArgument,
-    onnx: Annotated[
-        bool,
-        typer.Option("--onnx", help="The format; ONNX is the only one.", show_default=False),
-    ] = True,
+    onnx: Annotated[bool, typer.Option("--onnx", help="The format; ONNX is the only one.", show_default=False)] = True,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("model.onnx"),
     overwrite: OverwriteOption = False,
 ) -> None:

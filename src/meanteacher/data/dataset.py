@@ -102,13 +102,10 @@ class Dataset:
         return index
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here.
-
-        Computed once, since it reads every pixel.
-        """
+        """Sixteen hex digits of the labels and pixels: two sets that differ in one byte differ here."""
         return self._fingerprint
 
-    @cached_property
+    @cached_property  # it reads every pixel
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr((tuple(self.images.shape), str(self.images.dtype))).encode())
         digest.update(self.labels.numpy().tobytes())

@@ -65,8 +65,6 @@ def fetch(
     that. A wrong checksum is not: the server would send the same bytes again. Several processes may download the same
     file at once. A sha256 of None is for a file that is checked when it is read; `progress` is called with bytes after
     every piece, if the server states how many there are.
-
-    An InputError says why the file could not be downloaded or written, or that it is another one.
     """
     for attempt in range(1, _TRIES + 1):
         try:

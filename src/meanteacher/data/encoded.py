@@ -109,10 +109,7 @@ class EncodedDataset:
         return self
 
     def to_fit(self, index: Tensor | None) -> Tensor:
-        """The positions that a normalisation is fitted to: 4,096 of those at `index`, or of all.
-
-        Which ones depends on their number alone, not on the seed of a run.
-        """
+        """The positions that a normalisation is fitted to: 4,096 of those at `index`, or of all, whatever the seed."""
         positions = torch.arange(len(self)) if index is None else index
         drawn = torch.randperm(len(positions), generator=generator(0, "normalise/sample"))[:_SAMPLE]
         return positions[drawn.sort().values]
@@ -143,13 +140,14 @@ class EncodedDataset:
         """Start decoding random crops of the images at `index` [B], each image once for all roles.
 
         The crops of a role depend on its own generator in `draws` alone. They are drawn for all rows, and decoded for
-        `rows`. The first readable position of `instead(row)` takes the place of a broken image.
-
-        The returned function waits for the crops. It returns `index` with the positions that took the place of others,
-        and role -> [rows, 3, size, size] as uint8, or raises an InputError if a file cannot be read or too many are
-        broken.
+        `rows`. The first readable position of `instead(row)` takes the place of a broken image. The returned function
+        waits; it returns `index` with the positions that took the place of others, and role -> uint8 [rows, 3, S, S].
         """
-        uniform = {role: _uniform(len(index), draw) for role, draw in draws.items()}
+        # Drawn before anything is decoded, so that neither threads nor images change what is drawn.
+        uniform = {
+            role: torch.rand(len(index), TRIES, 4, generator=draw, dtype=torch.float64).numpy()
+            for role, draw in draws.items()
+        }
         place = {row: i for i, row in enumerate(range(len(index))[rows])}  # of a row among those that are decoded
         out = {role: self._empty(len(place)) for role in draws}
         rows_of: dict[int, list[int]] = {}
@@ -197,13 +195,12 @@ class EncodedDataset:
     def centres(self, index: Tensor) -> Tensor:
         """[B, 3, size, size] as uint8: what evaluation sees of the images at `index`.
 
-        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`. An
-        InputError names the file that cannot be read, or the first ones if too many are broken.
+        A broken image shows the next readable one. Who counts errors leaves its row out: `broken.positions`.
         """
         out = self._empty(len(index))
 
         def decode(row: int, position: int) -> None:
-            whole = self._decoded(position, self._evaluation_reduction)
+            whole = self._decoded(position, lambda *sides: min(sides) / (REDUCING_GAP * self.resize))
             width, height = (side * self.resize // min(whole.size) for side in whole.size)
             left, top = round((width - self.size) / 2), round((height - self.size) / 2)
             resized = whole.resized((width, height), (0, 0, *whole.size))
@@ -226,9 +223,6 @@ class EncodedDataset:
         # The smallest crops must not become larger than they are in the file. The actual crop does not decide:
         # the pixels of one role would depend on the crop of another.
         return math.sqrt(AREA[0] * ASPECT[0] * width * height) / self.size
-
-    def _evaluation_reduction(self, width: int, height: int) -> float:
-        return min(width, height) / (REDUCING_GAP * self.resize)
 
     def _decoded(self, position: int, reduction: Callable[[int, int], float]) -> DecodedImage:
         """The image; an InputError if it cannot be read at present, a BrokenImageError if it cannot be decoded."""
@@ -277,12 +271,6 @@ def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int
     box_width, box_height = min(width, round(height * widest)), min(height, round(width / narrowest))
     left, top = (width - box_width) // 2, (height - box_height) // 2
     return left, top, left + box_width, top + box_height
-
-
-def _uniform(n: int, draw: torch.Generator) -> NDArray[np.float64]:
-    """[n, tries, 4]: drawn before anything is decoded, so that neither threads nor images change what is drawn."""
-    values: NDArray[np.float64] = torch.rand(n, TRIES, 4, generator=draw, dtype=torch.float64).numpy()
-    return values
 
 
 def _channels_first(image: Image.Image) -> NDArray[np.uint8]:

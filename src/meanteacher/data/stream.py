@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, partial
 from itertools import count
 
@@ -13,49 +14,34 @@ from meanteacher.core import UNLABELLED, Augment, Batch
 from meanteacher.data.dataset import Dataset
 from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import Sampler
+from meanteacher.devices import CPU
 from meanteacher.passes import to_channels_last
 from meanteacher.seeding import generator
 
 ALL = slice(None)
 
 
+@dataclass(eq=False)
 class ImageStream:
-    """Batches of a data set, each a pure function of (seed, step).
+    """Batches of a data set, each a pure function of (seed, step)."""
 
-    Args:
-        dataset: to draw from; from one that decodes its images, every role gets its own random crops
-        sampler: which rows, and which of them show their label
-        views: role -> what it sees
-        labelled_view: what the student sees of the rows that show their label; `views["student"]` if not given
-        normalise: applied before the views
-        seed: of the views
-        device: the device of the batches
-        rows: which rows of a batch its views hold, if several processes share them. They are those of the whole
-            batch to the bit: views are drawn for all rows
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset | EncodedDataset,
-        sampler: Sampler,
-        *,
-        views: Mapping[str, Augment],
-        labelled_view: Augment | None = None,
-        normalise: Callable[[Tensor], Tensor],
-        seed: int,
-        device: torch.device | str = "cpu",
-        rows: slice = ALL,
-    ) -> None:
-        self.dataset = dataset
-        self.sampler = sampler
-        self.views = dict(views)
-        self.labelled_view = labelled_view
-        self.normalise = normalise
-        self.seed = seed
-        self.device = torch.device(device)
-        self.rows = rows
-        self._begun: dict[int, Callable[[], tuple[Tensor, dict[str, Tensor]]]] = {}
-        """step -> the crops that are being decoded for it."""
+    dataset: Dataset | EncodedDataset
+    """From one that decodes its images, every role gets its own random crops."""
+    sampler: Sampler
+    _: KW_ONLY
+    views: Mapping[str, Augment]
+    """role -> what it sees"""
+    labelled_view: Augment | None = None
+    """What the student sees of the rows that show their label; None for `views["student"]`."""
+    normalise: Callable[[Tensor], Tensor]
+    """Applied before the views."""
+    seed: int
+    device: torch.device | str = CPU
+    rows: slice = field(default_factory=lambda: ALL)
+    """The rows that the views hold if several processes share a batch. Views are drawn for all rows, so these rows are
+    those of the whole batch to the bit."""
+    _begun: dict[int, Callable[[], tuple[Tensor, dict[str, Tensor]]]] = field(default_factory=dict, init=False)
+    """step -> the crops that are being decoded for it."""
 
     def __getitem__(self, step: int) -> Batch:
         index, shows_label = self.sampler.draw(step)
@@ -116,7 +102,7 @@ class ImageStream:
         return self._moved(images[index])
 
     def _moved(self, rows: Tensor) -> Tensor:
-        if self.device.type == "cuda":
+        if torch.device(self.device).type == "cuda":
             # From pinned memory they are copied while the previous step is still computing.
             return rows.pin_memory().to(self.device, non_blocking=True)
         return rows.to(self.device)

@@ -78,11 +78,8 @@ def last_lines(path: Path) -> list[str]:
 
 
 def make_own(folder: Path) -> Path:
-    """Create a folder inside an output folder if it is missing. Returns it.
-
-    A link raises an OSError, because files would be written elsewhere through it.
-    """
-    if folder.is_symlink():
+    """Create a folder inside an output folder if it is missing. Returns it. A link raises an OSError."""
+    if folder.is_symlink():  # files would be written elsewhere through it
         raise OSError(errno.ELOOP, "A link, which is not followed", str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     return folder

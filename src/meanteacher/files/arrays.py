@@ -19,10 +19,7 @@ _FREE_BYTES, _MOST_UNPACKED = 1 << 26, 100
 def read_arrays(
     path: Path, required: Collection[str], optional: Collection[str] = ()
 ) -> dict[str, NDArray[np.generic]]:
-    """Read the named arrays of an .npz file; others are not read.
-
-    An InputError is raised if the file is missing or damaged, or has no array of a required name.
-    """
+    """Read only the named arrays of an .npz file; an InputError if it is damaged or a required one is missing."""
     try:
         with open_regular(path) as opened:
             _check_unpacked(opened)

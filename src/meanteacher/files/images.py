@@ -99,10 +99,7 @@ class DecodedImage:
     """Pixels of the file for each decoded pixel, in each direction."""
 
     def resized(self, size: tuple[int, int], box: Box | None = None) -> Image.Image:
-        """The image, or the box of it, as RGB at another width and height: each pixel is an average.
-
-        Transparent pixels become white.
-        """
+        """The image, or the box of it, as RGB at another width and height. Transparent pixels become white."""
         # Crops are exact; only a whole image, which may be very large, is reduced in a cheaper way first.
         gap = REDUCING_GAP if box is None else None
         left, top, right, bottom = (edge / self.reduced for edge in box or (0, 0, *self.size))
@@ -160,10 +157,7 @@ def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
 
 
 def header(path: Path) -> tuple[int, int, str]:
-    """Width and height as displayed, and Pillow's name of the mode, or an UnreadableError.
-
-    Decodes nothing, so the image may have any size.
-    """
+    """Width and height as displayed, and Pillow's name of the mode, or an UnreadableError. Nothing is decoded."""
     data = read_content(path, most=_HEAD_BYTES)
     with _explaining_failure(data):
         if data.startswith(START):
@@ -181,10 +175,7 @@ def header(path: Path) -> tuple[int, int, str]:
 
 
 def read_content(path: Path, *, most: int = -1) -> bytes:
-    """The bytes of an image file, or the first `most` of them.
-
-    An UnreadableError is raised if it cannot be read, is empty, or has more bytes than any image.
-    """
+    """The bytes of an image file, or the first `most`; an UnreadableError if it is unreadable, empty or too large."""
     try:
         with open_regular(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
@@ -293,10 +284,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _from_numbers(image: Image.Image) -> Image.Image:
-    """Grey from numbers whose white is not in the header: the smallest common white that no number exceeds.
-
-    In strips, since a copy of all numbers would take gigabytes.
-    """
+    """Grey from numbers whose white is not in the header: the smallest common white that no number exceeds."""
     if image.mode.startswith("I;16"):
         strips = ((values >> 8).astype(np.uint8) for values in _strips(image))
     else:
@@ -308,6 +296,7 @@ def _from_numbers(image: Image.Image) -> Image.Image:
 
 
 def _strips(image: Image.Image) -> Iterator[NDArray[Any]]:
+    """The rows in parts, since a copy of all numbers would take gigabytes."""
     rows = max(1, _STRIP // image.width)
     for top in range(0, image.height, rows):
         yield np.asarray(image.crop((0, top, image.width, min(top + rows, image.height))))

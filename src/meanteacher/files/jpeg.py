@@ -27,10 +27,7 @@ class Head(NamedTuple):
 
 
 def read_head(data: bytes) -> Head:
-    """Read the segments up to the frame's.
-
-    Raises an EOFError if the data end before, and a ValueError if this JPEG cannot be decoded.
-    """
+    """Read the segments up to the frame's; an EOFError if the data end before, a ValueError if none can be decoded."""
     at, orientation = len(START), 1
     while True:
         # Bytes between two segments are skipped, as every decoder does.

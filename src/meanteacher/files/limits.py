@@ -45,10 +45,7 @@ def check_pixels(width: int, height: int, n_bytes: int) -> None:
 
 
 def check_work(file: IO[bytes]) -> None:
-    """Raise a TooMuchError for a file, other than a JPEG, whose decoding takes disproportionate time or memory.
-
-    The file is left at its start.
-    """
+    """Raise a TooMuchError if decoding, except of a JPEG, takes too much time or memory. Rewinds the file."""
     start = file.read(34)
     if start.startswith(b"BM") and len(start) == 34 and start[14] >= 40 and start[30] in _RUN_LENGTH:
         width, height = (abs(int.from_bytes(start[at : at + 4], "little", signed=True)) for at in (18, 22))

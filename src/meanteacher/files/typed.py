@@ -21,7 +21,6 @@ FileName = Annotated[str, Meta(pattern=r"\A[^\0\ud800-\udc7f\udd00-\udfff]+\Z")]
 """The name or path of a file or folder. It may contain bytes that are not UTF-8: Python reads them as surrogates."""
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""A finite number."""
 Positive = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 """A share between 0 and 1, not a percentage."""

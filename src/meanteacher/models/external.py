@@ -98,7 +98,11 @@ class PooledFeatures(nn.Module):
 
     def __init__(self, network: nn.Module, spec: PooledSpec) -> None:
         super().__init__()
-        self.n_features = _n_features_of_timm(network) if spec.library == "timm" else _cut_last_layer(network, spec)
+        if spec.library == "timm":
+            # Some networks have one more layer between the pooling and the classifier.
+            self.n_features = int(getattr(network, "head_hidden_size", None) or cast(Any, network).num_features)
+        else:
+            self.n_features = _cut_last_layer(network, spec)
         self.network = network
         self.spec = spec
 
@@ -130,12 +134,7 @@ class Pretrained:
 
 
 def pretrained_features(library: Library, name: str) -> Pretrained:
-    """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use.
-
-    Raises:
-        MissingBackboneError: the library cannot be imported, or the weights cannot be loaded.
-        InputError: the library has no network of this name.
-    """
+    """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use."""
     check_choice("library", library, get_args(Library))
     models = _models(library)
     if library == "timm":
@@ -202,11 +201,6 @@ def _downloaded(library: Library, name: str, create: Callable[[], Any]) -> Any:
             f"{library} could not load pretrained weights of {name} ({type(error).__name__}: {reason}). They are "
             "downloaded on first use: check the name and the connection to the internet."
         ) from error
-
-
-def _n_features_of_timm(network: Any) -> int:
-    # Some networks have one more layer between the pooling and the classifier.
-    return int(getattr(network, "head_hidden_size", None) or network.num_features)
 
 
 def _cut_last_layer(network: nn.Module, spec: PooledSpec) -> int:

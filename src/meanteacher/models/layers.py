@@ -31,12 +31,8 @@ class ModelSpec(Protocol):
 _WIDEST = 1000
 
 Outputs = Literal[1, 2]
-"""Number of last layers of a network.
-
-1  the network returns its logits, [B, n_classes]
-2  it returns two such tensors, the first for the classification cost and the second for the consistency
-   cost, so that the two costs can disagree a little (Sec. 3.4)
-"""
+"""Number of last layers of a network, each of which returns logits [B, n_classes]. If there are two, the first is for
+the classification cost and the second for the consistency cost, so that they can disagree a little (Sec. 3.4)."""
 
 
 class TwoHeads(nn.Module):
@@ -192,21 +188,15 @@ class SynchronisedBatchNorm(_BatchNorm):
         mean, n = _mean_over_ranks(y.sum(axes), x.numel() // x.shape[1])
         centred = y - mean.view(shape)
         variance = over_ranks(centred.square().sum(axes)) / n
-        if self.running_mean is not None and self.running_var is not None:
-            self._track(mean.detach(), variance.detach() * (n / (n - 1)))
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            share = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)
+            self.running_mean.lerp_(mean.detach(), share.to(mean))
+            self.running_var.lerp_(variance.detach() * (n / (n - 1)), share.to(mean))
         scaled = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             scaled = scaled * self.weight.view(shape) + self.bias.view(shape)
         return scaled.to(x.dtype)
-
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        share = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)
-        self.running_mean.lerp_(mean, share.to(mean))
-        self.running_var.lerp_(variance, share.to(mean))
 
     def _check_input_dim(self, x: Tensor) -> None:
         """Accept any number of axes, because the layer had another class when it was built."""

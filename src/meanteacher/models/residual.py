@@ -10,15 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InputError, Problem
-from meanteacher.models.layers import (
-    MeanOfPositions,
-    Outputs,
-    channels_of,
-    check_width,
-    conv,
-    last_layer,
-    named_layers,
-)
+from meanteacher.models.layers import MeanOfPositions, Outputs, channels_of, check_width, conv, last_layer, named_layers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,7 @@ from meanteacher.report.compare import one_run_per_seed, place, recipe_labels
 INK = "#010203"
 """Drawn in this colour, a line or a text takes the colour of the text around the figure."""
 
-PALETTE = {
-    "supervised": "#6b7280",
-    "pi-model": "#d55e00",
-    "mean-teacher": "#0072b2",
-}
+PALETTE = {"supervised": "#6b7280", "pi-model": "#d55e00", "mean-teacher": "#0072b2"}
 """Colours that stay apart for colour-blind readers (Okabe and Ito's, with grey for the baseline)."""
 
 OTHERS = ("#009e73", "#cc79a7", "#b8860b", "#56b4e9")
@@ -132,7 +128,8 @@ def learning_curves(records: Sequence[Record], *, part: Part = "test") -> str:
         for series in everything:
             teacher = curve(series.runs, part, "teacher")
             student = curve(series.runs, part, "student")
-            _band(axes, teacher, series.colour)
+            low, high = [min(errors) for errors in teacher.values()], [max(errors) for errors in teacher.values()]
+            axes.fill_between(list(teacher), low, high, color=series.colour, alpha=0.16, linewidth=0)
             _line(axes, teacher, series.colour, "-", width=1.7)
             shown += [value for values in teacher.values() for value in values]
             # A method without a teacher records the same network twice: one line tells it all.
@@ -238,11 +235,6 @@ def _scope(everything: Sequence[Series]) -> str:
 
 def _line(axes: Axes, points: dict[int, list[float]], colour: str, dashes: str, width: float) -> None:
     axes.plot(list(points), [fmean(errors) for errors in points.values()], dashes, color=colour, linewidth=width)
-
-
-def _band(axes: Axes, points: dict[int, list[float]], colour: str) -> None:
-    low, high = [min(errors) for errors in points.values()], [max(errors) for errors in points.values()]
-    axes.fill_between(list(points), low, high, color=colour, alpha=0.16, linewidth=0)
 
 
 def _error_axis(axes: Axes, values: Sequence[float]) -> None:

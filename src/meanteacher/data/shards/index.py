@@ -54,7 +54,6 @@ class ShardIndex:
     """The images of one shard."""
 
     n_bytes: int
-    """Size of the shard."""
     class_names: tuple[str, ...] | None = None
     """Names of the labels; None if they are numbers without names."""
     sha256: str = ""
@@ -62,7 +61,6 @@ class ShardIndex:
     modified: int = 0
     """When the shard was last changed, in nanoseconds; 0 if that does not matter."""
     names: Names = field(default_factory=Names)
-    """Names of the images' members."""
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
     labels: "array[int]" = field(default_factory=lambda: array("q"))
@@ -109,11 +107,7 @@ def index_path(shard: Path) -> Path:
 
 
 def load_index(path: Path) -> ShardIndex:
-    """Read a file that `ShardIndex.save` wrote, line by line.
-
-    Raises:
-        InputError: it is something else, or names a place outside the shard.
-    """
+    """Read a file that `ShardIndex.save` wrote, line by line."""
     line = 1
     try:
         with open_regular(path) as file:

@@ -41,10 +41,8 @@ class Example(NamedTuple):
     """An image of a shard, or what takes its place."""
 
     name: str
-    """Name of the image's member."""
     offset: int
     size: int
-    """Bytes of the image."""
     label: int | str
     """A number or a name; `UNLABELLED` for none."""
     problem: str
@@ -56,7 +54,6 @@ class _Member(NamedTuple):
     offset: int
     size: int
     start: bytes
-    """The first bytes of its content."""
     problem: str
     """Why it is not read; empty for a plain file."""
 

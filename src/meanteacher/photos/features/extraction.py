@@ -36,7 +36,7 @@ def feature_views(size: int, n_views: int, *, flip: bool) -> tuple[tuple[Augment
     """
     moved = (Flip(),) if flip else ()
     weak: tuple[Augment, ...] = (
-        unchanged,
+        Chain(),
         mirrored if flip else Crop(scale=(0.7, 1.0)),
         Chain((*moved, Crop(scale=(0.6, 1.0)))),
     )
@@ -47,11 +47,6 @@ def feature_views(size: int, n_views: int, *, flip: bool) -> tuple[tuple[Augment
 
 def n_weak_views(n_views: int) -> int:
     return min(n_views, 2 if n_views < 5 else 3)
-
-
-def unchanged(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The images themselves."""
-    return images
 
 
 def mirrored(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -107,12 +102,7 @@ class Extraction:
     """After this, by `time.perf_counter`, no further view is begun."""
 
     def run(self) -> Features:
-        """All views, or fewer where the time runs out; the first one in any case.
-
-        Raises:
-            Interrupted: `should_stop` ended it.
-            InputError: the file cannot be written.
-        """
+        """All views, or fewer if the time runs out; the first one in any case."""
         shape = self._shape()
         try:
             self._make_file((len(self.images), self.n_views, *shape))
@@ -137,10 +127,7 @@ class Extraction:
             path.unlink(missing_ok=True)
 
     def _fill(self, out: BinaryIO, shape: tuple[int, ...]) -> tuple[int, float]:
-        """Write the values that are missing, view by view in chunks.
-
-        Returns the number of complete views, and the seconds that the slowest of them took.
-        """
+        """Write the missing values. Returns the number of complete views, and the seconds of the slowest of them."""
         views, _ = feature_views(self.images.shape[-1], self.n_views, flip=self.flip)
         chunks, n = self._chunks(), len(self.images)
         n_bytes = int(np.prod(shape)) * np.dtype(np.float16).itemsize

@@ -48,9 +48,6 @@ def to_onnx(
     """The module as an `onnx.ModelProto`, from a batch [N, *shape] of any size to the output.
 
     The module is in evaluation mode and has one input of uint8 or float32 and one output.
-
-    Raises:
-        UnsupportedError: the module uses an operation that has no writer here.
     """
     onnx = imported("onnx")
     given = torch.zeros(_N, *shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)

@@ -46,11 +46,7 @@ class _Cache(Decoded):
 
 
 def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | None = None) -> Decoded:
-    """Decode the images that `folder` does not contain yet, or whose files have changed since.
-
-    Raises:
-        InputError: the folder cannot be written to, has no room, or another process is writing there.
-    """
+    """Decode the images that `folder` does not contain yet, or whose files have changed since."""
     progress = progress or (lambda done, total: None)
     file = folder / f"images-{size}.npy"
     try:
@@ -60,7 +56,12 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
             if old is not None and old.names == photos.names and old.stamps == stamps:
                 progress(len(photos), len(photos))
             else:
-                _check_room(folder, len(photos) * (3 * size * size + 100))
+                needed, free = len(photos) * (3 * size * size + 100), shutil.disk_usage(folder).free
+                if needed > free:
+                    raise InputError(
+                        f"The decoded images need {needed / 1e9:.2f} GB in {folder}, but {free / 1e9:.2f} GB are free: "
+                        "make room, or give another folder."
+                    )
                 _write(file, photos, size, stamps, old, progress)
                 old = _read_cache(file, photos.root, size)
                 assert old is not None
@@ -81,15 +82,6 @@ def _stamp(path: Path) -> Stamp:
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
-
-
-def _check_room(folder: Path, n_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if n_bytes > free:
-        raise InputError(
-            f"The decoded images need {n_bytes / 1e9:.2f} GB in {folder}, but {free / 1e9:.2f} GB are free: "
-            "make room, or give another folder."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,15 +40,7 @@ def check(
     duplicates: Duplicates | None = None,
     flip: bool | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings, problems first.
-
-    Args:
-        photos: names and labels
-        decoded: pixels, and the reasons why images cannot be read
-        shapes: [N, 2] from `shapes_of`; None if all images have one shape
-        duplicates: those of `decoded.images`, if they are known already
-        flip: whether images are mirrored during training; None to decide by the class names
-    """
+    """All findings, problems first. None as `shapes` means one shape, None as `flip` a decision by the class names."""
     readable = np.setdiff1d(np.arange(len(photos)), np.fromiter(decoded.unreadable, np.int64))
     is_plain, is_grey = _plain_and_grey(decoded.images)
     plain, other = readable[is_plain[readable]], readable[~is_plain[readable]]
@@ -218,10 +210,7 @@ def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
 
 
 def shapes_of(photos: Photos) -> NDArray[np.int64]:
-    """Width and height of each image as displayed [N, 2], from the files' headers; zeros if unknown.
-
-    At most 20,000 files are read, evenly spread over the names; the rows of other files are zeros.
-    """
+    """Width and height of each image as displayed [N, 2], from at most 20,000 headers; zeros if unknown."""
     shapes = np.zeros((len(photos), 2), np.int64)
     if photos.arrays is not None:
         shapes[:] = photos.arrays.shape[2], photos.arrays.shape[1]

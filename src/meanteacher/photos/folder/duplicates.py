@@ -36,14 +36,10 @@ class Duplicates:
     """Groups of N images that show the same picture, for the check, the folds and the model's file."""
 
     digests: tuple[bytes, ...]
-    """The `digest` of each image."""
     exact: NDArray[np.int64]
     """Index of the first image with the same pixels, [N]."""
     near: NDArray[np.int64]
-    """Index of the first exact or near duplicate, [N].
-
-    Groups are transitive: two frames of a film share a group if the frames between them link one to the other.
-    """
+    """Index of the first exact or near duplicate, [N]. Groups are transitive: the frames of a film can form a chain."""
 
 
 def digest(image: NDArray[np.uint8]) -> bytes:

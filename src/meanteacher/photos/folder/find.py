@@ -18,11 +18,7 @@ _UNLABELLED_FOLDERS = ("unlabeled", "unlabelled")
 
 
 def images_below(root: Path) -> tuple[list[str], int]:
-    """The sorted names of the image files at any depth, and the number of other files. Hidden files are ignored.
-
-    Raises:
-        InputError: the root is not a folder, or a folder below it cannot be read.
-    """
+    """The sorted names of the image files at any depth, and the number of other files. Hidden files are ignored."""
     names: list[str] = []
     n_ignored = 0
     seen = set()
@@ -118,9 +114,6 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     With `labels`, a CSV of path and label, the folders have no meaning, and images that are not in the CSV are
     unlabelled. There is one exception: if a folder `unlabeled` contains images, the other folders are still classes,
     and the CSV adds labels but may not contradict the folders.
-
-    Raises:
-        InputError: there are fewer than `min_classes` classes to learn from, or a row of the CSV is wrong.
     """
     if photos.suffix.lower() == ".npz" and not photos.is_dir():
         if labels is not None:

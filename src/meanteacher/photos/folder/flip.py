@@ -3,10 +3,8 @@
 A mirrored cat is a cat; a mirrored 3 is nothing, a mirrored b is a d, and a left shoe becomes a right one. Names are
 split into whole words: "bright" does not contain "right".
 
-There is one decision for all images, because most images of a batch have no label (docs/decisions/0016). Two classes
-that are mirror images of each other forbid mirroring, because half of their labels would be wrong. A class about
-writing or sides without such a counterpart has no benefit and no harm; mirroring is forbidden if a quarter of the
-classes are of this kind.
+There is one decision for all images (docs/decisions/0016): two classes that are mirror images of each other forbid
+mirroring, and so does a quarter of the classes about writing or sides.
 """
 
 import re

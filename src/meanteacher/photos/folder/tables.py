@@ -35,11 +35,7 @@ class LabelRow(NamedTuple):
 
 
 def read_labels(path: Path) -> list[LabelRow]:
-    """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not.
-
-    Raises:
-        InputError: the file is missing, is not a labels file, or a row has no path or a label that is not UTF-8.
-    """
+    """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not."""
     rows = [LabelRow(number, name, label.strip()) for number, (name, label) in read_table(path, COLUMNS)]
     for row in rows:
         if not row.path.strip():
@@ -52,11 +48,7 @@ def read_labels(path: Path) -> list[LabelRow]:
 
 
 def write_labels(path: Path, rows: Mapping[str, str]) -> None:
-    """Write path -> label in the mapping's order, atomically. `read_labels` returns the same rows.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write path -> label in the mapping's order, atomically. `read_labels` returns the same rows."""
     text = StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -77,11 +69,7 @@ def is_text(cell: str) -> bool:
 def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
 
-    The separator of the header is used: commas, semicolons (as spreadsheets in much of Europe write) or tabs. A byte
-    that is not UTF-8 becomes a surrogate.
-
-    Raises:
-        InputError: the file is missing, or is not a table with these columns.
+    The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a surrogate.
     """
     header = ",".join(columns)
     try:
@@ -147,11 +135,7 @@ class Npz:
 
 
 def read_npz(path: Path) -> Npz:
-    """Read `images`, and `labels`, `names` and `class_names` if they exist. Pickled objects are refused.
-
-    Raises:
-        InputError: an array is missing, or has a wrong type, shape or value.
-    """
+    """Read `images`, and `labels`, `names` and `class_names` if they exist. Pickled objects are refused."""
     arrays = read_arrays(path, ["images"], ["labels", "names", "class_names"])
     images = _images(path, arrays["images"])
     n = len(images)

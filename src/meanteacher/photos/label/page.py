@@ -25,10 +25,8 @@ def class_keys(names: Sequence[str], before: Mapping[str, Sequence[str]] | None 
 
     If there are not enough keys, no class has one, and the page finds classes by typing.
 
-    Args:
-        names: the classes in the order of the page
-        before: the previous keys, if a class has been added. The other classes keep their keys unless the new name
-            suggests them, and no class gets a key that selected another class.
+    `before` are the previous keys, if a class has been added. The other classes keep their keys unless the new name
+    suggests them, and no class gets a key that selected another class.
 
     >>> class_keys(["cat", "Dog", "cow", "7", "level 1"])
     {'cat': ('2',), 'Dog': ('d', 'D'), 'cow': ('3',), '7': ('7',), 'level 1': ('l', 'L', '1')}
@@ -85,11 +83,7 @@ SMALLEST = 384
 
 
 def as_jpeg(path: Path) -> bytes:
-    """The image in its own proportions, its longer side from SMALLEST to LARGEST pixels.
-
-    Raises:
-        UnreadableError: the image cannot be decoded.
-    """
+    """The image in its own proportions, its longer side from SMALLEST to LARGEST pixels."""
     width, height, _ = header(path)
     longer = max(width, height)
     # The square contains the whole image; the second resize restores its proportions.

@@ -36,11 +36,7 @@ class LabelServer(ThreadingHTTPServer):
     """Seconds between two calls of `should_stop`."""
 
     def __init__(self, session: Session, port: int = 0) -> None:
-        """Bind the port; 0 chooses a free port.
-
-        Raises:
-            InputError: the port is in use, or not permitted.
-        """
+        """Bind the port; 0 chooses a free port."""
         self.session = session
         # The check whether an image is readable decodes it; the cache keeps it until it is sent.
         self._jpeg = lru_cache(maxsize=8)(as_jpeg)

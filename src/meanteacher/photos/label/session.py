@@ -126,7 +126,9 @@ class Session:
         with self._lock:
             if not self._is_current(position):
                 return
-            label = _checked(label)
+            label = label.strip()
+            if not label or len(label) > MAX_NAME or escape_name(label) != label:
+                raise InputError(f"A class name is one line of 1 to {MAX_NAME} printable characters; got {label!r}.")
             before = self._write(self._name(position), label)
             self._done.append(_Action(self._to_ask.popleft(), label, before))
             if label not in self._keys:
@@ -139,13 +141,7 @@ class Session:
                 self._done.append(_Action(self._to_ask.popleft()))
 
     def undo(self) -> None:
-        """Undo the last answer or skip, and ask about that image again.
-
-        A label that another session has written since then stays in the file.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Undo the last answer or skip, and ask about that image again. A later label of another session is kept."""
         with self._lock:
             if not self._done:
                 return
@@ -219,10 +215,6 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
     The answers are written to `labels`, by default labels.csv in `run`. If that file exists, rows are added to it.
     Otherwise it starts with every label of the fit, from its labels file or from the folders, because the next fit
     uses only the labels of the file.
-
-    Raises:
-        InputError: `run` is not a finished fit, `photos` are not its images, the labels cannot be read or written, or
-            there is nothing to label.
     """
     if not run.is_dir():
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
@@ -261,13 +253,6 @@ def next_folder(run: Path) -> Path:
     while (folder := run.with_name(f"{stem}-{following}")).exists():
         following += 1
     return folder
-
-
-def _checked(label: str) -> str:
-    label = label.strip()
-    if not label or len(label) > MAX_NAME or escape_name(label) != label:
-        raise InputError(f"A class name is one line of 1 to {MAX_NAME} printable characters; got {label!r}.")
-    return label
 
 
 def _labels_in(file: Path) -> dict[str, str]:

@@ -47,9 +47,7 @@ class Seen:
     """Digests of all images that a model has learnt from, sorted and concatenated."""
 
     labelled: bytes = b""
-    """Digests of the images that it learnt from with their labels."""
     unlabelled: bytes = b""
-    """Digests of the images that it learnt from without labels."""
     complete: bool = True
     """False if training started from a model that does not say what it has seen."""
 
@@ -210,10 +208,9 @@ class Classifier:
 
         Images without a label, and unreadable ones, which are listed, are left out. So are images that the model has
         learnt from with their labels, recognised by their pixels: they say nothing about its error. Their own error
-        stands under "seen", which is None where the model does not say what it has seen. Where it has learnt from
-        some of the images without their labels, and others are new to it, only the new ones count. "judged" says
-        which images count: "new", "unlabelled", "training" where no others are left and so there is no error, or
-        "unknown".
+        stands under "seen", which is None if the model does not say what it has seen. If it has learnt from some of
+        the images without their labels, and others are new to it, only the new ones count. "judged" says which images
+        count: "new", "unlabelled", "training" if no others are left and so there is no error, or "unknown".
 
         Args:
             photos: a folder of images, or an .npz file
@@ -247,7 +244,10 @@ class Classifier:
             InputError: `folder` exists already, it cannot be written, or the network is not of `spec`.
         """
         folder = Path(folder)
-        _check_target(folder, overwrite=overwrite)
+        if folder.exists() and not overwrite:
+            raise InputError(f"{folder} exists already. Replace it with overwrite=True, or give another folder.")
+        if folder.exists() and not (folder / MANIFEST).is_file():
+            raise InputError(f"{folder} exists and is not a model, so it is not replaced. Give another folder.")
         content = _content(self)
         try:
             with atomic_folder(folder) as temporary:
@@ -361,10 +361,3 @@ def _read_seen(path: Path, manifest: Manifest) -> Seen | None:
 def _check_digest(path: Path, content: bytes, sha256: str) -> None:
     if hashlib.sha256(content).hexdigest() != sha256:
         raise InputError(f"{path} is damaged: its sha256 is not the one in {MANIFEST}. {AGAIN}")
-
-
-def _check_target(folder: Path, *, overwrite: bool) -> None:
-    if folder.exists() and not overwrite:
-        raise InputError(f"{folder} exists already. Replace it with overwrite=True, or give another folder.")
-    if folder.exists() and not (folder / MANIFEST).is_file():
-        raise InputError(f"{folder} exists and is not a model, so it is not replaced. Give another folder.")

@@ -37,11 +37,7 @@ class Images:
         return len(self.names)
 
     def pixels(self, position: int, size: int) -> NDArray[np.uint8]:
-        """[size, size, 3]: the same for a picture in a file, as a PIL image and as an array.
-
-        Raises:
-            UnreadableError: the image cannot be read.
-        """
+        """[size, size, 3]: the same for a picture in a file, as a PIL image and as an array."""
         picture = self.picture(position)
         # Pillow reads a file on first use, and the same image may be in the list twice.
         with _loading if isinstance(picture, Image.Image) else nullcontext():
@@ -49,11 +45,7 @@ class Images:
 
 
 def as_images(given: ImagesLike) -> Images:
-    """The images of any source, in their order.
-
-    Raises:
-        InputError: there is no image, a file is missing, or this is nothing that holds images.
-    """
+    """The images of any source, in their order."""
     if isinstance(given, str | os.PathLike):
         return _of_path(Path(given))
     if isinstance(given, np.ndarray):

@@ -151,11 +151,7 @@ def _described(value: Any, kinds: Mapping[str, type[Any]]) -> Described:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The checked content of a model.json.
-
-    Raises:
-        InputError: it is damaged, of another format, or describes a model that cannot be.
-    """
+    """The checked content of a model.json."""
     content = read_json(path, ModelFile, AGAIN, schema=SCHEMA, most=_MAX_TEXT)
     try:
         manifest = Manifest(

@@ -54,7 +54,6 @@ class Chunk:
     """The probabilities of consecutive images."""
 
     index: Sequence[int]
-    """Positions among the images."""
     probabilities: Tensor
     """[n, n_classes]; the rows of unreadable images have no meaning."""
     unreadable: dict[int, str]
@@ -75,9 +74,6 @@ def classify(
 
     Each thread decodes a chunk and then computes the network on it alone. No thread waits for another within a layer,
     and decoding and computing overlap, so two cores are twice as fast as one. A GPU computes for all threads.
-
-    Raises:
-        InputError: a probability is not finite.
     """
     index = range(len(images)) if index is None else index
     size = model.size
