@@ -137,10 +137,7 @@ def measure_machine(
 def measure_backbone(
     backbone: Backbone, *, minutes: float, n_classes: int, cut: int | None = None, device: torch.device
 ) -> BackboneSpeed:
-    """Time the frozen layers on random images, and steps on random features, for at most a tenth of the minutes.
-
-    A given `cut`, that of an earlier model, is the only one tried.
-    """
+    """Time the frozen layers and steps behind each cut, or the given one, for at most a tenth of the minutes."""
     ends = time.perf_counter() + min(_MEASURING_SHARE * 60 * minutes, _MEASURING_SECONDS)
     only_size = None if isinstance(backbone.spec, LiteSpec) else backbone.size
     side = only_size or REFERENCE_SIZE

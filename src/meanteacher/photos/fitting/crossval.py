@@ -1,7 +1,4 @@
-"""Cross-validation: the training runs of a fit, and the trial that chooses its network.
-
-Each model is evaluated on photos that it was not trained on.
-"""
+"""Cross-validation: the training runs of a fit, and the trial that chooses its network."""
 
 import time
 from dataclasses import dataclass, field, replace

@@ -29,10 +29,7 @@ _MANY_LABELS = 1000
 
 
 def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:
-    """The shorter side of arrays, or the median over files, in pixels.
-
-    `shapes` are the widths and heights of files, [N, 2], zeros where unknown.
-    """
+    """The shorter side of arrays in pixels, or the median over files, whose `shapes` are [N, 2], zeros if unknown."""
     if shapes is None:
         assert photos.arrays is not None
         return int(min(photos.arrays.shape[1:3]))

@@ -53,10 +53,7 @@ def write_results(
     trial: Trial | None,
     earlier: Seen,
 ) -> Fit:
-    """Predict every image with the better model and write all files to `config.out`. Returns the content of fit.json.
-
-    `trial` chose the network, if there was one; `earlier` are the images that the model had seen before this fit.
-    """
+    """Predict every image with the better model, write all files to `config.out`, and return what fit.json holds."""
     stand, split, out = validation.stand, validation.split, config.out
     data, plan = stand.data, stand.plan
     photos, usable, model = data.photos, data.usable, comparison.model

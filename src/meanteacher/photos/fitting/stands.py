@@ -107,10 +107,7 @@ def choose_backbone(
 
 
 def photo_training(plan: Plan, method: str, *, model: ModelSpec | None = None) -> TrainingSpec:
-    """How a method trains on these photos from scratch. Both methods see the same number of labelled images per step.
-
-    `model` is an earlier one to continue, instead of a new network.
-    """
+    """How a method trains on photos from scratch. Both methods see the same number of labelled images per step."""
     rows = _LABELLED_ROWS if method == "supervised" else ROWS
     return TrainingSpec(
         model=model or FastNetSpec(width=plan.width),

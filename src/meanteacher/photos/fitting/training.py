@@ -102,10 +102,7 @@ class Training:
     def on_backbone(
         self, backbone: Backbone, speed: BackboneSpeed | Machine | None
     ) -> tuple[CrossValidation, Comparison]:
-        """Train and evaluate the last layers of the pretrained network.
-
-        `speed` is needed to make a plan; a resumed fit has one.
-        """
+        """Train and evaluate the last layers of the pretrained network. A resumed fit has a plan and needs no speed."""
 
         def planned(n_rounds: int) -> Plan:
             assert isinstance(speed, BackboneSpeed)

@@ -67,10 +67,7 @@ class EarlierFit:
         return Continued(network=self.network, start=str(self.folder), sha256=self.sha256, class_names=class_names)
 
     def tail(self, class_names: tuple[str, ...]) -> dict[str, Tensor]:
-        """The weights behind the cut, and those of the classifier, `head.weight` and `head.bias`.
-
-        A class that the earlier model does not have starts as a new row.
-        """
+        """The weights behind the cut and those of the classifier, in which a class that is new has zeros."""
         old = load(self.folder)
         layers = old.network
         assert isinstance(layers, nn.Sequential)
