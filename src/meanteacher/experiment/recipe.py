@@ -52,10 +52,11 @@ class Scale:
         """In words, for the caption of a table or figure with others of the same minutes."""
         of_steps = _range([f"{n:,}" for n in sorted({scale.of_steps for scale in (self, *others)})])
         images = _range([f"{100 * n:.0f}" for n in sorted({scale.images for scale in (self, *others)})])
+        test = f"{100 * self.test:.0f}"
         return (
             f"Scaled to about {self.minutes:g} min per run on one core: the network at {self.width:g} of its "
             f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images, "
-            f"{100 * self.test:.0f} % of the test images."
+            f"{test} % of the test images."
         )
 
 
