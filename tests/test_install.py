@@ -104,7 +104,7 @@ def test_what_must_pass_before_a_change_lands_is_the_documented_test_command_the
     assert {"make lint", "make docs", "make test", "make test-numerics"} <= set(commands)
     (build,) = re.findall(r"mkdocs (.*)", _make("-n", "docs", f"VENV={tmp_path}").stdout)
     assert build == "build --strict"  # not --quiet, which counts no warnings
-    assert "| `make test` |" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert "`make test` runs all tests" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_setting_makes_torch_compute_as_on_another_processor():
