@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from fit_example import as_fit, fit_example, many_classes, pretrained_example
+from meanteacher.formats import percent
 from meanteacher.photos.pages import model_card as cards
+from meanteacher.photos.pages.fit_page import fit_page
 from meanteacher.photos.pages.model_card import escaped
 
 
@@ -35,6 +37,17 @@ def test_errors_classes_and_confusions_are_tables_and_lists():
     assert "| oak leaf | 50.0 % | 6 of 12 | 50 |" in card
     assert "- oak leaf mistaken for beech leaf: 4 of 12" in card
     assert "(11.2 before the confidence was adjusted, with temperature 1.37)" in card
+
+
+def test_card_and_page_count_the_wrong_images_of_each_class():
+    """From the confusion matrix, because a class of 50 % error cannot tell wrong from right."""
+    fit = as_fit(fit_example())
+    counted = [(sum(row) - row[i], sum(row)) for i, row in enumerate(fit.confusion)]
+    assert any(2 * wrong != tested for wrong, tested in counted)
+    card, page = cards.model_card(fit), fit_page(fit)
+    for row, (wrong, tested) in zip(fit.per_class, counted, strict=True):
+        assert f"| {row.name} | {percent(wrong / tested)} | {wrong} of {tested} | {row.n_labelled} |" in card
+        assert f'{percent(wrong / tested)} <span class="spread">{wrong} of {tested}</span>' in page
 
 
 def test_the_model_and_its_data_are_described():
