@@ -1,8 +1,11 @@
 """Labels as a CSV file; images and labels as an .npz file."""
 
 import csv
+import errno
+import os
+from codecs import BOM_UTF8 as _BOM
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -12,11 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import read_regular, write_atomic
+from meanteacher.files import append_to, open_regular, read_regular, write_atomic
 from meanteacher.files.arrays import read_arrays
 from meanteacher.formats import count, escape_name
 
 COLUMNS = ("path", "label")
+_ADDED = ("chosen",)
+"""The column that the labelling page adds."""
+RANDOM, NEXT, DIVERSE, REVIEW = "random", "next", "diverse", "review"
+"""Values of that column: an image drawn at random, one that a fit asked for, one unlike the labelled ones, and a label
+that a person has looked at again."""
+NONE_OF_THESE = "none of these"
+"""Label of a photo that belongs to none of the classes. No model learns it as a class."""
 _SEPARATORS = ",;\t"
 _AS_UTF8 = 'save it as "CSV UTF-8"'
 _MAX_BYTES, _MAX_ROWS, _MAX_HEADER = 1 << 26, 2_000_000, 10_000
@@ -32,11 +42,16 @@ class LabelRow(NamedTuple):
     path: str
     label: str
     """Label without surrounding space; empty for an unlabelled image."""
+    chosen: str | None = None
+    """Why the labelling page asked about the image; empty for a label from elsewhere, None without that column."""
 
 
 def read_labels(path: Path) -> list[LabelRow]:
     """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not."""
-    rows = [LabelRow(number, name, label.strip()) for number, (name, label) in read_table(path, COLUMNS)]
+    rows = [
+        LabelRow(number, name, label.strip(), *(cell.strip() for cell in chosen))
+        for number, (name, label, *chosen) in read_table(path, COLUMNS, _ADDED)
+    ]
     for row in rows:
         if not row.path.strip():
             raise InputError(
@@ -47,18 +62,54 @@ def read_labels(path: Path) -> list[LabelRow]:
     return rows
 
 
-def write_labels(path: Path, rows: Mapping[str, str]) -> None:
-    """Write path -> label in the mapping's order, atomically. `read_labels` returns the same rows."""
-    text = StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    writer.writerows(rows.items())
+def write_labels(path: Path, rows: Iterable[LabelRow]) -> None:
+    """Write the rows in their order, atomically, with the column `chosen`. `read_labels` returns the same rows."""
     try:
-        write_atomic(path, text.getvalue().encode("utf-8", "surrogateescape"))
+        write_atomic(path, _BOM + _as_csv([(*COLUMNS, *_ADDED), *(_cells(row) for row in rows)]))
     except OSError as error:
-        raise InputError(
-            f"Could not write {path} ({error.strerror}): make room, or make its folder writable."
-        ) from error
+        raise _cannot_write(path, error) from error
+
+
+def append_label(path: Path, row: LabelRow) -> None:
+    """Append one row to a file of `write_labels`: the whole row is on the disk, or the file is as it was."""
+    try:
+        with append_to(path) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            line = _as_csv([_cells(row)])
+            try:
+                if os.write(file.fileno(), line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), n_bytes)
+                raise
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def can_append(path: Path) -> bool:
+    """Whether a row can be appended: another program may have written the file with other separators or columns."""
+    try:
+        with open_regular(path, follow=False) as file:
+            first = file.readline(_MAX_HEADER).removeprefix(_BOM)
+            file.seek(-1, os.SEEK_END)
+            return first == _as_csv([(*COLUMNS, *_ADDED)]) and file.read(1) == b"\n"
+    except OSError:
+        return False
+
+
+def _cells(row: LabelRow) -> tuple[str, str, str]:
+    return row.path, row.label, row.chosen or ""
+
+
+def _as_csv(rows: Iterable[Sequence[str]]) -> bytes:
+    text = StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(f"Could not write {path} ({error.strerror}): make room, or make it and its folder writable.")
 
 
 def is_text(cell: str) -> bool:
@@ -66,10 +117,11 @@ def is_text(cell: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
-def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+def read_table(path: Path, columns: Sequence[str], added: Sequence[str] = ()) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
 
-    The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a surrogate.
+    After them the file has all of the `added` columns, or none. The separator is that of the header: comma, semicolon
+    or tab. A byte that is not UTF-8 becomes a surrogate.
     """
     header = ",".join(columns)
     try:
@@ -83,7 +135,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if not text.strip():
         raise InputError(f"{path} is empty: its first row must be {header}.")
-    separator = _separator(path, StringIO(text, newline="").readline().strip(), columns)
+    separator = _separator(path, StringIO(text, newline="").readline().strip(), columns, added)
     rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
@@ -97,17 +149,19 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}, row {line} cannot be read ({error}): check its double quotes.") from error
-    for line, cells in rows:
-        if len(cells) != len(columns):
-            raise InputError(
-                f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(columns)}: "
-                f'put a name that contains a "{separator}" in double quotes.'
+    (_, names), *content = rows
+    for line, cells in content:
+        if len(cells) != len(names):
+            remedy = (
+                f'put a name that contains a "{separator}" in double quotes'
+                if len(cells) > len(names)
+                else "complete the row, or delete it"
             )
-    _header, *content = rows
+            raise InputError(f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(names)}: {remedy}.")
     return content
 
 
-def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
+def _separator(path: Path, first: str, columns: Sequence[str], added: Sequence[str]) -> str:
     """The separator of a table with this first row."""
     # A longer row is not a list of a few columns, and exceeds the limit of the csv module.
     for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
@@ -115,7 +169,7 @@ def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
             cells = next(csv.reader([first], delimiter=separator), [])
         except csv.Error:
             continue
-        if [cell.strip().lower() for cell in cells] == list(columns):
+        if [cell.strip().lower() for cell in cells] in ([*columns], [*columns, *added]):
             return separator
     shown = f"{escape_name(first[:60])!r}{'' if len(first) <= 60 else ' …'}"
     raise InputError(f"{path} has the columns {shown} instead of {','.join(columns)}: correct its first row.")

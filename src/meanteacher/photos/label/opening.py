@@ -1,0 +1,150 @@
+"""The start of a labelling session: which photos, which fit, which labels file, and the first questions."""
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from meanteacher.core import InputError
+from meanteacher.files.typed import RecordError
+from meanteacher.formats import escape_name
+from meanteacher.photos.folder.find import Given, Photos, find_photos, folder_labels, given_labels
+from meanteacher.photos.folder.tables import NEXT, REVIEW, read_table
+from meanteacher.photos.label.session import Question, Session
+from meanteacher.records import Fit, read_fit
+
+LABEL_NEXT = "label-next.csv"
+_COLUMNS = ("path", "guess", "confidence", "reason")
+_DEFAULT_RUN = Path("fit")
+
+
+def open_session(
+    photos: Path,
+    run: Path | None = None,
+    labels: Path | None = None,
+    *,
+    classes: Sequence[str] = (),
+    review: bool = False,
+) -> Session:
+    """Start a session, or continue an earlier one.
+
+    After a fit, the first questions are those of its label-next.csv, or with `review` the labels that its out-of-fold
+    answers contradict. Without `run`, the folder `fit` is taken if it holds a fit of these photos. Before any fit, the
+    session starts with photos drawn at random.
+
+    The answers are appended to `labels`, by default the labels file of the fit, labels.csv in its folder, or before any
+    fit ./labels.csv. A new file starts with every label of the fit, because the next fit uses only that file.
+    """
+    fitted = _read_run(photos, run)
+    if review and not fitted:
+        raise InputError("A review needs a fit of these photos: run `meanteacher fit` first, or name its folder (--run).")
+    run = run or _DEFAULT_RUN
+    used = Path(fitted.data.labels_file) if fitted and fitted.data.labels_file else None
+    file = labels or used or (run / "labels.csv" if fitted else Path("labels.csv"))
+    if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
+    source = file if file.exists() else used
+    if fitted and fitted.data.source == "csv" and not (source and source.exists()):
+        raise InputError(f"The labels file of the fit in {run} is missing: give the file of its labels with --labels.")
+    found = find_photos(photos, source, min_classes=0)
+    if found.arrays is not None:
+        raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
+    known = (
+        given_labels(found.root, found.names, source)
+        if source
+        else folder_labels(found.names, beside_table=fitted is None)
+    )
+    named = (*classes, *(fitted.data.class_names if fitted else ()))
+    class_names = (*named, *sorted({given.label for given in known.values()} - {*named}))
+    planned: Sequence[Question] = ()
+    if fitted:
+        planned = _disagreements(run, found, known) if review else _suggestions(run, found, class_names)
+    return Session(
+        found,
+        known,
+        class_names,
+        file=file,
+        command=_command(photos, file, run, fitted),
+        planned=planned,
+        review=review,
+    )
+
+
+def _read_run(photos: Path, run: Path | None) -> Fit | None:
+    """The fit in the folder; without a folder that in ./fit, if it is one of these photos."""
+    if run is not None and not run.is_dir():
+        raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
+    try:
+        fitted = read_fit(run or _DEFAULT_RUN)
+    except RecordError as error:
+        if run is None:
+            return None
+        raise InputError(
+            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
+        ) from error
+    return fitted if run or fitted.data.photos == str(photos.resolve()) else None
+
+
+def _suggestions(run: Path, photos: Photos, class_names: Sequence[str]) -> list[Question]:
+    """The rows of label-next.csv whose photos exist, in its order."""
+    file = run / LABEL_NEXT
+    try:
+        rows = [cells for _, cells in read_table(file, _COLUMNS)]
+    except InputError as error:
+        raise InputError(f"{error} Fit again to write {file.name} again.") from error
+    by_name = {escape_name(name): index for index, name in enumerate(photos.names)}
+    found = {}
+    for path, guess, confidence, reason in rows:
+        index = by_name.get(_unescape(escape_name(path), by_name))
+        if index is not None:
+            found[index] = Question(index, NEXT, _unescape(guess, class_names), _fraction(confidence), reason)
+    if rows and not found:
+        raise InputError(
+            f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
+            f"{escape_name(rows[0][0])!r}: give the folder of images that was fitted."
+        )
+    return list(found.values())
+
+
+def _disagreements(run: Path, photos: Photos, known: Mapping[str, Given]) -> list[Question]:
+    """Labels that the out-of-fold answer of the fit contradicts, and that no person has reviewed, the surest first."""
+    raise NotImplementedError
+
+
+def _unescape(cell: str, known: Collection[str]) -> str:
+    """The cell without the apostrophe that keeps a spreadsheet from reading a name as a formula."""
+    return cell[1:] if cell.startswith("'") and cell not in known and cell[1:] in known else cell
+
+
+def _fraction(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
+def _command(photos: Path, file: Path, run: Path, fitted: Fit | None) -> str:
+    """The command that fits with all labels so far."""
+    command: list[object] = ["meanteacher", "fit", photos, "--labels", file]
+    if fitted:
+        command += ["--minutes", f"{fitted.plan.minutes:g}", "--start", run]
+    out = next_folder(run) if run.exists() else run
+    return shlex.join(map(str, [*command, *(() if out == _DEFAULT_RUN else ("--out", out))]))
+
+
+def next_folder(run: Path) -> Path:
+    """The folder for the next fit: the first of run-2, run-3, … that does not exist.
+
+    >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
+    ('flowers-2', 'fits/flowers-3')
+    """
+    # "." and ".." have no name that a number could be added to.
+    run = run if run.name not in ("", "..") else run.resolve()
+    # A larger number is more likely a year than a count.
+    stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
+    following = int(number) + 1
+    while (folder := run.with_name(f"{stem}-{following}")).exists():
+        following += 1
+    return folder
