@@ -118,8 +118,8 @@ class Benchmark:
         """Mean Teacher and the same with a part of it removed: about ten minutes each on one core.
 
         All share network, optimiser, steps, size of a batch and views. The Pi model and FixMatch keep the average, and
-        it is evaluated; without an average, the last student is both the teacher and the evaluated network. FixMatch has
-        rounded targets, for the unlabelled rows alone. Supervised-only has batches of labelled images alone.
+        it is evaluated; without an average, the last student is both the teacher and the evaluated network. FixMatch
+        has rounded targets, for the unlabelled rows alone. Supervised-only has batches of labelled images alone.
         """
         base = self.recipe(f"{self.name}/ablation/mean-teacher", "mean-teacher", 8)
         ours = base.training.method
