@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meanteacher.formats import count, percent
-from meanteacher.photos.fitting.spreading import unit_length
 
 _SURE = 0.8
 _N_SUGGESTIBLE, _N_COVERED = 500, 10_000
@@ -66,6 +66,20 @@ def label_next(
     ]
 
 
+def most_diverse(
+    features: np.ndarray, candidates: np.ndarray, *, labelled: Sequence[int] | np.ndarray = (), n: int = 20
+) -> list[Suggestion]:
+    """The n candidates that represent all of them best beside the labelled images, the best first.
+
+    Of more than 500 candidates the first 500 are suggested, so their order should be random. Features are [N, D].
+    """
+    if not len(candidates):
+        return []
+    covered = candidates[:_N_COVERED]
+    chosen = _representative(features, covered, np.ones(len(covered), np.float32), labelled, n)
+    return [Suggestion(int(covered[k]), likeness) for k, likeness in chosen.items()]
+
+
 def _representative(
     features: np.ndarray, unsure: np.ndarray, doubt: np.ndarray, labelled: Sequence[int] | np.ndarray, n: int
 ) -> dict[int, str]:
@@ -115,3 +129,7 @@ def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> st
     else:
         doubt = f"probably {guess}"
     return f"{doubt}; {likeness}" if likeness else doubt
+
+
+def unit_length(rows: np.ndarray) -> NDArray[np.float32]:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)

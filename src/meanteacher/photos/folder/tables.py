@@ -117,11 +117,14 @@ def is_text(cell: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
-def read_table(path: Path, columns: Sequence[str], added: Sequence[str] = ()) -> list[tuple[int, list[str]]]:
+def read_table(
+    path: Path, columns: Sequence[str], added: Sequence[str] = (), *, others: bool = False
+) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
 
-    After them the file has all of the `added` columns, or none. The separator is that of the header: comma, semicolon
-    or tab. A byte that is not UTF-8 becomes a surrogate.
+    After them the file has all of the `added` columns, or none. With `others` it may have any other columns, which are
+    left out. The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a
+    surrogate.
     """
     header = ",".join(columns)
     try:
@@ -135,7 +138,7 @@ def read_table(path: Path, columns: Sequence[str], added: Sequence[str] = ()) ->
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if not text.strip():
         raise InputError(f"{path} is empty: its first row must be {header}.")
-    separator = _separator(path, StringIO(text, newline="").readline().strip(), columns, added)
+    separator, names = _header(path, StringIO(text, newline="").readline().strip(), columns, added, others=others)
     rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
@@ -149,7 +152,7 @@ def read_table(path: Path, columns: Sequence[str], added: Sequence[str] = ()) ->
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}, row {line} cannot be read ({error}): check its double quotes.") from error
-    (_, names), *content = rows
+    _first, *content = rows
     for line, cells in content:
         if len(cells) != len(names):
             remedy = (
@@ -158,19 +161,22 @@ def read_table(path: Path, columns: Sequence[str], added: Sequence[str] = ()) ->
                 else "complete the row, or delete it"
             )
             raise InputError(f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(names)}: {remedy}.")
-    return content
+    return [(line, [cells[names.index(name)] for name in columns]) for line, cells in content] if others else content
 
 
-def _separator(path: Path, first: str, columns: Sequence[str], added: Sequence[str]) -> str:
-    """The separator of a table with this first row."""
+def _header(
+    path: Path, first: str, columns: Sequence[str], added: Sequence[str], *, others: bool
+) -> tuple[str, list[str]]:
+    """The separator and the columns of a table with this first row."""
     # A longer row is not a list of a few columns, and exceeds the limit of the csv module.
     for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
         try:
             cells = next(csv.reader([first], delimiter=separator), [])
         except csv.Error:
             continue
-        if [cell.strip().lower() for cell in cells] in ([*columns], [*columns, *added]):
-            return separator
+        names = [cell.strip().lower() for cell in cells]
+        if names in ([*columns], [*columns, *added]) or (others and {*columns} <= {*names}):
+            return separator, names
     shown = f"{escape_name(first[:60])!r}{'' if len(first) <= 60 else ' …'}"
     raise InputError(f"{path} has the columns {shown} instead of {','.join(columns)}: correct its first row.")
 

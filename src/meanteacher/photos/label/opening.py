@@ -14,8 +14,7 @@ from meanteacher.photos.folder.tables import NEXT, REVIEW, read_table
 from meanteacher.photos.label.session import Question, Session
 from meanteacher.records import Fit, read_fit
 
-LABEL_NEXT = "label-next.csv"
-_COLUMNS = ("path", "guess", "confidence", "reason")
+LABEL_NEXT, PREDICTIONS = "label-next.csv", "predictions.csv"
 _DEFAULT_RUN = Path("fit")
 
 
@@ -38,7 +37,9 @@ def open_session(
     """
     fitted = _read_run(photos, run)
     if review and not fitted:
-        raise InputError("A review needs a fit of these photos: run `meanteacher fit` first, or name its folder (--run).")
+        raise InputError(
+            "A review needs a fit of these photos: run `meanteacher fit` first, or name its folder (--run)."
+        )
     run = run or _DEFAULT_RUN
     used = Path(fitted.data.labels_file) if fitted and fitted.data.labels_file else None
     file = labels or used or (run / "labels.csv" if fitted else Path("labels.csv"))
@@ -86,30 +87,49 @@ def _read_run(photos: Path, run: Path | None) -> Fit | None:
     return fitted if run or fitted.data.photos == str(photos.resolve()) else None
 
 
-def _suggestions(run: Path, photos: Photos, class_names: Sequence[str]) -> list[Question]:
+def _suggestions(run: Path, photos: Photos, class_names: Collection[str]) -> list[Question]:
     """The rows of label-next.csv whose photos exist, in its order."""
-    file = run / LABEL_NEXT
+    return [
+        Question(index, NEXT, _unescape(guess, class_names), _fraction(confidence), reason)
+        for index, (guess, confidence, reason) in _rows_of(run / LABEL_NEXT, photos, ("guess", "confidence", "reason"))
+    ]
+
+
+def _disagreements(run: Path, photos: Photos, known: Mapping[str, Given]) -> list[Question]:
+    """The labels that the answers of the fit contradict and that no person has reviewed, the surest answers first.
+
+    The answer for a labelled photo comes from cross-validation, by a model that did not learn from its label.
+    """
+    class_names = {given.label for given in known.values()}
+    found = []
+    for index, (guess, confidence) in _rows_of(run / PREDICTIONS, photos, ("guess", "confidence")):
+        given = known.get(photos.names[index])
+        answer, sure = _unescape(guess, class_names), _fraction(confidence)
+        if (
+            given
+            and not given.is_none
+            and not given.is_reviewed
+            and answer not in ("", given.label)
+            and sure is not None
+        ):
+            found.append(Question(index, REVIEW, answer, sure))
+    return sorted(found, key=lambda question: question.confidence or 0, reverse=True)
+
+
+def _rows_of(file: Path, photos: Photos, columns: tuple[str, ...]) -> list[tuple[int, list[str]]]:
+    """The positions of existing photos in a table of the fit, and their cells of these columns."""
     try:
-        rows = [cells for _, cells in read_table(file, _COLUMNS)]
+        rows = [cells for _, cells in read_table(file, ("path", *columns), others=True)]
     except InputError as error:
         raise InputError(f"{error} Fit again to write {file.name} again.") from error
     by_name = {escape_name(name): index for index, name in enumerate(photos.names)}
-    found = {}
-    for path, guess, confidence, reason in rows:
-        index = by_name.get(_unescape(escape_name(path), by_name))
-        if index is not None:
-            found[index] = Question(index, NEXT, _unescape(guess, class_names), _fraction(confidence), reason)
-    if rows and not found:
+    found = [(by_name.get(_unescape(escape_name(path), by_name)), cells) for path, *cells in rows]
+    if rows and all(index is None for index, _ in found):
         raise InputError(
             f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
             f"{escape_name(rows[0][0])!r}: give the folder of images that was fitted."
         )
-    return list(found.values())
-
-
-def _disagreements(run: Path, photos: Photos, known: Mapping[str, Given]) -> list[Question]:
-    """Labels that the out-of-fold answer of the fit contradicts, and that no person has reviewed, the surest first."""
-    raise NotImplementedError
+    return list({index: cells for index, cells in found if index is not None}.items())
 
 
 def _unescape(cell: str, known: Collection[str]) -> str:

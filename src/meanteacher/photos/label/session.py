@@ -1,7 +1,6 @@
 """The labelling session: the questions, the windows that ask them, the answers, and the file of the answers."""
 
 import hashlib
-import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -86,7 +85,7 @@ class Session:
         self._drawn_at_random = iter(() if review else self._in_random_order())
         self._n_drawn = 0
         self._again: deque[Question] = deque()
-        """Questions that were undone, skipped, or shown in a window that is closed."""
+        """Questions to ask first: skipped ones, and those of a window that is closed or has undone an answer."""
         self._taken: set[int] = set()
         """Photos that are shown, answered, skipped, or to be asked again."""
         self._shown: dict[str, Question] = {}
@@ -123,6 +122,13 @@ class Session:
         """Replace the planned questions."""
         with self._lock:
             self._planned = deque(questions)
+
+    def look_ahead(self) -> int | None:
+        """Decide on the next question. Returns its photo, which can be decoded in the meantime."""
+        with self._lock:
+            if not self._again and (question := self._draw()):
+                self._again.append(question)
+            return self._again[0].index if self._again else None
 
     def answer(self, window: str, index: int, label: str) -> None:
         """Label the photo that the window shows, and append the label to the file.
@@ -204,9 +210,7 @@ class Session:
                 "elsewhere": sum(other != window for other in self._shown),
                 "review": self.review,
                 "last": None if last is None else {"label": self._done[last].label},
-                "classes": [
-                    {"name": name, "keys": keys, "n": self._counts[name]} for name, keys in self._keys.items()
-                ],
+                "classes": [{"name": name, "keys": keys, "n": self._counts[name]} for name, keys in self._keys.items()],
                 "none_of_these": NONE_OF_THESE,
                 "labels_file": escape_name(str(self.file)),
                 "written": self.file.exists(),
@@ -230,18 +234,22 @@ class Session:
 
     def _draw(self) -> Question | None:
         """The next question that no window has been given."""
-        if self._again:
-            return self._again.popleft()
+        while self._again:
+            question = self._again.popleft()
+            if self._is_known(question) == self.review:
+                return question
         self._n_drawn += 1
         planned: Iterator[Question] = (self._planned.popleft() for _ in range(len(self._planned)))
         sources = (planned, self._drawn_at_random)
         for source in sources if self._n_drawn % _EVERY else reversed(sources):
             for question in source:
-                known = self.photos.names[question.index] in self._given
-                if question.index not in self._taken and known == self.review:
+                if question.index not in self._taken and self._is_known(question) == self.review:
                     self._taken.add(question.index)
                     return question
         return None
+
+    def _is_known(self, question: Question) -> bool:
+        return self.photos.names[question.index] in self._given
 
     def _in_random_order(self) -> Iterator[Question]:
         """All photos, in an order that depends on their names alone, so that the next session continues it."""
@@ -295,7 +303,7 @@ def _digest(name: str) -> bytes:
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
-        status = os.stat(file, follow_symlinks=False)
+        status = file.lstat()
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
