@@ -14,8 +14,6 @@ from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier
 from meanteacher.estimator.arrays import encoded
 from meanteacher.files import append_to, atomic_file, read_regular
-from meanteacher.methods import MeanTeacher
-from meanteacher.recipes import RECIPES
 from meanteacher.views import Warp
 
 # --- scikit-learn -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Silent mistakes in scikit-learn's estimators, outputs per pixel, and files."""
 
-import dataclasses
 import itertools
 import os
 import sys
@@ -12,8 +11,6 @@ from sklearn.base import ClassifierMixin
 from meanteacher import files
 from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier, arrays, classifier
-from meanteacher.paper import scaled
-from meanteacher.schedules import LinearWarmUp, SigmoidRampUp
 from meanteacher.views.basic import Move, warped
 
 MUTANTS = Catalogue()

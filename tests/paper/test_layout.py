@@ -124,7 +124,9 @@ def test_a_claim_is_of_a_table_in_which_the_recipe_stands():
     assert all(recipe.claim is None for name, recipe in RECIPES.items() if name.startswith("figure"))
 
 
-@pytest.mark.parametrize("figure", [*FIGURES.values(), *LAPTOP_FIGURES.values()], ids=[*FIGURES, *map("laptop {}".format, LAPTOP_FIGURES)])
+@pytest.mark.parametrize(
+    "figure", [*FIGURES.values(), *LAPTOP_FIGURES.values()], ids=[*FIGURES, *map("laptop {}".format, LAPTOP_FIGURES)]
+)
 def test_labels_of_a_figure_are_unique_and_the_evaluation_setting_is_one_of_them(figure: Figure):
     labels = [label for panel in figure.panels.values() for label in panel]
     assert figure.kind == "curves" or len(set(labels)) == len(labels)

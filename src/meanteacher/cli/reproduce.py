@@ -39,7 +39,7 @@ def reproduce(
         bool,
         typer.Option(
             "--laptop",
-            help="The laptop version (tables 1 and 2, all figures): a small fixed network, minutes per run on one core. "
+            help="The laptop version (tables 1 and 2, all figures): a small network, minutes per run on one core. "
             "Its errors are not the paper's.",
         ),
     ] = False,

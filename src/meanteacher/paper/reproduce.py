@@ -8,7 +8,7 @@ from meanteacher.core import InputError
 from meanteacher.files import write_atomic
 from meanteacher.formats import listed
 from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
-from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Quoted, Table
+from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Figure, Quoted, Table
 from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.paper.tables import Cell, Ordering, PaperTable, orderings_of, to_html, to_markdown, to_terminal
 from meanteacher.paper.workers import Workers
@@ -18,7 +18,7 @@ from meanteacher.report.compare import percent_spread, spread
 from meanteacher.train import Callback
 from meanteacher.train.execution import DEFAULT, RunOptions
 
-_COMPARED = (
+COMPARED = (
     "Supervised-only",
     "Pi model",
     "Pi model (ours)",
@@ -67,8 +67,7 @@ def table(
         name: "1" to "5", as the paper numbers them; or "cifar10-250", which compares all methods on images
         cell: a part of it, such as "svhn-500/mean-teacher", "svhn-500" or "mean-teacher"
         seeds: how many runs per cell; as many as the paper's if not given
-        laptop: the laptop version, a small fixed network and few steps, if there is one; its errors are no errors of the
-            paper's
+        laptop: its laptop version, a small network for minutes on one core; the errors are none of the paper's
         preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's text
         out: the folder of all runs and of the written table
         data: the folder of the data files
@@ -89,10 +88,9 @@ def table(
     parts = find_table(name, laptop=laptop)
     runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, preset=preset, out=Path(out))
     problems = _train(runs, data, options, jobs, callback) if train else ()
-    records = _complete(runs)
-    tables = [_table(part, runs, records, chosen=bool(cell)) for part in parts]
-    tables = [part for part in tables if part.cells]
-    orderings = orderings_of(tables, _COMPARED)
+    records = complete(runs)
+    tables = tables_of(parts, runs, records, chosen=bool(cell))
+    orderings = orderings_of(tables, COMPARED)
     title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper" + _on_a(laptop)
     stem = f"table-{name}" + _suffix(cell, laptop, preset)
     contents = {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)}
@@ -130,19 +128,10 @@ def figure(
     1
     """
     place = find_figure(name, laptop=laptop)
-    names = recipe_names(place, cell=cell)
-    runs = runs_of(names, seeds=seeds, preset=preset, out=Path(out))
+    runs = runs_of(recipe_names(place, cell=cell), seeds=seeds, preset=preset, out=Path(out))
     problems = _train(runs, data, options, jobs, callback) if train else ()
-    records = _complete(runs)
-    by_name: dict[str, list[Record]] = {}
-    for run in runs:
-        if run in records:
-            by_name.setdefault(_paper_name(run.name), []).append(records[run])
-    panels = {
-        panel: {label: by_name.get(recipe, []) for label, recipe in curves.items() if recipe in names}
-        for panel, curves in place.panels.items()
-    }
-    panels = {panel: curves for panel, curves in panels.items() if curves}
+    records = complete(runs)
+    panels = panels_of(place, runs, records)
     title = f"Figure {name} of the paper{_on_a(laptop)}: {place.title}"
     caption = _laptop_caption(runs)
     findings: list[str] = []
@@ -172,11 +161,32 @@ def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
     return [*([] if data is None else ["--data", str(data)]), *options.flags()]
 
 
-def _complete(runs: Sequence[Run]) -> dict[Run, Record]:
+def complete(runs: Sequence[Run]) -> dict[Run, Record]:
+    """The complete ones of these runs, with their records."""
     return {run: load_record(run.record) for run in runs if run.state() == "complete"}
 
 
-def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chosen: bool) -> PaperTable:
+def panels_of(place: Figure, runs: Sequence[Run], records: Mapping[Run, Record]) -> dict[str, dict[str, list[Record]]]:
+    """panel -> curve or setting -> the records of its runs; only what some of the runs belong to."""
+    by_name: dict[str, list[Record]] = {}
+    for run in runs:
+        by_name.setdefault(_paper_name(run.name), []).extend([records[run]] if run in records else [])
+    panels = {
+        panel: {label: by_name[recipe] for label, recipe in curves.items() if recipe in by_name}
+        for panel, curves in place.panels.items()
+    }
+    return {panel: curves for panel, curves in panels.items() if curves}
+
+
+def tables_of(
+    parts: Sequence[Table], runs: Sequence[Run], records: Mapping[Run, Record], *, chosen: bool = False
+) -> list[PaperTable]:
+    """The parts that have a cell with some of the runs, or a quoted number unless single cells were chosen."""
+    tables = [_table(part, runs, records, chosen=chosen) for part in parts]
+    return [table for table in tables if table.cells]
+
+
+def _table(part: Table, runs: Sequence[Run], records: Mapping[Run, Record], *, chosen: bool) -> PaperTable:
     cells = []
     for system, row in part.rows.items():
         for column, entry in zip(part.columns, row, strict=True):

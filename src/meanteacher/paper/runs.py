@@ -160,7 +160,9 @@ def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = 
     """
     check_choice("preset", preset, ("paper", AS_CODED))
     if preset == AS_CODED and any(name.startswith(LAPTOP) for name in names):
-        raise InputError(f"--laptop and --preset {AS_CODED} do not go together: the authors' code has no laptop version.")
+        raise InputError(
+            f"--laptop and --preset {AS_CODED} do not go together: the authors' code has no laptop version."
+        )
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds is at least 1, got {seeds}.")
     by_recipe: list[list[Run]] = []
