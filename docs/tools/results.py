@@ -228,7 +228,8 @@ def _laptop() -> dict[str, Any]:
     runs = [run for table in tables.values() for cell in table.cells for run in cell.runs]
     if not runs:
         return {}
-    figures = {name: laptop_panels(name) for name in FIGURE4}
+    panels = {name: laptop_panels(name) for name in FIGURE4}
+    figures = {name: found for name, found in panels.items() if any(map(_all, found.values()))}
     varied = {run.file: run for panels in figures.values() for settings in panels.values() for run in _all(settings)}
     orderings = {name: orderings_of([table], COMPARED) for name, table in tables.items()}
     return {
@@ -241,7 +242,7 @@ def _laptop() -> dict[str, Any]:
         "verdict": _verdict([each for found in orderings.values() for each in found]),
         "findings": describe_curves(laptop_panels("3")),
         "hours": f"{sum(run.cpu_seconds or 0 for run in runs) / 3600:.0f}",
-        "figure4": _figure4({name: panels for name, panels in figures.items() if any(map(_all, panels.values()))}),
+        "figure4": _figure4(figures) if figures else "",
         "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.0f}"],
     }
 
@@ -298,7 +299,7 @@ def _figure4(figures: Mapping[str, Mapping[str, Mapping[str, Sequence[Record]]]]
 
 def pictures() -> dict[str, bytes]:
     """Name of a file -> picture, of every laptop version of a figure that has a record."""
-    found = {}
+    found: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(RECORDS, folder, dirs_exist_ok=True)
         for name in LAPTOP_FIGURES:

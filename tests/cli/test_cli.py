@@ -264,7 +264,8 @@ def test_divergence_has_an_exit_code_of_its_own(tmp_path: Path):
 def test_list_shows_the_papers_numbers():
     shown = _meanteacher("list", "table1/svhn-250")
     assert "4.35 ± 0.50" in shown.stdout
-    assert shown.stdout.count("table1/svhn-250/") == 8
+    assert shown.stdout.count("\ntable1/svhn-250/") == 8
+    assert shown.stdout.count("\nlaptop/table1/svhn-250/") == 4
     assert shown.stdout.count("/as-coded") == 3
 
 
