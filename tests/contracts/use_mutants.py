@@ -312,7 +312,9 @@ def first_answer_about_an_image_counts(patch: Patch) -> None:
 
 @of_labelling
 def chosen_image_counts_as_drawn_at_random(patch: Patch) -> None:
-    wrap(patch, tables.append_label, lambda real, path, row: real(path, row._replace(chosen="random")))
+    wrap(
+        patch, tables.append_label, lambda real, path, columns, row: real(path, columns, row._replace(chosen="random"))
+    )
 
 
 @of_labelling

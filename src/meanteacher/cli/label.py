@@ -60,12 +60,15 @@ def label(
             if not no_open:
                 # In a thread: a text browser returns only when it is closed.
                 Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
+            choosing = Thread(target=_keep_choosing, args=[session, over.is_set], daemon=True)
             if not review:
-                Thread(target=_keep_choosing, args=[session, over.is_set], daemon=True).start()
+                choosing.start()
             try:
                 server.serve_until(should_stop)
             finally:
                 over.set()
+                if choosing.is_alive():  # onnxruntime crashes a process that ends while it computes
+                    choosing.join()
     file = escape_name(str(session.file))
     n_new, n_left = session.n_answered, session.n_left
     written = f"{count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"

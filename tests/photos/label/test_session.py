@@ -12,7 +12,7 @@ import pytest
 
 from label_example import ASKED, KNOWN, Example, Window, make_example, write_label_next, write_table
 from meanteacher.core import InputError
-from meanteacher.photos.folder.find import find_photos
+from meanteacher.photos.folder.find import column_of, find_photos
 from meanteacher.photos.folder.tables import NONE_OF_THESE, read_labels
 from meanteacher.photos.label import session as session_module
 from meanteacher.photos.label.opening import next_folder, open_session
@@ -322,7 +322,7 @@ def test_an_answer_is_appended_and_rewrites_nothing(example: Example):
 def test_an_answer_reads_nothing_that_no_other_program_has_changed(example: Example, monkeypatch: pytest.MonkeyPatch):
     window = example.window()
     window.answer("owl")
-    for name in ("given_labels", "read_labels", "write_labels"):
+    for name in ("given_labels", "prepare_to_append", "write_labels"):
         monkeypatch.setattr(session_module, name, lambda *_: pytest.fail("read or written as a whole"))
     window.answer("cat")
     window.undo()
@@ -343,6 +343,28 @@ def test_a_file_of_another_program_is_added_to(example: Example, content: str):
     example.file.write_text(content, newline="")
     example.window().answer("owl")
     assert rows(example.file) == [("cat/a.jpg", "cat", ""), ("dog/a.jpg", "dog", ""), (ONE, "owl", "next")]
+
+
+def test_further_columns_keep_their_cells(example: Example):
+    example.file.write_text("path;label;camera\ncat/a.jpg;cat;north\ndog/a.jpg;dog\n")
+    window = example.window()
+    window.answer("owl")
+    lines = example.file.read_text("utf-8-sig").splitlines()
+    assert lines == ["path,label,camera,chosen", "cat/a.jpg,cat,north,", "dog/a.jpg,dog,,", f"{ONE},owl,,next"]
+    photos = find_photos(example.photos, example.file)
+    example.file.write_text(example.file.read_text("utf-8-sig") + "cat/a.jpg,cat,,review\n")
+    assert column_of(photos, example.file, "camera")[0] == "north"
+
+
+def test_a_row_that_was_cut_off_is_no_label(example: Example):
+    window = example.window()
+    window.answer("owl")
+    whole = example.file.read_bytes()
+    example.file.write_bytes(whole + b"unlabelled/two.png,ca")
+    with pytest.raises(InputError, match=r"labels\.csv, row 5, the last one, is incomplete: complete it, or delete it"):
+        example.session()
+    example.file.write_bytes(whole + b"unlabelled/two.png,cat\n")
+    assert example.window().shown == THREE
 
 
 def test_a_full_disk_loses_nothing_and_the_question_remains(example: Example, monkeypatch: pytest.MonkeyPatch):
@@ -620,7 +642,7 @@ def test_an_empty_list_of_the_fit_is_no_error_and_an_empty_file_is(example: Exam
     ("content", "words"),
     [
         ("path,guess\na,b\n", "'path,guess' instead of path,guess,confidence,reason"),
-        ("path,guess,confidence,reason\na,b\n", "row 2 has 2 cells instead of 4"),
+        ("path,guess,confidence,reason\na,b,c,d,e\n", "row 2 has 5 cells instead of 4"),
     ],
 )
 def test_a_table_of_something_else_is_refused(example: Example, content: str, words: str):

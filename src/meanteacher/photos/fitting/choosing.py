@@ -19,7 +19,7 @@ from meanteacher.photos.label.session import Question, Session
 _BACKBONE = "lite0"
 _MOST_LABELLED, _MOST = 1000, 4000
 """Photos that are looked at: a random part represents a larger folder."""
-_ENOUGH = 200
+_ENOUGH = 100
 """Unlabelled photos that are looked at before the first choice among them."""
 _FEW, _AT_ONCE = 3, 10
 """With fewer questions left, so many are chosen. They cannot take the answers to each other into account."""

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.formats import count, escape_name
-from meanteacher.photos.folder.tables import NONE_OF_THESE, RANDOM, REVIEW, LabelRow, is_text, read_labels, read_npz
+from meanteacher.photos.folder.tables import (
+    COLUMNS,
+    NONE_OF_THESE,
+    RANDOM,
+    REVIEW,
+    LabelRow,
+    is_text,
+    read_labels,
+    read_npz,
+    read_table,
+)
 
 EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
 MAX_CLASSES = 1000
@@ -169,7 +179,7 @@ def folder_labels(names: Sequence[str], *, beside_table: bool) -> dict[str, Give
     """name -> class of its top-level folder. Beside a labels file, folders are classes only if one is `unlabelled`."""
     if beside_table and not any(map(_in_unlabelled_folder, names)):
         return {}
-    return {name: Given(label) for name in names if (label := _class_of(name))}
+    return {name: Given(label) for name in names if (label := class_of(name))}
 
 
 def given_labels(root: Path, names: Sequence[str], file: Path) -> dict[str, Given]:
@@ -178,8 +188,8 @@ def given_labels(root: Path, names: Sequence[str], file: Path) -> dict[str, Give
     return labels | _rows_of(file, root, {name: labels[name].label if name in labels else "" for name in names})
 
 
-def _class_of(name: str) -> str:
-    """The class of the top-level folder; empty if unlabelled."""
+def class_of(name: str) -> str:
+    """The class of an image by its top-level folder; empty if unlabelled."""
     folder, slash, _ = name.partition("/")
     return escape_name(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
 
@@ -187,6 +197,16 @@ def _class_of(name: str) -> str:
 def _in_unlabelled_folder(name: str) -> bool:
     folder, slash, _ = name.partition("/")
     return bool(slash) and folder.strip().lower() in _UNLABELLED_FOLDERS
+
+
+def column_of(photos: Photos, file: Path, column: str) -> list[str]:
+    """The cell of each image in a further column of the labels file; empty if the file does not name the image."""
+    known = dict.fromkeys(photos.names, "")
+    for number, (path, _, value) in read_table(file, [*COLUMNS, column]):
+        name = _name_of(LabelRow(number, path, value), file, photos.root, known)
+        # The labelling page appends rows without a value.
+        known[name] = value.strip() or known[name]
+    return list(known.values())
 
 
 def _rows_of(file: Path, root: Path, folders: dict[str, str]) -> dict[str, Given]:

@@ -20,13 +20,14 @@ from meanteacher.files.arrays import read_arrays
 from meanteacher.formats import count, escape_name
 
 COLUMNS = ("path", "label")
-_ADDED = ("chosen",)
+CHOSEN = "chosen"
 """The column that the labelling page adds."""
 RANDOM, NEXT, DIVERSE, REVIEW = "random", "next", "diverse", "review"
 """Values of that column: an image drawn at random, one that a fit asked for, one unlike the labelled ones, and a label
 that a person has looked at again."""
 NONE_OF_THESE = "none of these"
 """Label of a photo that belongs to none of the classes. No model learns it as a class."""
+_PAGE_COLUMNS = (*COLUMNS, CHOSEN)
 _SEPARATORS = ",;\t"
 _AS_UTF8 = 'save it as "CSV UTF-8"'
 _MAX_BYTES, _MAX_ROWS, _MAX_HEADER = 1 << 26, 2_000_000, 10_000
@@ -50,7 +51,7 @@ def read_labels(path: Path) -> list[LabelRow]:
     """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not."""
     rows = [
         LabelRow(number, name, label.strip(), *(cell.strip() for cell in chosen))
-        for number, (name, label, *chosen) in read_table(path, COLUMNS, _ADDED)
+        for number, (name, label, *chosen) in read_table(path, COLUMNS, [CHOSEN])
     ]
     for row in rows:
         if not row.path.strip():
@@ -63,19 +64,37 @@ def read_labels(path: Path) -> list[LabelRow]:
 
 
 def write_labels(path: Path, rows: Iterable[LabelRow]) -> None:
-    """Write the rows in their order, atomically, with the column `chosen`. `read_labels` returns the same rows."""
+    """Write a new labels file with the column `chosen`, atomically. `read_labels` returns the same rows."""
+    _write(path, [_PAGE_COLUMNS, *((row.path, row.label, row.chosen or "") for row in rows)])
+
+
+def prepare_to_append(path: Path) -> list[str]:
+    """The columns of a labels file, which is written anew if no row can be appended to it as it is.
+
+    A file of another program may have other separators, no column `chosen`, or no end of the last line.
+    """
     try:
-        write_atomic(path, _BOM + _as_csv([(*COLUMNS, *_ADDED), *(_cells(row) for row in rows)]))
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+        with open_regular(path, follow=False) as file:
+            first = file.readline(_MAX_HEADER).removeprefix(_BOM).decode("utf-8", "surrogateescape")
+            file.seek(-1, os.SEEK_END)
+            ends = file.read(1) == b"\n"
+    except OSError:
+        first, ends = "", False
+    names = next(csv.reader([first]), [])
+    if not (ends and {*_PAGE_COLUMNS} <= {*names}):
+        names, rows = _parsed(path, COLUMNS)
+        names += [CHOSEN] * (CHOSEN not in names)
+        _write(path, [names, *([*cells, *[""] * (len(names) - len(cells))] for _, cells in rows)])
+    return names
 
 
-def append_label(path: Path, row: LabelRow) -> None:
-    """Append one row to a file of `write_labels`: the whole row is on the disk, or the file is as it was."""
+def append_label(path: Path, columns: Sequence[str], row: LabelRow) -> None:
+    """Append a row to a file with these columns: the whole row is on the disk, or the file is as it was."""
+    cells = {"path": row.path, "label": row.label, CHOSEN: row.chosen or ""}
+    line = _as_csv([[cells.get(name, "") for name in columns]])
     try:
         with append_to(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
-            line = _as_csv([_cells(row)])
             try:
                 if os.write(file.fileno(), line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -87,19 +106,11 @@ def append_label(path: Path, row: LabelRow) -> None:
         raise _cannot_write(path, error) from error
 
 
-def can_append(path: Path) -> bool:
-    """Whether a row can be appended: another program may have written the file with other separators or columns."""
+def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
     try:
-        with open_regular(path, follow=False) as file:
-            first = file.readline(_MAX_HEADER).removeprefix(_BOM)
-            file.seek(-1, os.SEEK_END)
-            return first == _as_csv([(*COLUMNS, *_ADDED)]) and file.read(1) == b"\n"
-    except OSError:
-        return False
-
-
-def _cells(row: LabelRow) -> tuple[str, str, str]:
-    return row.path, row.label, row.chosen or ""
+        write_atomic(path, _BOM + _as_csv(rows))
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def _as_csv(rows: Iterable[Sequence[str]]) -> bytes:
@@ -117,15 +128,21 @@ def is_text(cell: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
-def read_table(
-    path: Path, columns: Sequence[str], added: Sequence[str] = (), *, others: bool = False
-) -> list[tuple[int, list[str]]]:
-    """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
+def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> list[tuple[int, list[str]]]:
+    """The cells of these columns, each row with the number of its first line; empty rows are skipped.
 
-    After them the file has all of the `added` columns, or none. With `others` it may have any other columns, which are
-    left out. The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a
+    The cells of the optional columns follow if the file has them. The file may have further columns, and they may be in
+    any order. The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a
     surrogate.
     """
+    names, rows = _parsed(path, columns)
+    wanted = [*columns, *(column for column in optional if column in names)]
+    at = [names.index(column.strip().lower()) for column in wanted]
+    return [(line, [cells[k] if k < len(cells) else "" for k in at]) for line, cells in rows]
+
+
+def _parsed(path: Path, columns: Sequence[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The names of all columns of a table with at least these, and its rows with the numbers of their first lines."""
     header = ",".join(columns)
     try:
         data = read_regular(path, _MAX_BYTES)
@@ -138,7 +155,7 @@ def read_table(
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if not text.strip():
         raise InputError(f"{path} is empty: its first row must be {header}.")
-    separator, names = _header(path, StringIO(text, newline="").readline().strip(), columns, added, others=others)
+    separator, names = _header(path, StringIO(text, newline="").readline().strip(), columns)
     rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
@@ -152,30 +169,31 @@ def read_table(
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}, row {line} cannot be read ({error}): check its double quotes.") from error
-    _first, *content = rows
-    for line, cells in content:
-        if len(cells) != len(names):
-            remedy = (
-                f'put a name that contains a "{separator}" in double quotes'
-                if len(cells) > len(names)
-                else "complete the row, or delete it"
+    needed = max(names.index(column.strip().lower()) for column in columns[:2])
+    for line, cells in rows:
+        # The last cells of a row may be missing, but not the first two: a path and what is said of it.
+        if not needed < len(cells) <= len(names):
+            raise InputError(
+                f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(names)}: "
+                f'put a name that contains a "{separator}" in double quotes.'
             )
-            raise InputError(f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(names)}: {remedy}.")
-    return [(line, [cells[names.index(name)] for name in columns]) for line, cells in content] if others else content
+    _first, *content = rows
+    if content and len(content[-1][1]) < len(names) and not text.endswith(("\n", "\r")):
+        # A process may have been killed, or a disk full, in the middle of this row.
+        raise InputError(f"{path}, row {content[-1][0]}, the last one, is incomplete: complete it, or delete it.")
+    return names, content
 
 
-def _header(
-    path: Path, first: str, columns: Sequence[str], added: Sequence[str], *, others: bool
-) -> tuple[str, list[str]]:
-    """The separator and the columns of a table with this first row."""
-    # A longer row is not a list of a few columns, and exceeds the limit of the csv module.
+def _header(path: Path, first: str, columns: Sequence[str]) -> tuple[str, list[str]]:
+    """The separator of a table with this first row, and the names of all its columns in lower case."""
+    # A longer row is not a list of columns, and exceeds the limit of the csv module.
     for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
         try:
             cells = next(csv.reader([first], delimiter=separator), [])
         except csv.Error:
             continue
         names = [cell.strip().lower() for cell in cells]
-        if names in ([*columns], [*columns, *added]) or (others and {*columns} <= {*names}):
+        if {column.strip().lower() for column in columns} <= set(names):
             return separator, names
     shown = f"{escape_name(first[:60])!r}{'' if len(first) <= 60 else ' …'}"
     raise InputError(f"{path} has the columns {shown} instead of {','.join(columns)}: correct its first row.")

@@ -11,7 +11,7 @@ from meanteacher.files.typed import RecordError
 from meanteacher.formats import escape_name
 from meanteacher.photos.folder.find import Given, Photos, find_photos, folder_labels, given_labels
 from meanteacher.photos.folder.tables import NEXT, REVIEW, read_table
-from meanteacher.photos.label.session import Question, Session
+from meanteacher.photos.label.session import Question, Session, stamp_of
 from meanteacher.records import Fit, read_fit
 
 LABEL_NEXT, PREDICTIONS = "label-next.csv", "predictions.csv"
@@ -48,6 +48,7 @@ def open_session(
     source = file if file.exists() else used
     if fitted and fitted.data.source == "csv" and not (source and source.exists()):
         raise InputError(f"The labels file of the fit in {run} is missing: give the file of its labels with --labels.")
+    read = stamp_of(file)
     found = find_photos(photos, source, min_classes=0)
     if found.arrays is not None:
         raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
@@ -69,6 +70,7 @@ def open_session(
         command=_command(photos, file, run, fitted),
         planned=planned,
         review=review,
+        read=read,
     )
 
 
@@ -119,7 +121,7 @@ def _disagreements(run: Path, photos: Photos, known: Mapping[str, Given]) -> lis
 def _rows_of(file: Path, photos: Photos, columns: tuple[str, ...]) -> list[tuple[int, list[str]]]:
     """The positions of existing photos in a table of the fit, and their cells of these columns."""
     try:
-        rows = [cells for _, cells in read_table(file, ("path", *columns), others=True)]
+        rows = [cells for _, cells in read_table(file, ("path", *columns))]
     except InputError as error:
         raise InputError(f"{error} Fit again to write {file.name} again.") from error
     by_name = {escape_name(name): index for index, name in enumerate(photos.names)}

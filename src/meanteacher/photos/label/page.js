@@ -47,7 +47,7 @@ function show(content) {
   $("bar").value = Math.min(goal, labelled);
   $("counts").textContent = [
     skipped ? `${skipped} skipped` : "",
-    !review && labelled >= goal ? "Enough for the next fit: finish, or go on" : "",
+    !review && labelled >= goal ? "Enough for a fit: finish, or go on" : "",
   ].filter(Boolean).join(" · ");
   $("undo").disabled = !state.last;
   $("undo").firstChild.textContent = !state.last ? "Undo" : state.last.label === null ? "Undo the skip" : `Undo “${state.last.label}”`;

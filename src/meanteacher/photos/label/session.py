@@ -19,8 +19,7 @@ from meanteacher.photos.folder.tables import (
     REVIEW,
     LabelRow,
     append_label,
-    can_append,
-    read_labels,
+    prepare_to_append,
     write_labels,
 )
 from meanteacher.photos.label.page import class_keys
@@ -75,7 +74,9 @@ class Session:
         command: str,
         planned: Sequence[Question] = (),
         review: bool = False,
+        read: object = None,
     ) -> None:
+        """`read` is the `stamp_of` the file when the known labels were read from it."""
         self.photos, self.file, self.command, self.review = photos, file, command, review
         self.total = len(planned) if review else None
         self._given = dict(known)
@@ -92,7 +93,8 @@ class Session:
         """window -> its question"""
         self._done: list[_Action] = []
         self._n_skipped = 0
-        self._stamp: object = None
+        self._read = read
+        self._columns: Sequence[str] = ()
         self._lock = Lock()
 
     @property
@@ -252,9 +254,10 @@ class Session:
         return self.photos.names[question.index] in self._given
 
     def _in_random_order(self) -> Iterator[Question]:
-        """All photos, in an order that depends on their names alone, so that the next session continues it."""
-        order = sorted(range(len(self.photos)), key=lambda k: _digest(self.photos.names[k]))
-        return (Question(k, RANDOM) for k in order)
+        """The unlabelled photos in an order that depends on their names alone, so that the next session goes on."""
+        names = self.photos.names
+        order = sorted((k for k in range(len(names)) if names[k] not in self._given), key=lambda k: _digest(names[k]))
+        return (Question(k, RANDOM, reason="drawn at random, to test the next fit") for k in order)
 
     def _question(self, question: Question) -> dict[str, Any]:
         name = self.photos.names[question.index]
@@ -273,19 +276,19 @@ class Session:
 
     def _refresh(self) -> None:
         """Prepare the file for another row, and read it again if another program has changed it."""
-        if (stamp := _stamp(self.file)) and stamp == self._stamp:
-            return
-        if stamp:
+        if not (stamp := stamp_of(self.file)):
+            write_labels(self.file, (_row(name, given) for name, given in self._given.items()))
+        elif stamp != self._read:
             self._given = given_labels(self.photos.root, self.photos.names, self.file)
             self._counts = Counter(given.label for given in self._given.values())
-            if not can_append(self.file):
-                write_labels(self.file, read_labels(self.file))
-        else:
-            write_labels(self.file, (_row(name, given) for name, given in self._given.items()))
+        elif self._columns:
+            return
+        self._columns = prepare_to_append(self.file)
+        self._read = stamp_of(self.file)
 
     def _append(self, name: str, label: str, chosen: str) -> None:
-        append_label(self.file, LabelRow(0, name, label, chosen))
-        self._stamp = _stamp(self.file)
+        append_label(self.file, self._columns, LabelRow(0, name, label, chosen))
+        self._read = stamp_of(self.file)
         if before := self._given.pop(name, None):
             self._counts[before.label] -= 1
         if label:
@@ -301,7 +304,8 @@ def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def stamp_of(file: Path) -> tuple[int, int, int] | None:
+    """A value that changes whenever the file does; None if there is no file."""
     try:
         status = file.lstat()
     except FileNotFoundError:
