@@ -558,6 +558,20 @@ def test_folders_are_classes_before_a_fit_only_beside_an_unlabelled_one(
     assert (window.session.n_left, window.state["classes"][0]["name"]) == (2, "rose")
 
 
+def test_names_are_those_of_a_fit_that_entered_the_only_folder(tmp_path: Path):
+    example = make_example(tmp_path)
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    inner = example.photos.rename(outer / "photos")
+    example.tell_of_the_fit(photos=str(inner.resolve()))
+    window = Window(open_session(outer, example.run))
+    assert window.shown == ONE
+    window.answer("owl")
+    assert rows(example.file)[-1] == (ONE, "owl", "next")
+    assert shlex.split(window.session.command)[2] == str(inner)
+    assert find_photos(inner, example.file).names == window.session.photos.names
+
+
 def test_a_fit_of_other_photos_is_not_taken_for_one_of_these(example: Example, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(example.run.parent)
     example.run.rename("fit")

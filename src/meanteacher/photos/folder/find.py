@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files.images import UNSUPPORTED
 from meanteacher.formats import count, escape_name
 from meanteacher.photos.folder.tables import (
     COLUMNS,
@@ -24,13 +25,18 @@ from meanteacher.photos.folder.tables import (
     read_table,
 )
 
-EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
+_READ = "bmp gif heic heif hif jpeg jpg pgm png ppm tif tiff webp"
+EXTENSIONS = frozenset(_READ.split())
+"""Extensions of images that can be read. Photos of other formats are found as well, and listed as unreadable."""
 MAX_CLASSES = 1000
 _UNLABELLED_FOLDERS = ("unlabeled", "unlabelled")
 
 
 def images_below(root: Path) -> tuple[list[str], int]:
-    """The sorted names of the image files at any depth, and the number of other files. Hidden files are ignored."""
+    """The sorted names of the photos at any depth, and the number of other files. Hidden files are ignored.
+
+    Links to folders are followed, but not to one that contains the photos themselves, such as "/".
+    """
     names: list[str] = []
     n_ignored = 0
     seen = set()
@@ -51,7 +57,10 @@ def images_below(root: Path) -> tuple[list[str], int]:
                     if entry.name.startswith("."):
                         continue
                     if _is_folder(entry):
-                        (links if entry.is_symlink() else folders).append(f"{prefix}{entry.name}/")
+                        if not entry.is_symlink():
+                            folders.append(f"{prefix}{entry.name}/")
+                        elif not Path(os.path.realpath(root)).is_relative_to(os.path.realpath(entry.path)):
+                            links.append(f"{prefix}{entry.name}/")
                     elif _is_image(entry):
                         names.append(prefix + entry.name)
                     else:
@@ -78,7 +87,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 def _is_image(entry: "os.DirEntry[str]") -> bool:
     _, dot, extension = entry.name.rpartition(".")
-    if not dot or extension.lower() not in EXTENSIONS:
+    if not dot or extension.lower() not in EXTENSIONS | UNSUPPORTED:
         return False
     # A broken link is reported as an image that cannot be read. A pipe is not an image.
     try:
@@ -108,6 +117,8 @@ class Photos:
     from them."""
     random: frozenset[int] = frozenset()
     """Positions of labelled images that the labelling page had drawn at random: unbiased test images."""
+    is_wrapped: bool = False
+    """Whether the root is the only folder in the one that was given."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -126,7 +137,8 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     """Find the images of a folder, or of an .npz file, and their labels.
 
     Without `labels`, the top-level folders are the classes: an image at any depth has the class of its folder. It is
-    unlabelled in a folder `unlabeled` or `unlabelled`, or outside all folders.
+    unlabelled in a folder `unlabeled` or `unlabelled`, or outside all folders. A folder with nothing but one folder of
+    folders in it, as some archives have it, is entered.
 
     With `labels`, a CSV of path and label, the folders have no meaning, and images that are not in the CSV are
     unlabelled. There is one exception: if a folder `unlabeled` contains images, the other folders are still classes,
@@ -137,10 +149,11 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
             raise InputError(f"{photos} contains its labels: leave out {labels}, or give a folder of images.")
         npz = read_npz(photos)
         return _photos(photos, npz.names, npz.labels, npz.class_names, arrays=npz.images, min_classes=min_classes)
-    names, n_ignored = images_below(photos)
-    if not names:
-        content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
-        raise InputError(f"{photos} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
+    names, n_ignored = _some_images_below(photos)
+    is_wrapped = labels is None and _is_wrapped(names)
+    if is_wrapped:
+        photos /= names[0].partition("/")[0]
+        names = [name.partition("/")[2] for name in names]
     known = folder_labels(names, beside_table=False) if labels is None else given_labels(photos, names, labels)
     given = [known.get(name, _NOTHING) for name in names]
     found = _photos(
@@ -152,9 +165,26 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     )
     return replace(
         found,
+        is_wrapped=is_wrapped,
         none_of_these=frozenset(k for k, each in enumerate(given) if each.is_none),
         random=frozenset(k for k, each in enumerate(given) if each.chosen == RANDOM and not each.is_none),
     )
+
+
+def find_files(photos: Path) -> Photos:
+    """Find the images of a folder, all of them unlabelled, whatever its folders are called."""
+    if photos.suffix.lower() == ".npz" and not photos.is_dir():
+        raise InputError(f"{photos} contains its labels: add labels to its array labels, or give a folder of images.")
+    names, n_ignored = _some_images_below(photos)
+    return _photos(photos, names, [""] * len(names), n_ignored=n_ignored, min_classes=0)
+
+
+def _some_images_below(root: Path) -> tuple[list[str], int]:
+    names, n_ignored = images_below(root)
+    if not names:
+        content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
+        raise InputError(f"{root} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
+    return names, n_ignored
 
 
 class Given(NamedTuple):
@@ -186,6 +216,13 @@ def given_labels(root: Path, names: Sequence[str], file: Path) -> dict[str, Give
     """name -> label, from the rows of a labels file and from the folders."""
     labels = folder_labels(names, beside_table=True)
     return labels | _rows_of(file, root, {name: labels[name].label if name in labels else "" for name in names})
+
+
+def _is_wrapped(names: Sequence[str]) -> bool:
+    """Whether all images are in one folder, which is not `unlabelled`, and there in at least two folders."""
+    tops = {name.partition("/")[0] for name in names}
+    second = {rest.partition("/")[0] for name in names if "/" in (rest := name.partition("/")[2])}
+    return len(tops) == 1 and len(second) > 1 and not _in_unlabelled_folder(names[0])
 
 
 def class_of(name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from meanteacher.core import InputError
 from meanteacher.files.typed import RecordError
 from meanteacher.formats import escape_name
-from meanteacher.photos.folder.find import Given, Photos, find_photos, folder_labels, given_labels
+from meanteacher.photos.folder.find import Given, Photos, find_files, folder_labels, given_labels
 from meanteacher.photos.folder.tables import NEXT, REVIEW, read_table
 from meanteacher.photos.label.session import Question, Session, stamp_of
 from meanteacher.records import Fit, read_fit
@@ -49,9 +49,7 @@ def open_session(
     if fitted and fitted.data.source == "csv" and not (source and source.exists()):
         raise InputError(f"The labels file of the fit in {run} is missing: give the file of its labels with --labels.")
     read = stamp_of(file)
-    found = find_photos(photos, source, min_classes=0)
-    if found.arrays is not None:
-        raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
+    found = find_files(_root(photos, fitted))
     known = (
         given_labels(found.root, found.names, source)
         if source
@@ -67,7 +65,7 @@ def open_session(
         known,
         class_names,
         file=file,
-        command=_command(photos, file, run, fitted),
+        command=_command(found.root, file, run, fitted),
         planned=planned,
         review=review,
         read=read,
@@ -86,7 +84,16 @@ def _read_run(photos: Path, run: Path | None) -> Fit | None:
         raise InputError(
             f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
         ) from error
-    return fitted if run or fitted.data.photos == str(photos.resolve()) else None
+    used, given = Path(fitted.data.photos), photos.resolve()
+    return fitted if run or given in (used, used.parent) else None
+
+
+def _root(photos: Path, fitted: Fit | None) -> Path:
+    """The folder that names are relative to: the given one, or the only folder in it if the fit has entered that."""
+    inner = photos.resolve()
+    if fitted and (used := Path(fitted.data.photos)) != inner and used.parent == inner:
+        return photos / used.name
+    return photos
 
 
 def _suggestions(run: Path, photos: Photos, class_names: Collection[str]) -> list[Question]:
