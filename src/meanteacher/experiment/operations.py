@@ -29,7 +29,7 @@ def row_operations(training: TrainingSpec, problem: Problem) -> float:
         labels = torch.zeros(_ROWS, dtype=torch.int64)
     with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         training.method.forward(student, memory, Batch(views, labels, labels), training.steps - 1).total.backward()
-    return counter.get_total_flops() / _ROWS
+    return float(counter.get_total_flops()) / _ROWS
 
 
 def _convolution(

@@ -201,7 +201,7 @@ def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
 
 
 def _operations_per_second(device: torch.device) -> float:
-    """Speed of two convolutions and their gradients; on a CPU by processor time, which other processes do not change."""
+    """Speed of two convolutions and their gradients; on a CPU by processor time, so that load counts little."""
     layers = [nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1), nn.BatchNorm2d(_CHANNELS), nn.ReLU()]
     network = nn.Sequential(*layers, *map(copy.deepcopy, layers)).to(device)
     rows = 16 if device.type == "cpu" else 512
