@@ -38,7 +38,7 @@ def demo(
     draws: Annotated[int, typer.Option(min=2, metavar="N", help="Number of label draws per method.")] = 6,
     device: DeviceOption = "auto",
 ) -> None:
-    """Compare three methods on two moons with 6 labels, in less than a minute.
+    """Compare three methods on two moons with 6 labels, in about a minute.
 
     Trains supervised-only, Pi model and Mean Teacher on several draws of the labels, prints their errors and the
     differences paired by draw with their standard errors, and writes a page with the curves and with the decision
