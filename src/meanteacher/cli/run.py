@@ -118,7 +118,10 @@ def run(
     )
     chosen = api.load_recipe(recipe)
     minutes = parse_scale(scale)
-    chosen = experiment.override(chosen if minutes is None else scaled(chosen, minutes), *(settings or []))
+    given = chosen if minutes is None else scaled(chosen, minutes)
+    chosen = experiment.override(given, *(settings or []))
+    if chosen is not given:
+        say(console, chosen.deviations[-1])
     out = out or api.default_folder(chosen, seed)
     loggers = [_logger(log, chosen.name, seed, out)] if log else []
     with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:
