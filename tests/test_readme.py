@@ -134,18 +134,3 @@ def test_records_of_the_demo_are_those_of_todays_recipes():
     for folder in ("demo", "demo-default"):
         for record in load_records(ROOT / "docs" / "records" / folder):
             assert record.recipe.fingerprint == fingerprint(RECIPES[record.recipe.name])
-
-
-def test_result_that_comes_first_is_that_of_committed_records_and_of_the_paper():
-    rows = {row.recipe: row for row in summarise(load_records(ROOT / "docs" / "records" / "fast"))}
-    for recipe, line in (
-        ("fast/svhn-500/supervised", r"^\| supervised-only"),
-        ("fast/svhn-500", r"^\| \*\*Mean Teacher"),
-    ):
-        teacher = rows[recipe].teacher
-        assert teacher is not None
-        (shown,) = re.findall(rf"{line}.*\| \**([\d.]+) %\** \|$", README, flags=re.M)
-        assert shown == f"{100 * teacher.mean:.1f}"
-    claim = RECIPES["table1/svhn-500/mean-teacher"].claim
-    assert claim is not None
-    assert f"| {claim.error:.1f} % |" in README
