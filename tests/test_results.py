@@ -190,7 +190,7 @@ def test_the_readme_begins_with_the_laptop_versions_if_there_are_three_draws_of_
         fill(records, recipe_names(parts), seeds=4)
     filled = results.readme(README)
     assert "| **Mean Teacher** | **17.5 %** | **17.5 %** | **17.5 %** | **17.5 %** |" in filled
-    assert "| Mean Teacher minus Pi model | −10.0 (−10.0 to −10.0) |" in filled
+    assert "| Mean Teacher minus Pi model | −10.0 ± 0.0 |" in filled
     assert "Mean over 4 draws of the labels" in filled
     assert "squared error of the softmax outputs, translations by 2 pixels" in filled
     assert "487 times the computation" in filled.replace("\n", " ")

@@ -30,6 +30,7 @@ from meanteacher.paper.tables import ORDERING_HEADER, Ordering, PaperTable, orde
 from meanteacher.recipes import RECIPES
 from meanteacher.records import Record, load_records
 from meanteacher.report.compare import (
+    Difference,
     Row,
     Spread,
     difference_by_seed,
@@ -235,11 +236,11 @@ def _first_results() -> str:
     fast = "[`fast` recipe](src/meanteacher/recipes/fast.py)"
     if table:
         caption = (
-            f"Mean over {n_draws} draws of the labels, and 95 % intervals of the paired differences "
+            f"Mean over {n_draws} draws of the labels; ± is the 95 % interval of the paired difference "
             "([docs/results.md](docs/results.md)). Cost and views are the paper's: squared error of the softmax "
             "outputs, translations by 2 pixels, flips on CIFAR-10. "
             f"The {fast}, with a thresholded, sharpened cost, RandAugment and Muon, has {ours} with 500 labels of SVHN "
-            f"in half an hour on two cores (supervised-only {supervised}), the paper {paper.error:.1f} % with {times}."
+            f"(supervised-only {supervised}), the paper {paper.error:.1f} % with {times}."
         )
         return f"{table}\n\n{fill(caption, 120, break_long_words=False, break_on_hyphens=False)}\n"
     return f"""| SVHN, 500 labels, test error | |
@@ -257,6 +258,14 @@ steps; each is the mean over three draws of the labels. [docs/results.md](docs/r
 def _mean(row: Row) -> str:
     assert row.teacher is not None
     return f"{100 * row.teacher.mean:.1f} %"
+
+
+def _half_width(difference: Difference | None) -> str:
+    """Points with their sign, and half of the width of their 95 % interval."""
+    assert difference is not None
+    assert difference.interval is not None
+    half = (difference.interval.high - difference.interval.low) / 2
+    return f"{100 * difference.mean:+.1f} ± {100 * half:.1f}".replace("-", "−")
 
 
 def _laptop_in_brief() -> tuple[str, int]:
@@ -277,7 +286,7 @@ def _laptop_in_brief() -> tuple[str, int]:
             columns[f"{LAPTOP_DATA[name]}, {column}"] = [
                 *means[:2],
                 f"**{means[2]}**",
-                *(each.with_interval(0) for each in pairs if each is not None),
+                *map(_half_width, pairs),
             ]
     lines = [*systems[:2], "**Mean Teacher**", "Pi model minus supervised-only", "Mean Teacher minus Pi model"]
     rows = [(line, *(cells[i] for cells in columns.values())) for i, line in enumerate(lines)]
