@@ -1,0 +1,88 @@
+"""The photos of a fit as it learns from them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meanteacher.core import UNLABELLED, InputError
+from meanteacher.photos.folder.cache import Decoded
+from meanteacher.photos.folder.duplicates import Duplicates
+from meanteacher.photos.folder.find import Photos
+
+SMALL = 48
+"""Images of at most this side may be digits or letters, on which a network from scratch can be better."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FitData:
+    """The photos as a fit learns from them."""
+
+    photos: Photos
+    images: NDArray[np.uint8]
+    """[N, 3, size, size]; zeros if unreadable."""
+    unreadable: dict[int, str]
+    """position -> reason"""
+    labels: NDArray[np.int64]
+    """[N], `UNLABELLED` where unknown or unreadable."""
+    groups: NDArray[np.int64]
+    """[N], equal for photos that belong together: they are tested together."""
+    digests: Sequence[bytes]
+    """Digests of the pixels of each photo."""
+
+    @property
+    def readable(self) -> NDArray[np.int64]:
+        """Positions of the photos that can be read."""
+        return np.setdiff1d(np.arange(len(self.photos)), np.array(sorted(self.unreadable), dtype=np.int64))
+
+    @property
+    def labelled(self) -> NDArray[np.int64]:
+        """Positions of the readable photos with a label."""
+        return np.flatnonzero(self.labels != UNLABELLED)
+
+    @property
+    def size(self) -> int:
+        return int(self.images.shape[-1])
+
+    def pixels_digest(self) -> str:
+        """Digest of all pixels in their order."""
+        return hashlib.sha256(b"".join(self.digests)).hexdigest()[:16]
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the names, labels and pixels, which must be unchanged to resume."""
+        names = (*self.photos.class_names, *self.photos.names, self.pixels_digest())
+        digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
+        digest.update(self.photos.labels.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData:
+    """Leave out the photos that cannot be read, and refuse a class of which no labelled photo can be read."""
+    labels = photos.labels.copy()
+    labels[list(decoded.unreadable)] = UNLABELLED
+    missing = [name for k, name in enumerate(photos.class_names) if not (labels == k).any()]
+    if missing:
+        raise InputError(
+            f"No labelled image of {', '.join(missing)} can be read. Label another one, or leave the class out."
+        )
+    return FitData(photos, decoded.images, decoded.unreadable, labels, duplicates.near, duplicates.digests)
+
+
+def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:
+    """The shorter side of arrays in pixels, or the median over files, whose `shapes` are [N, 2], zeros if unknown."""
+    if shapes is None:
+        assert photos.arrays is not None
+        return int(min(photos.arrays.shape[1:3]))
+    known = shapes[shapes.min(1) > 0]
+    return int(np.median(known.min(1))) if len(known) else 32
+
+
+def image_size(side: int) -> int:
+    """The side that images are resized to from scratch: the largest of 32, 64 and 96 that most of them fill.
+
+    >>> image_size(28), image_size(70), image_size(1000)
+    (32, 64, 96)
+    """
+    return max((size for size in (32, 64, 96) if size <= side), default=32)
