@@ -1,4 +1,4 @@
-"""The costs as pure functions. None detaches its arguments: the methods stop gradients.
+"""The costs as pure functions. The methods stop gradients; only the confident cost detaches its target itself.
 
 Classification is averaged over the labelled rows (counted or expected), consistency over the rows it applies to. No
 cost contains a weight: the methods multiply by it.
@@ -290,8 +290,8 @@ def confident_cross_entropy(
 
     It is FixMatch's cost (Sohn et al. 2020) for targets that are not rounded to one class: softmax(target /
     temperature) approaches the rounded target as the temperature goes to zero. The mean is over all rows in `rows`,
-    certain or not, so the cost is small while few rows are certain and needs no ramp. The gradient flows to both
-    arguments.
+    certain or not, so the cost is small while few rows are certain and needs no ramp. The target is a label, so no
+    gradient flows to it: through a sharpened target it would be 1 / temperature times as large.
 
     >>> certain, unsure = torch.tensor([[9.0, 0.0]]), torch.zeros(1, 2)
     >>> confident_cross_entropy(torch.zeros(1, 2), certain, threshold=0.9)
@@ -300,6 +300,7 @@ def confident_cross_entropy(
     tensor(0.)
     """
     _check_logits(student_logits, target_logits)
+    target_logits = target_logits.detach()
     certain = target_logits.softmax(1).amax(1) >= threshold
     sharpened = (target_logits / temperature).softmax(1)
     return _mean(-(sharpened * student_logits.log_softmax(1)).sum(1) * certain, rows)

@@ -27,6 +27,7 @@ from meanteacher.core import UNLABELLED, Batch
 from meanteacher.data import Fixed, ImageStream, Mixed, make_split
 from meanteacher.experiment import run
 from meanteacher.methods import FixMatch, MeanTeacher, PiModel
+from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.teacher import Teacher
 from meanteacher.train import StopWhen
@@ -320,6 +321,12 @@ def a_target_must_be_certain_before_it_is_sharpened() -> None:
         assert bool(cost.is_active(target)) == is_certain, "the weight is said to act where the cost does not"
 
 
+def no_gradient_flows_through_a_sharpened_target() -> None:
+    for method in METHODS.values():
+        if isinstance(method, ConsistencyMethod):
+            contract.no_gradient_flows_through_a_sharpened_target(method)
+
+
 def _each_method(check: Callable[..., None], *arguments: object) -> Callable[[], None]:
     def check_all() -> None:
         for method in METHODS.values():
@@ -356,6 +363,7 @@ DETECTORS: Checks = {
             training_learns,
             the_decay_follows_its_schedule,
             a_target_must_be_certain_before_it_is_sharpened,
+            no_gradient_flows_through_a_sharpened_target,
         )
     ),
     # These take longest: a test of a mutant ends with the first that notices it.

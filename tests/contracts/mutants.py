@@ -379,6 +379,16 @@ def threshold_is_applied_to_the_sharpened_target(patch: Patch) -> None:
     wrap(patch, costs.confident_cross_entropy, wrong)
 
 
+@mutant
+def sharpened_target_is_trained(patch: Patch) -> None:
+    def wrong(real, student, target, *, threshold, temperature=1.0, rows=None):
+        value = real(student, target, threshold=threshold, temperature=temperature, rows=rows)
+        through_target = -((target / temperature).softmax(1) * student.detach().log_softmax(1)).sum(1).mean()
+        return value + through_target - through_target.detach()
+
+    wrap(patch, costs.confident_cross_entropy, wrong)
+
+
 # --- a run and its record ---------------------------------------------------------------------------------------------
 
 of_runs = MUTANTS.of("runs")

@@ -2,7 +2,7 @@
 
 from meanteacher.models.conv13 import Conv13Spec
 from meanteacher.models.external import ExternalSpec, PooledSpec
-from meanteacher.models.fast import FastNetSpec, MirroredSpec
+from meanteacher.models.fast import FastNetSpec, LaptopNetSpec, MirroredSpec
 from meanteacher.models.layers import ModelSpec
 from meanteacher.models.lite import LitePairSpec, LiteSpec
 from meanteacher.models.mlp import ImageGeneratorSpec, MlpSpec, PointGeneratorSpec
@@ -13,6 +13,7 @@ __all__ = [
     "ExternalSpec",
     "FastNetSpec",
     "ImageGeneratorSpec",
+    "LaptopNetSpec",
     "LitePairSpec",
     "LiteSpec",
     "MirroredSpec",
