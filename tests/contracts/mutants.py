@@ -7,7 +7,6 @@ catches which with: make mutants
 import dataclasses
 from contextlib import nullcontext
 
-import backbone_mutants
 import fit_mutants
 import other_mutants
 import pytest

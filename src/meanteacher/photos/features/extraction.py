@@ -1,5 +1,6 @@
 """The features of photos: the pooled output of a frozen network for one view of each photo, computed once and kept."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -140,10 +141,11 @@ class Extraction:
         part = self.path.with_name(f".writing-{self.path.name}")
         for path in (self.path, part):
             remove(path)
-        empty = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=shape)
-        empty[:] = np.nan
-        empty.flush()
-        del empty
+        # Written, not mapped: a full disk is then an error, and later writes need no more room.
+        with part.open("xb") as file:
+            np.lib.format.write_array(file, np.full(shape, np.nan, np.float16))
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(self.path)
         return np.lib.format.open_memmap(self.path, mode="r+")
 

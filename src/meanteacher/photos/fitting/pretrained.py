@@ -1,7 +1,6 @@
 """Features and heads: frozen networks turn each view of each photo into a vector, once, and a linear head learns."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path

@@ -22,7 +22,7 @@ from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import headline, helped
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.data import FitData
-from meanteacher.photos.fitting.estimate import Estimate, class_frequencies, error_estimate
+from meanteacher.photos.fitting.estimate import Estimate, OutOfFold, class_frequencies, error_estimate
 from meanteacher.photos.fitting.heads import softmax
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.learned import Learned
@@ -139,7 +139,7 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
             map(tuple, confusion(tested.labels, tested.logits.argmax(1), len(photos.class_names)).tolist())
         ),
         per_class=_per_class(data, answers, estimate, unlabelled),
-        calibration=checked(calibration(tested.logits, tested.labels), Calibration),
+        calibration=_calibration(tested),
         sure=_sure(answers, data, estimate, unlabelled),
         findings=findings,
         gallery={
@@ -186,6 +186,12 @@ def _helped(learned: Learned, *, n_unlabelled: int) -> Helped | None:
     if learned.baseline is None or not n_unlabelled or not len(learned.baseline.wrong):
         return None
     return helped(learned.out_of_fold.wrong, learned.baseline.wrong, n_unlabelled=n_unlabelled)
+
+
+def _calibration(tested: OutOfFold) -> Calibration:
+    if not len(tested.labels):
+        return Calibration(temperature=1.0, before=0.0, after=0.0)
+    return checked(calibration(tested.logits, tested.labels), Calibration)
 
 
 def _described(config: FitConfig, data: FitData) -> FitPhotos:

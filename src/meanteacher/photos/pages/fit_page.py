@@ -95,6 +95,8 @@ def foundation_sentence(fit: Fit) -> str:
 
 def calibration_sentence(calibration: Calibration) -> str:
     """How reliable a confidence is."""
+    if not calibration.bins:
+        return "No photo was tested, so the confidence is not adjusted."
     before, after = (points(100 * error) for error in (calibration.before, calibration.after))
     n = sum(each.n for each in calibration.bins)
     better = "" if calibration.after < calibration.before else "no better than "
