@@ -460,7 +460,6 @@ def admitted(cell: Cell) -> list[str]:
 
 
 def at_full_size() -> Iterator[Number]:
-    yield Number("the scale", lambda r: r.scale, None, "ours: it is the paper's own size")
     yield Number("costs in the curve", lambda r: r.training.evaluate_costs, False, "ours: only figure 3 has them")
 
 

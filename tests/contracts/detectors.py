@@ -395,7 +395,6 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "scikit-learn": lambda: named(other_detectors.ESTIMATORS),
     "outputs per pixel": lambda: named(other_detectors.DENSE),
     "files": lambda: named(other_detectors.FILES),
-    "scaled twins": lambda: named(other_detectors.TWINS),
     "fit": fit_detectors.of_a_fit,
     "photos": lambda: named(photo_detectors.DETECTORS),
     "model files": lambda: named(classifier_detectors.DETECTORS),

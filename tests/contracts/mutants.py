@@ -474,7 +474,6 @@ for others in (
     stream_mutants,
     other_mutants,
     fit_mutants,
-    backbone_mutants,
     use_mutants,
     report_mutants,
 ):

@@ -190,7 +190,7 @@ def killed_anywhere(method: str, at: Place) -> str:
 
 
 def killed_fit(at: Place) -> str:
-    from pytest import MonkeyPatch
+    import pytest
 
     from backbone_support import small_networks
     from photo_support import save
@@ -201,7 +201,11 @@ def killed_fit(at: Place) -> str:
 
     def fit(out: Path) -> Process:
         return at.start(
-            "fit", at.folder / "photos", "--start-or-resume", out=out, before=partial(small_networks, MonkeyPatch())
+            "fit",
+            at.folder / "photos",
+            "--start-or-resume",
+            out=out,
+            before=partial(small_networks, pytest.MonkeyPatch()),
         )
 
     straight = at.out()

@@ -57,7 +57,7 @@ def test_a_jpeg_is_what_pillow_makes_of_it(
     path.write_bytes(encoded(picture(0, *size).convert(mode), "JPEG", **options))
     with Image.open(path) as image:
         expected = image.convert("RGB").resize((16, 16), Image.Resampling.BILINEAR)
-        assert header(path) == (*size, image.mode)
+        assert header(path)[:3] == (*size, image.mode)
     assert far(decode(path, 16), pixels(expected)) < 0.5
 
 
@@ -66,7 +66,7 @@ def test_a_jpeg_may_begin_with_whatever_programs_put_there(path: Path) -> None:
     path.write_bytes(data)
     with Image.open(path) as image:
         assert np.array_equal(decode(path, 8), pixels(image))
-    assert header(path) == (8, 8, "RGB")
+    assert header(path)[:3] == (8, 8, "RGB")
 
 
 @pytest.mark.parametrize("size", [(300, 200), (200, 300), (401, 399), (8, 500)])
@@ -117,7 +117,7 @@ def test_an_image_is_turned_upright(kind: str, orientation: int, path: Path) -> 
     picture(3, 16, 24).save(path, kind, exif=with_orientation(orientation), **options)
     with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image)
-    assert header(path) == (*upright.size, "RGB")
+    assert header(path)[:3] == (*upright.size, "RGB")
     assert far(decode(path, 16), pixels(upright.resize((16, 16), Image.Resampling.BILINEAR))) < 0.5
 
 
@@ -125,7 +125,7 @@ def test_an_image_is_turned_upright(kind: str, orientation: int, path: Path) -> 
 def test_fill_bytes_before_a_segment_hide_nothing_of_it(n_fill: int, path: Path) -> None:
     data = encoded(picture(0, 16, 24), "JPEG", exif=with_orientation(6))
     path.write_bytes(data[:2] + n_fill * b"\xff" + data[2:])
-    assert header(path) == (24, 16, "RGB")
+    assert header(path)[:3] == (24, 16, "RGB")
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -152,7 +152,7 @@ def test_damaged_exif_data_are_ignored(exif: bytes, path: Path) -> None:
     exif = b"Exif\0\0" + exif.removeprefix(b"Exif\0\0")
     segment = b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif
     path.write_bytes(data[:2] + segment + data[2:])
-    assert header(path) == (8, 8, "RGB")
+    assert header(path)[:3] == (8, 8, "RGB")
     plain = path.with_name("plain")
     plain.write_bytes(data)
     assert np.array_equal(decode(path, 8), decode(plain, 8))
@@ -216,7 +216,7 @@ def test_every_kind_of_pixel_becomes_rgb(mode: str, path: Path) -> None:
     assert image.mode == mode
     image.save(path, "TIFF")
     assert np.array_equal(decode(path, 2), np.repeat(grey[..., None], 3, axis=2))
-    assert header(path) == (2, 2, mode)
+    assert header(path)[:3] == (2, 2, mode)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
@@ -288,7 +288,7 @@ def test_random_damage_never_does_more_than_make_an_image_unreadable(kind: str, 
         with contextlib.suppress(UnreadableError):
             assert decode(path, 8).shape == (8, 8, 3)
         with contextlib.suppress(UnreadableError):
-            assert len(header(path)) == 3
+            assert len(header(path)) == 4
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_a_file_of_more_bytes_than_an_image_can_need_is_refused_unread(
     monkeypatch.setattr("meanteacher.files.images.MAX_BYTES", 100)
     save(path.with_suffix(".png"))
     assert reason(path.with_suffix(".png")).startswith("too large: ")
-    assert header(path.with_suffix(".png")) == (8, 8, "RGB")
+    assert header(path.with_suffix(".png"))[:3] == (8, 8, "RGB")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "PPM"])

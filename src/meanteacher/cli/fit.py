@@ -35,6 +35,15 @@ def fit(
             show_default="by the class names: off for digits, text, left and right",
         ),
     ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="folder|time|COLUMN",
+            help="Which photos belong together and are tested together: those of a folder, of one time, or with the "
+            "same value in a column of the labels file.",
+            show_default="copies, bursts and series, by times, names and looks",
+        ),
+    ] = None,
     resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
     overwrite: OverwriteOption = False,
@@ -67,6 +76,7 @@ def fit(
         minutes=minutes,
         out=out,
         flip=flip,
+        group_by=group_by,
         resume=None if start_or_resume else resume,
         overwrite=overwrite,
         device=device,

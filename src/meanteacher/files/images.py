@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from meanteacher.files import open_regular
-from meanteacher.files.jpeg import START, Head, read_head, read_orientation
+from meanteacher.files.jpeg import START, Head, read_head, read_orientation, read_time
 from meanteacher.files.limits import (
     MAX_BYTES,
     MAX_SECONDS,
@@ -135,7 +135,7 @@ def decode_whole(source: bytes | Image.Image, reduction: Callable[[int, int], fl
         image = _open_checked(data) if isinstance(source, bytes) else source
         image.load()
         # Some files have their EXIF data after the pixels.
-        return DecodedImage(_plain(image), image.size, _orientation(image))
+        return DecodedImage(_plain(image), image.size, read_orientation(_exif(image)))
 
 
 def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
@@ -156,8 +156,20 @@ def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
     return file.getvalue(), "png"
 
 
-def header(path: Path) -> tuple[int, int, str]:
-    """Width and height as displayed, and Pillow's name of the mode, or an UnreadableError. Nothing is decoded."""
+class Header(NamedTuple):
+    """What an image file says about itself before its pixels."""
+
+    width: int
+    height: int
+    """Both as displayed."""
+    mode: str
+    """Pillow's name of the mode."""
+    taken: float
+    """Time of the shot by the camera's clock, in seconds since 1970; NaN if it is unknown."""
+
+
+def header(path: Path) -> Header:
+    """The header of an image file, or an UnreadableError. Nothing is decoded."""
     data = read_content(path, most=_HEAD_BYTES)
     with _explaining_failure(data):
         if data.startswith(START):
@@ -165,13 +177,13 @@ def header(path: Path) -> tuple[int, int, str]:
                 head = read_head(data)
             except EOFError:
                 head = read_head(read_content(path))
-            size, mode, orientation = (head.width, head.height), head.mode, head.orientation
+            size, mode, exif = (head.width, head.height), head.mode, head.exif
         else:
             with open_regular(path) as file:
                 image = _open(BytesIO(data) if data.startswith(b"P") else file, data)
-                size, mode, orientation = image.size, image.mode, _orientation(image)
-    width, height = reversed(size) if orientation in _SWAP_SIDES else size
-    return width, height, mode
+                size, mode, exif = image.size, image.mode, _exif(image)
+    width, height = reversed(size) if read_orientation(exif) in _SWAP_SIDES else size
+    return Header(width, height, mode, read_time(exif))
 
 
 def read_content(path: Path, *, most: int = -1) -> bytes:
@@ -267,9 +279,10 @@ def _silence_libtiff() -> None:
             handler(ctypes.c_void_p(None))
 
 
-def _orientation(image: Image.Image) -> int:
+def _exif(image: Image.Image) -> bytes:
     # A TIFF file has none here: Pillow transposes it by itself.
-    return read_orientation(image.info.get("exif", b""))
+    exif: bytes = image.info.get("exif") or b""
+    return exif
 
 
 def _plain(image: Image.Image) -> Image.Image:

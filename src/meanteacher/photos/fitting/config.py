@@ -27,6 +27,7 @@ class FitConfig:
     minutes: float = 30
     out: Path = Path("fit")
     flip: bool | None = None
+    group_by: str | None = None
     resume: bool | None = False
     overwrite: bool = False
     device: str = "auto"

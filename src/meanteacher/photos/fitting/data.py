@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +13,13 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.photos.folder.cache import Decoded
 from meanteacher.photos.folder.duplicates import Duplicates
 from meanteacher.photos.folder.find import Photos
+from meanteacher.photos.folder.groups import find_groups
 
 SMALL = 48
 """Images of at most this side may be digits or letters, on which a network from scratch can be better."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FitData:
     """The photos as a fit learns from them."""
 
@@ -27,8 +30,10 @@ class FitData:
     """position -> reason"""
     labels: NDArray[np.int64]
     """[N], `UNLABELLED` where unknown or unreadable."""
-    groups: NDArray[np.int64]
-    """[N], equal for photos that belong together: they are tested together."""
+    near: NDArray[np.int64]
+    """[N], equal for copies of one picture."""
+    group_by: str | None
+    labels_file: Path | None
     digests: Sequence[bytes]
     """Digests of the pixels of each photo."""
 
@@ -46,6 +51,10 @@ class FitData:
     def size(self) -> int:
         return int(self.images.shape[-1])
 
+    def groups(self, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """[N], equal for photos that belong together, such as copies and bursts: they are tested together."""
+        return find_groups(self.photos, self.near, features, group_by=self.group_by, labels=self.labels_file)
+
     def pixels_digest(self) -> str:
         """Digest of all pixels in their order."""
         return hashlib.sha256(b"".join(self.digests)).hexdigest()[:16]
@@ -58,7 +67,14 @@ class FitData:
         return digest.hexdigest()[:16]
 
 
-def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData:
+def prepare(
+    photos: Photos,
+    decoded: Decoded,
+    duplicates: Duplicates,
+    *,
+    group_by: str | None = None,
+    labels_file: Path | None = None,
+) -> FitData:
     """Leave out the photos that cannot be read, and refuse a class of which no labelled photo can be read."""
     labels = photos.labels.copy()
     labels[list(decoded.unreadable)] = UNLABELLED
@@ -67,7 +83,16 @@ def prepare(photos: Photos, decoded: Decoded, duplicates: Duplicates) -> FitData
         raise InputError(
             f"No labelled image of {', '.join(missing)} can be read. Label another one, or leave the class out."
         )
-    return FitData(photos, decoded.images, decoded.unreadable, labels, duplicates.near, duplicates.digests)
+    return FitData(
+        photos=photos,
+        images=decoded.images,
+        unreadable=decoded.unreadable,
+        labels=labels,
+        near=duplicates.near,
+        digests=duplicates.digests,
+        group_by=group_by,
+        labels_file=labels_file,
+    )
 
 
 def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:

@@ -34,6 +34,7 @@ def fit(
     minutes: float = 30,
     out: str | PathLike[str] = "fit",
     flip: bool | None = None,
+    group_by: str | None = None,
     resume: bool | None = False,
     overwrite: bool = False,
     device: str = "auto",
@@ -57,6 +58,8 @@ def fit(
         minutes: that it may take, 1 or more; more give a better model
         out: the folder for everything that it writes
         flip: whether a mirrored image is still of its class; None decides by the names of the classes
+        group_by: photos that belong together are tested together: "folder", "time" (the time of the shot), or a column
+            of `labels`; None finds copies, bursts and series by times, names and features
         resume: continue the interrupted fit in `out`; one that is complete is only loaded. None starts the fit, or
             continues it where it was started before
         overwrite: fit again in `out`: what was computed for unchanged photos is used, and the report compares both fits
@@ -80,6 +83,7 @@ def fit(
         minutes=minutes,
         out=Path(out),
         flip=flip,
+        group_by=group_by,
         resume=resume,
         overwrite=overwrite,
         device=device,
@@ -118,7 +122,8 @@ def _fitted(config: FitConfig, callback: Callback, began: float) -> Fit:
         progress = ReadingBudget(callback.on_progress, began, config.minutes)
         decoded = decode_all(photos, size, config.out / "cache", progress=progress)
         duplicates = find_duplicates(decoded.images)
-        return prepare(photos, decoded, duplicates), decoded, duplicates
+        data = prepare(photos, decoded, duplicates, group_by=config.group_by, labels_file=config.labels)
+        return data, decoded, duplicates
 
     size = pretrained_size(backbones, side) if backbones else image_size(side)
     data, decoded, duplicates = read(size)

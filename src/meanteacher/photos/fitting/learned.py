@@ -1,4 +1,4 @@
-"""What a fit has learned: a model, its answers for the photos, and its answers for photos that it did not learn from."""
+"""What a fit has learned: a model, its answers for all photos, and answers for photos that it did not learn from."""
 
 from dataclasses import dataclass
 

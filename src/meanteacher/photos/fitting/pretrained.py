@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from meanteacher.core import InputError, MissingBackboneError, Problem
@@ -64,6 +65,8 @@ class Pretrained:
     work: Work
     features: dict[tuple[str, str], Features] = field(default_factory=dict)
     """Network and view -> the features that are complete."""
+    groups: NDArray[np.int64] = field(init=False)
+    """[N], of photos that belong together, once they are looked at."""
 
     def rounds(self) -> Iterator[Learned]:
         """A model from the photos themselves with the first network; then one from whatever else the time allows.
@@ -100,7 +103,11 @@ class Pretrained:
                 f"machine at its present load. Set minutes (--minutes) to at least {max(2, round(needed / 60) + 1)}."
             )
         self.features[self.backbones[0].name, "plain"] = values
-        return np.sort(order[reached])
+        rows = np.sort(order[reached])
+        known = np.zeros(values.shape, np.float32)
+        known[rows] = values[rows]
+        self.groups = data.groups(known)
+        return rows
 
     def _more_features(self, rows: np.ndarray) -> bool:
         """Compute the second network, then further views, each only if it and the last head can finish in time."""
@@ -168,7 +175,7 @@ class Pretrained:
         features = np.stack(
             [np.concatenate([self.features[n.name, view][rows] for n in networks], axis=1) for view in names]
         )
-        labels, groups = self.data.labels[rows], self.data.groups[rows]
+        labels, groups = self.data.labels[rows], self.groups[rows]
         n_classes = len(self.data.photos.class_names)
         self.work.callback.on_message("Learning from the labels and from the other photos …")
 

@@ -96,7 +96,7 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
     unlabelled = np.setdiff1d(looked_at, data.labelled)
     estimate = error_estimate(tested, _frequencies(data, answers, unlabelled))
     suggestions = label_next(
-        answers.probabilities, unlabelled, data.groups, photos.class_names, features=learned.features,
+        answers.probabilities, unlabelled, data.near, photos.class_names, features=learned.features,
         labelled=data.labelled,
     )  # fmt: skip
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -182,7 +182,7 @@ class Scratch:
         train = self._training(self.work.record.width, self.work.record.steps)
         with self.work.piece("training"):
             tested = cross_validated(
-                images, labels, n_classes, groups=data.groups[rows], seed=_SEED, fit=cast(FitHead, train)
+                images, labels, n_classes, groups=data.groups()[rows], seed=_SEED, fit=cast(FitHead, train)
             )
             train.n_runs = train.n_done + 1
             network = train(images, labels, n_classes, seed=_SEED)
@@ -242,7 +242,7 @@ def choose_network(pretrained: Pretrained, data: FitData, folder: Path) -> Trial
     seconds = max(1.0, min(_TRIAL_SHARE * 60 * work.record.minutes, _TRIAL_SECONDS))
     ends = time.perf_counter() + seconds
     rows = _some(data.labelled, data.labels)
-    labels, groups, n_classes = data.labels[rows], data.groups[rows], len(data.photos.class_names)
+    labels, groups, n_classes = data.labels[rows], data.groups()[rows], len(data.photos.class_names)
     features = np.asarray(pretrained.look_at(rows)[rows], np.float32)[None]
     wrong = {
         "pretrained": cross_validated(features, labels, n_classes, groups=groups, seed=_SEED, fit=labels_alone).wrong

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.formats import count, escape_name
-from meanteacher.photos.folder.tables import LabelRow, is_text, read_labels, read_npz
+from meanteacher.photos.folder.tables import COLUMNS, LabelRow, is_text, read_labels, read_npz, read_table
 
 EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
 MAX_CLASSES = 1000
@@ -124,7 +124,7 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     if not names:
         content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
         raise InputError(f"{photos} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
-    known = [_class_of(name) for name in names]
+    known = [class_of(name) for name in names]
     if labels is not None:
         if not any(_in_unlabelled_folder(name) for name in names):
             known = [""] * len(names)
@@ -133,8 +133,8 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     return _photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes)
 
 
-def _class_of(name: str) -> str:
-    """The class of the top-level folder; empty if unlabelled."""
+def class_of(name: str) -> str:
+    """The class of an image by its top-level folder; empty if unlabelled."""
     folder, slash, _ = name.partition("/")
     return escape_name(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
 
@@ -142,6 +142,14 @@ def _class_of(name: str) -> str:
 def _in_unlabelled_folder(name: str) -> bool:
     folder, slash, _ = name.partition("/")
     return bool(slash) and folder.strip().lower() in _UNLABELLED_FOLDERS
+
+
+def column_of(photos: Photos, file: Path, column: str) -> list[str]:
+    """The cell of each image in a further column of the labels file; empty if the file does not name the image."""
+    known = dict.fromkeys(photos.names, "")
+    for number, (path, _, value) in read_table(file, [*COLUMNS, column]):
+        known[_name_of(LabelRow(number, path, value), file, photos.root, known)] = value.strip()
+    return list(known.values())
 
 
 def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
