@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 from catalogue import Catalogue, Patch, wrap
+from scipy.special import softmax
 
 from meanteacher.photos.features import extraction
 from meanteacher.photos.fitting import data, estimate, label_next, pretrained, results
@@ -25,7 +26,8 @@ def copies_of_a_tested_photo_teach(patch: Patch) -> None:
 @of_fit
 def answers_for_labelled_photos_are_those_of_the_model_that_they_taught(patch: Patch) -> None:
     def wrong(real, learned, labels):
-        return real(learned, np.full_like(labels, -1))
+        own = softmax(learned.logits / learned.out_of_fold.temperature, axis=1)
+        return dataclasses.replace(real(learned, labels), probabilities=own)
 
     wrap(patch, results.answers_of, wrong)
 
@@ -58,8 +60,8 @@ def frequencies_are_those_of_the_labels(patch: Patch) -> None:
 
 @of_fit
 def files_that_are_no_images_are_learned_from_as_black_ones(patch: Patch) -> None:
-    def wrong(real, photos, decoded, copies):
-        return real(photos, dataclasses.replace(decoded, unreadable={}), copies)
+    def wrong(real, photos, decoded, copies, **options):
+        return real(photos, dataclasses.replace(decoded, unreadable={}), copies, **options)
 
     wrap(patch, data.prepare, wrong)
 

@@ -9,7 +9,7 @@ from catalogue import Catalogue, Patch, replace, wrap
 
 import methods_page
 from meanteacher import records
-from meanteacher.photos.pages import fit_page, fit_tables
+from meanteacher.photos.pages import fit_page
 from meanteacher.report import compare, page
 
 MUTANTS = Catalogue()
@@ -125,32 +125,32 @@ def printed_confusion_matrix_is_transposed(patch: Patch) -> None:
         names, rows = zip(*real(fit), strict=True)
         return list(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
-    wrap(patch, fit_tables.matrix, wrong)
+    wrap(patch, fit_page.matrix, wrong)
 
 
 @of_fits
 def confusions_are_told_the_other_way_round(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.confused_pairs, lambda pair: {"true": pair.mistaken_for, "mistaken_for": pair.true})
+    _change_rows(patch, fit_page.confused_pairs, lambda pair: {"true": pair.mistaken_for, "mistaken_for": pair.true})
 
 
 @of_fits
 def confusions_are_counted_of_the_predicted_class(patch: Patch) -> None:
     def wrong(real, fit):
-        names, rows = zip(*fit_tables.matrix(fit), strict=True)
+        names, rows = zip(*fit_page.matrix(fit), strict=True)
         totals = {name: sum(row[k] for row in rows) for k, name in enumerate(names)}
         return [dataclasses.replace(pair, of=totals[pair.mistaken_for]) for pair in real(fit)]
 
-    wrap(patch, fit_tables.confused_pairs, wrong)
+    wrap(patch, fit_page.confused_pairs, wrong)
 
 
 @of_fits
 def right_answers_of_a_class_are_called_wrong(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.class_rows, lambda row: {"error": 1 - row.error})
+    _change_rows(patch, fit_page.class_rows, lambda row: {"error": 1 - row.error})
 
 
 @of_fits
 def labels_of_a_class_are_those_that_were_judged(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.class_rows, lambda row: {"n_labelled": row.n_tested})
+    _change_rows(patch, fit_page.class_rows, lambda row: {"n_labelled": row.n_tested})
 
 
 @of_fits

@@ -14,10 +14,9 @@ from meanteacher.core import InputError, MissingBackboneError, Problem
 from meanteacher.models import LitePairSpec, LiteSpec, ModelSpec
 from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.photos.features.extraction import Extraction, Features, computed, views
-from meanteacher.photos.fitting.data import SMALL, FitData
+from meanteacher.photos.fitting.data import SMALL, FitData, Learned, is_worse
 from meanteacher.photos.fitting.estimate import FitHead, OutOfFold, cross_validated
 from meanteacher.photos.fitting.heads import Head, fit_head, logistic_regression
-from meanteacher.photos.fitting.learned import Learned, is_worse
 from meanteacher.photos.fitting.work import Work
 from meanteacher.seeding import derive_seed
 from meanteacher.views.normalise import per_channel

@@ -21,11 +21,10 @@ from meanteacher.files.typed import RecordError, checked
 from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import headline, helped
 from meanteacher.photos.fitting.config import FitConfig
-from meanteacher.photos.fitting.data import FitData
+from meanteacher.photos.fitting.data import FitData, Learned
 from meanteacher.photos.fitting.estimate import Estimate, OutOfFold, class_frequencies, error_estimate
 from meanteacher.photos.fitting.heads import softmax
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
-from meanteacher.photos.fitting.learned import Learned
 from meanteacher.photos.fitting.work import Work
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by

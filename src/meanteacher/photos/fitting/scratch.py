@@ -20,9 +20,8 @@ from meanteacher.experiment import TrainingSpec, run_training, step_seconds
 from meanteacher.experiment.describe import describe, recorded
 from meanteacher.models import FastNetSpec
 from meanteacher.photos.fitting.answer import loses_to_guessing, trial_result
-from meanteacher.photos.fitting.data import FitData
+from meanteacher.photos.fitting.data import FitData, Learned
 from meanteacher.photos.fitting.estimate import FitHead, cross_validated
-from meanteacher.photos.fitting.learned import Learned
 from meanteacher.photos.fitting.pretrained import Pretrained, labels_alone
 from meanteacher.photos.fitting.work import Work
 from meanteacher.recipes.fast import fast_methods, fast_optim, fast_views, weak_labelled_view
