@@ -61,8 +61,8 @@ TABLE = """
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats models photos.features
     photos.folder photos.model photos.pages recipes records schedules seeding stats train views
 8 paper: api core data experiment files formats methods paper.recipes recipes records report train views
-9 cli: api core data distributed experiment files formats paper photos.fitting photos.folder photos.label photos.model
-    photos.pages recipes records report train
+9 cli: api core data devices distributed evaluate experiment files formats paper photos.fitting photos.folder
+    photos.label photos.model photos.pages recipes records report train
 10 __main__: cli
 """
 """Level, part, and exactly the parts that it imports. Whoever adds a name has decided that the import belongs there.

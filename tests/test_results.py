@@ -20,6 +20,7 @@ from record_support import write_record
 DOCS = results.DOCS
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 FAST = load_records(DOCS / "records" / "fast")
+DEMO = [record for name in ("demo", "demo-default") for record in load_records(DOCS / "records" / name)]
 LAPTOP = [record for record in load_records(DOCS / "records") if record.recipe.name.startswith("laptop/")]
 FITS: dict[str, Any] = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DOCS / "records/fit").glob("*.json"))
@@ -39,6 +40,18 @@ def test_the_page_is_what_the_command_writes() -> None:
     assert (DOCS / "results.md").read_text(encoding="utf-8") == results.page()
 
 
+def test_the_readme_begins_with_the_results_of_the_records() -> None:
+    """If it fails: python docs/tools/results.py"""
+    assert results.readme(README) == README
+
+
+def test_computation_of_the_paper_is_counted_from_both_recipes() -> None:
+    """731 million multiplications per image and pass of the ConvNet, 33 million of FastNet, of which the fixed layer
+    needs no gradient; 180,000 steps of 100 images, and 5,400 of 160."""
+    assert round(results.computation("table1/svhn-500/mean-teacher", "fast/svhn-500")) == 487
+    assert round(results.computation("table2/cifar10-4000/mean-teacher", "fast/cifar10-4000")) == 406
+
+
 def test_a_changed_record_changes_its_row_and_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = shutil.copytree(results.RECORDS, tmp_path / "records")
     monkeypatch.setattr(results, "RECORDS", copy)
@@ -51,7 +64,7 @@ def test_a_changed_record_changes_its_row_and_the_mean(tmp_path: Path, monkeypat
     assert "| the trial chooses the network | 26.8 % | 77.7 % | 21.6 % | 42.0 ± 31.0 % |" in page
 
 
-@pytest.mark.parametrize("record", [*FAST, *LAPTOP], ids=named)
+@pytest.mark.parametrize("record", [*FAST, *LAPTOP, *DEMO], ids=named)
 def test_every_record_is_of_the_recipe_as_it_is_and_of_a_commit(record: Record) -> None:
     assert record.recipe.fingerprint == fingerprint(find(record.recipe.name))
     assert "dirty" not in str(record.environment["commit"])
@@ -134,7 +147,7 @@ def fill(records: Path, names: list[str], seeds: int) -> None:
 
 
 def test_without_a_record_of_a_laptop_the_page_has_no_such_section(records: Path) -> None:
-    assert "laptop" not in results.page()
+    assert "on a laptop" not in results.page()
     assert results.pictures() == {}
 
 
@@ -166,3 +179,31 @@ def test_all_records_of_a_laptop_are_shown_with_orderings_curves_and_optima(reco
     assert page.count("Mean Teacher minus Pi model is −10.00") == 3
     assert "| 4d | decay of the teacher's average | 0.99 | 5.0 | 0.995 | 10.0 |" in page
     assert set(results.pictures()) == {f"figure-{name}-laptop.svg" for name in results.LAPTOP_FIGURES}
+
+
+def test_the_readme_begins_with_the_laptop_versions_if_there_are_three_draws_of_them(records: Path) -> None:
+    assert "laptop" not in results.readme(README).split("## Install")[0]
+    column = [f"laptop/table1/svhn-250/{system}" for system in ("supervised", "pi-model", "mean-teacher")]
+    fill(records, column, seeds=2)
+    assert "laptop" not in results.readme(README).split("## Install")[0]
+    for parts in results.LAPTOP_TABLES.values():
+        fill(records, recipe_names(parts), seeds=4)
+    filled = results.readme(README)
+    assert "| **Mean Teacher** | **17.5 %** | **17.5 %** | **17.5 %** | **17.5 %** |" in filled
+    assert "| Mean Teacher minus Pi model | −10.0 ± 0.0 |" in filled
+    assert "Mean over 4 draws of the labels" in filled
+    assert "squared error of the softmax outputs, translations by 2 pixels" in filled
+    assert "487 times the computation" in filled.replace("\n", " ")
+    assert len(filled.splitlines()) <= 120
+    assert [line for line in filled.splitlines() if len(line) > 120] == []
+
+
+def test_ablations_of_the_fast_recipe_are_compared_with_mean_teacher(records: Path) -> None:
+    assert "have recipes" in results.page()
+    names = [f"fast/svhn-250/ablation/{name}" for name in ("mean-teacher", "no-average")]
+    for run in runs_of(names, seeds=3, out=records):
+        write_record(run, 0.1 + 0.01 * run.seed + (0.05 if run.name == names[1] else 0.0))
+    page = results.page()
+    assert "| Mean Teacher without the average (decay 0) | 16.00 ± 1.00 | −5.00 (−5.00 to −5.00) | – | – |" in page
+    assert "| Mean Teacher | 11.00 ± 1.00 | – | – | – |" in page
+    assert "1,440 steps" in page.replace("\n", " ")

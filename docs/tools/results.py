@@ -1,6 +1,6 @@
 """Write docs/results.md from docs/records: every table, and every number of a record in the sentences between them.
 
-The pictures of figures 3 and 4 on a laptop are written beside it.
+The first results of README.md are written, too. The pictures of figures 3 and 4 on a laptop are written beside it.
 
 python docs/tools/results.py
 """
@@ -9,27 +9,47 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from torch.utils.flop_counter import FlopCounterMode
 
 import meanteacher as mt
 from meanteacher.files import write_atomic
 from meanteacher.formats import BASELINE, duration, listed, percent, percent_range
 from meanteacher.paper.figures import describe_curves
-from meanteacher.paper.layout import LAPTOP_FIGURES, LAPTOP_TABLES
+from meanteacher.paper.layout import LAPTOP_FIGURES, LAPTOP_TABLES, OUR_TABLES
 from meanteacher.paper.reproduce import COMPARED, complete, panels_of, tables_of
 from meanteacher.paper.runs import recipe_names, runs_of
 from meanteacher.paper.tables import ORDERING_HEADER, Ordering, PaperTable, orderings_of
 from meanteacher.recipes import RECIPES
 from meanteacher.records import Record, load_records
-from meanteacher.report.compare import Row, Spread, markdown_table, percent_spread, spread, summarise
+from meanteacher.report.compare import (
+    Difference,
+    Row,
+    Spread,
+    difference_by_seed,
+    markdown_table,
+    one_run_per_seed,
+    paired_difference,
+    percent_spread,
+    spread,
+    summarise,
+)
+from methods_page import load_gathered
 
 DOCS = Path(__file__).parents[1]
 RECORDS = DOCS / "records"
 TASKS = {"fast/svhn-500": "SVHN, 500 labels", "fast/cifar10-4000": "CIFAR-10, 4000 labels"}
+IN_THE_PAPER = {
+    "fast/svhn-500": "table1/svhn-500/mean-teacher",
+    "fast/cifar10-4000": "table2/cifar10-4000/mean-teacher",
+}
 LAPTOP_DATA = {"1": "SVHN", "2": "CIFAR-10"}
 MEAN_TEACHER = "laptop/table1/svhn-250/mean-teacher"
 FIGURE4 = [name for name in LAPTOP_FIGURES if name.startswith("4")]
@@ -52,7 +72,7 @@ def page() -> str:
     """The whole page."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    fast = load_records(RECORDS / "fast")
+    fast = _fast()
     fits = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (RECORDS / "fit").glob("*.json")}
     on_tables = json.loads((RECORDS / "tables.json").read_text(encoding="utf-8"))
     alone = next(run for run in fast if (run.recipe.name, run.seed) == ("fast/cifar10-4000", 0))
@@ -65,7 +85,10 @@ def page() -> str:
         runs=_runs(fast),
         alone=alone,
         alone_time=duration(alone.seconds),
-        claims=[_claimed(f"{table}/mean-teacher") for table in ("table1/svhn-500", "table2/cifar10-4000")],
+        claims=[_claimed(recipe) for recipe in IN_THE_PAPER.values()],
+        computation=[f"{computation(paper, fast):.0f}" for fast, paper in IN_THE_PAPER.items()],
+        ablations=_ablations(),
+        moons=_moons(),
         flowers=_flowers(fits),
         unequal=_unequal(fits),
         n_tested=fits["flowers-equal"]["test"]["n_judged"],
@@ -78,6 +101,10 @@ def page() -> str:
         fit_seconds=[min(took), max(took)],
         laptop=_laptop(),
     )
+
+
+def _fast() -> list[Record]:
+    return [run for run in load_records(RECORDS / "fast") if "/ablation/" not in run.recipe.name]
 
 
 def _claimed(recipe: str) -> str:
@@ -124,6 +151,146 @@ def _runs(records: Sequence[Record]) -> str:
         errors = percent(last.student.test, n), percent(last.teacher.test, n)
         lines.append((f"`{run.recipe.name}`", str(run.seed), f"{run.steps:,}", *errors, f"{run.cpu_seconds / 60:.0f}"))
     return markdown_table(("recipe", "seed", "steps", "student", "teacher", "processor minutes"), lines)
+
+
+def computation(recipe: str, reference: str) -> float:
+    """How many times the multiplications of another run of Mean Teacher a run takes."""
+    return _multiplications(RECIPES[recipe].training) / _multiplications(RECIPES[reference].training)
+
+
+def _multiplications(training: mt.TrainingSpec) -> int:
+    """Those of the student's pass, of its gradient and of the teacher's pass, over all images of all steps."""
+    n, shape = 2, (3, 32, 32)
+    network = training.model.build(mt.Problem(n_classes=10, n_examples=n, input_shape=shape)).train()
+    images = torch.randn(n, *shape)
+    network(images)  # first weights may depend on the first batch
+    with FlopCounterMode(display=False) as counter:
+        network(images).sum().backward()
+        with torch.no_grad():
+            network(images)
+    return int(counter.get_total_flops()) // n * training.batch.size * training.steps
+
+
+def _ablations() -> dict[str, Any]:
+    """The errors of the fast recipe without some of its parts: empty without a record."""
+    parts = OUR_TABLES["fast-ablations"]
+    runs = runs_of(recipe_names(parts), out=RECORDS)
+    (table,) = tables_of(parts, runs, complete(runs))
+    if not any(cell.runs for cell in table.cells):
+        return {}
+    by_system: dict[str, list[str]] = {}
+    ours = {cell.column: cell for cell in table.cells if cell.system == "Mean Teacher"}
+    for cell in table.cells:
+        mean_teacher = one_run_per_seed(ours[cell.column].runs)
+        found = difference_by_seed(one_run_per_seed(cell.runs), mean_teacher, "test")
+        shown = "–" if found is None or cell is ours[cell.column] else found.with_interval(cell.n_images)
+        by_system.setdefault(cell.system, []).extend([percent_spread(cell.ours, cell.n_images), shown])
+    header = [name for column in table.columns for name in (column, "Mean Teacher minus it")]
+    return {
+        "table": markdown_table(("test error, %", *header), [(system, *cells) for system, cells in by_system.items()]),
+        "steps": f"{runs[0].recipe.training.steps:,}",
+    }
+
+
+# --- two moons --------------------------------------------------------------------------------------------------------
+
+
+def _moons() -> dict[str, Any]:
+    demo, elsewhere = (load_records(RECORDS / name) for name in ("demo", "demo-default"))
+    ten = paired_difference(load_gathered(DOCS / "methods" / "records.json"), "pi-model", "mean-teacher")
+    rows = {row.method: row for row in summarise(demo)}
+    lines = []
+    for i, (method, row) in enumerate(rows.items()):
+        against = [paired_difference(demo, other, method).cell(row.n_images) for other in [*rows][:i]]
+        cells = (percent_spread(row.teacher, row.n_images), *against, *["–"] * (2 - i))
+        lines.append((row.label, *cells))
+    n = rows["mean-teacher"].n_images
+    return {
+        "table": markdown_table(("6 labels", "test error, %", "to supervised-only", "to the Pi model"), lines),
+        "n": rows["mean-teacher"].n_runs,
+        "elsewhere": paired_difference(elsewhere, "pi-model", "mean-teacher").cell(n),
+        "ten": ten.cell(n),
+        "n_lower": sum(pair.difference < 0 for pair in ten.pairs),
+    }
+
+
+# --- the beginning of the README --------------------------------------------------------------------------------------
+
+BEFORE, AFTER = "weights are the exponential moving average of the student's weights.\n", "## Install\n"
+
+
+def readme(text: str) -> str:
+    """The README with the results of today's records between its first paragraphs and the next section."""
+    start, end = text.index(BEFORE) + len(BEFORE), text.index(AFTER)
+    return f"{text[:start]}\n{_first_results()}\n{text[end:]}"
+
+
+def _first_results() -> str:
+    """Laptop versions of the paper's comparison if there are records of them, and the fast recipe."""
+    rows = {row.recipe: row for row in summarise(_fast())}
+    ours, supervised = (_mean(rows[name]) for name in ("fast/svhn-500", f"fast/svhn-500/{BASELINE}"))
+    times = f"{computation(IN_THE_PAPER['fast/svhn-500'], 'fast/svhn-500'):.0f} times the computation"
+    paper = RECIPES[IN_THE_PAPER["fast/svhn-500"]].claim
+    assert paper is not None
+    table, n_draws = _laptop_in_brief()
+    fast = "[`fast` recipe](src/meanteacher/recipes/fast.py)"
+    if table:
+        caption = (
+            f"Mean over {n_draws} draws of the labels; ± is the 95 % interval of the paired difference "
+            "([docs/results.md](docs/results.md)). Cost and views are the paper's: squared error of the softmax "
+            "outputs, translations by 2 pixels, flips on CIFAR-10. "
+            f"The {fast}, with a thresholded, sharpened cost, RandAugment and Muon, has {ours} with 500 labels of SVHN "
+            f"(supervised-only {supervised}), the paper {paper.error:.1f} % with {times}."
+        )
+        return f"{table}\n\n{fill(caption, 120, break_long_words=False, break_on_hyphens=False)}\n"
+    return f"""| SVHN, 500 labels, test error | |
+|---|---|
+| supervised-only, `fast` recipe, half an hour on two CPU cores | {supervised} |
+| **Mean Teacher**, `fast` recipe, half an hour on two CPU cores | **{ours}** |
+| Mean Teacher in the paper, its own settings, {times} | {paper.error:.1f} % |
+
+The {fast} does not have the paper's settings: it trains a small network with
+a thresholded, sharpened consistency cost, RandAugment and the Muon optimiser. Its two rows share network, optimiser and
+steps; each is the mean over three draws of the labels. [docs/results.md](docs/results.md) lists every run.
+"""
+
+
+def _mean(row: Row) -> str:
+    assert row.teacher is not None
+    return f"{100 * row.teacher.mean:.1f} %"
+
+
+def _half_width(difference: Difference | None) -> str:
+    """Points with their sign, and half of the width of their 95 % interval."""
+    assert difference is not None
+    assert difference.interval is not None
+    half = (difference.interval.high - difference.interval.low) / 2
+    return f"{100 * difference.mean:+.1f} ± {100 * half:.1f}".replace("-", "−")
+
+
+def _laptop_in_brief() -> tuple[str, int]:
+    """The columns that have at least three draws of supervised-only, Pi model and Mean Teacher, and their draws."""
+    systems = ("Supervised-only", "Pi model", "Mean Teacher")
+    columns: dict[str, list[str]] = {}
+    n_draws = []
+    for name, table in laptop_tables().items():
+        for column in table.columns:
+            cells = {cell.system: cell for cell in table.cells if cell.column == column}
+            runs = [one_run_per_seed(cells[system].runs) for system in systems]
+            seeds = runs[0].keys() & runs[1].keys() & runs[2].keys()
+            if len(seeds) < 3:
+                continue
+            means = [f"{100 * fmean(of[seed].error('test') for seed in seeds):.1f} %" for of in runs]
+            pairs = [difference_by_seed(worse, better, "test") for worse, better in pairwise(runs)]
+            n_draws.append(len(seeds))
+            columns[f"{LAPTOP_DATA[name]}, {column}"] = [
+                *means[:2],
+                f"**{means[2]}**",
+                *map(_half_width, pairs),
+            ]
+    lines = [*systems[:2], "**Mean Teacher**", "Pi model minus supervised-only", "Mean Teacher minus Pi model"]
+    rows = [(line, *(cells[i] for cells in columns.values())) for i, line in enumerate(lines)]
+    return (markdown_table(("laptop version", *columns), rows), min(n_draws)) if columns else ("", 0)
 
 
 # --- fits of photos ---------------------------------------------------------------------------------------------------
@@ -311,5 +478,7 @@ def pictures() -> dict[str, bytes]:
 
 if __name__ == "__main__":
     write_atomic(DOCS / "results.md", page())
+    front = DOCS.parent / "README.md"
+    write_atomic(front, readme(front.read_text(encoding="utf-8")))
     for name, picture in pictures().items():
         write_atomic(DOCS / name, picture)

@@ -21,6 +21,7 @@ from meanteacher import api, recipes
 from meanteacher.cli import app as app_module
 from meanteacher.cli.app import app
 from meanteacher.photos.fitting.config import FitConfig
+from meanteacher.report import load_records, paired_difference
 from support import PATIENCE
 
 MAIN = "from meanteacher.cli import main; main()"
@@ -272,14 +273,22 @@ def test_list_shows_the_papers_numbers():
 def test_demo_compares_the_methods_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A few steps of each run; a second call trains nothing again."""
     find = recipes.find
-    monkeypatch.setattr(recipes, "find", lambda name: find(name).varied(steps=40, evaluate_every=20))
+    monkeypatch.setattr(recipes, "find", lambda name: find(name).varied(steps=100, evaluate_every=50))
     words, runner = ["demo", "--out", str(tmp_path / "d"), "--draws", "2"], CliRunner(env={"COLUMNS": "200"})
     shown = runner.invoke(app, words)
     assert shown.exit_code == 0, shown.output
     assert any(line.startswith("Mean Teacher ") for line in shown.stdout.splitlines()), "a row of the table per line"
     assert "standard error" in shown.stdout
+    found = load_records(tmp_path / "d")
+    difference = paired_difference(found, "pi-model", "mean-teacher")
+    assert difference.standard_error is not None
+    ahead = "is ahead of" if difference.mean < -difference.standard_error else "is not shown to be ahead of"
+    verdict = f"Mean Teacher {ahead} the Pi model: {difference.cell(1000)} points, lower in "
+    assert verdict in shown.stdout
     page = (tmp_path / "d" / "report.html").read_text()
-    assert "<svg" in page
+    assert verdict in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert page.count("<image ") == 2 * 3, "the boundary of three methods at two moments"
+    assert page.index(">step 50<") < page.index(">step 100<")
     records = {path: path.stat().st_mtime_ns for path in (tmp_path / "d").rglob("record.json")}
     assert len(records) == 6
     again = runner.invoke(app, words)

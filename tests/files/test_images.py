@@ -4,16 +4,19 @@ import contextlib
 import errno
 import io
 import os
+import re
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pillow_heif
 import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps
 
-from meanteacher.files.images import UnreadableError, decode, decode_whole, header
+from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, decode_whole, header
 from meanteacher.files.jpeg import read_head, read_orientation
 from photo_support import picture, pixels, save
 
@@ -46,6 +49,52 @@ def test_an_image_of_the_right_size_keeps_every_pixel(extension: str, path: Path
     options = {"lossless": True} if extension == "webp" else {}
     picture().save(path.with_suffix(f".{extension}"), **options)
     assert np.array_equal(decode(path.with_suffix(f".{extension}"), 8), pixels(picture()))
+
+
+def heic(image: Image.Image, **options: object) -> bytes:
+    file = io.BytesIO()
+    pillow_heif.from_pillow(image).save(file, quality=90, **options)
+    return file.getvalue()
+
+
+def test_a_photo_of_a_phone_is_read_upright_with_its_time(path: Path) -> None:
+    about = Image.Exif()
+    about[0x0112] = 6
+    about.get_ifd(0x8769)[0x9003] = "2024:05:13 10:11:12"
+    path.write_bytes(heic(picture(3, 96, 64), exif=about.tobytes()))
+    # The phone stores how to turn the pixels beside the EXIF data, and whoever reads the file has to turn them once.
+    upright = picture(3, 96, 64).transpose(Image.Transpose.ROTATE_270)
+    assert header(path) == (64, 96, "RGB", 1715595072.0)
+    assert far(decode(path, 16), pixels(upright.resize((16, 16), Image.Resampling.BILINEAR))) < 4
+    assert as_jpeg_or_png(path)[1] == "png"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: data[: len(data) // 2], "truncated"),
+        (lambda data: data[:60], "truncated|damaged"),
+        (lambda data: data[:200] + bytes(len(data) - 200), "damaged|truncated"),
+        # A header that announces fewer pixels than there are.
+        (lambda data: data.replace(struct.pack(">II", 96, 64), struct.pack(">II", 8, 8)), "damaged"),
+        (lambda data: data.replace(struct.pack(">II", 96, 64), struct.pack(">II", 30_000, 20_000)), "too large"),
+        (lambda data: data.replace(b"ftypheic", b"ftypwhat"), "not an image"),
+    ],
+    ids=["half", "start", "zeros", "lies", "bomb", "other"],
+)
+def test_a_damaged_photo_of_a_phone_has_a_reason(change: Callable[[bytes], bytes], words: str, path: Path) -> None:
+    path.write_bytes(change(heic(picture(3, 96, 64))))
+    assert re.match(words, reason(path))
+
+
+@pytest.mark.parametrize("extension", ["NEF", "dng", "avif"])
+def test_raw_data_of_a_camera_are_refused_by_their_name(extension: str, path: Path) -> None:
+    # A raw file looks like the TIFF of its preview.
+    picture().save(path, "TIFF")
+    named = path.rename(path.with_suffix(f".{extension}"))
+    assert reason(named) == f"unsupported format .{extension.lower()}"
+    with pytest.raises(UnreadableError, match="unsupported format"):
+        header(named)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])

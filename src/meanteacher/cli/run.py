@@ -112,7 +112,10 @@ def run(
     options = RunOptions(
         device=device, compile=compiled, precision=precision, micro_batch=micro_batch, sync_batch_norm=sync_batch_norm
     )
-    chosen = experiment.override(api.load_recipe(recipe), *(settings or []))
+    given = api.load_recipe(recipe)
+    chosen = experiment.override(given, *(settings or []))
+    if chosen is not given:
+        say(console, chosen.deviations[-1])
     out = out or api.default_folder(chosen, seed)
     loggers = [_logger(log, chosen.name, seed, out)] if log else []
     with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:

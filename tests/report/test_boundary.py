@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from boundary import POINTS, Points, Window, draw_boundary
+from meanteacher.report.boundary import POINTS, Points, Window, draw_boundary, draw_growth
 
 SVG = "{http://www.w3.org/2000/svg}"
 WINDOW = Window(left=0.0, right=4.0, bottom=0.0, top=2.0)
@@ -154,3 +154,15 @@ def test_a_window_holds_all_points_and_a_margin():
 def test_probabilities_of_another_grid_are_refused():
     with pytest.raises(ValueError, match=r"shape \(150, 75\).*one probability per place of window.grid"):
         picture(to_the_right().T)
+
+
+def test_growth_has_a_row_per_network_and_a_column_per_moment():
+    late, early = to_the_right(), np.full((75, 150), 0.2)
+    rows = {name: {"step 5": early, "step 10": late} for name in ("one", "two", "three")}
+    svg = draw_growth(WINDOW, rows, TESTED, LABELLED, "growing")
+    words = [text.text for text in ET.fromstring(svg).iter(f"{SVG}text")]
+    assert sorted(words) == sorted(["step 5", "step 10", "one", "two", "three"])
+    assert len(list(ET.fromstring(svg).iter(f"{SVG}image"))) == 6
+    assert len(paths(svg, stroke="#1c1c1c")) == 3, "only the later ones have a boundary"
+    with pytest.raises(ValueError, match="one probability per place"):
+        draw_growth(WINDOW, {"one": {"step 5": early.T}}, TESTED, LABELLED, "growing")

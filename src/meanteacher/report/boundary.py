@@ -1,6 +1,7 @@
-"""A network's decision on a part of the plane, drawn from plain arrays as one small SVG."""
+"""A network's decision on a part of the plane, drawn from plain arrays as one small SVG: once, or as it grows."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,29 +86,65 @@ def draw_boundary(window: Window, probability: Floats, points: Points, labelled:
         labelled: large, with one shape per class
         description: for readers who do not see it
     """
+    width, height = window.shape
+    with styled():
+        figure = Figure(figsize=(WIDTH, WIDTH * height / width))
+        _picture(figure.add_axes((0, 0, 1, 1)), window, probability, points, labelled)
+        return _compact(to_svg(figure, description))
+
+
+def draw_growth(
+    window: Window,
+    rows: Mapping[str, Mapping[str, Floats]],
+    points: Points,
+    labelled: Points,
+    description: str,
+) -> str:
+    """Small pictures side by side as one SVG: a row per network, and a column per moment of its training.
+
+    Args:
+        window: what every probability covers
+        rows: title of the network -> title of the moment -> probability of class 1, as for `draw_boundary`
+        points: as for `draw_boundary`
+        labelled: as for `draw_boundary`
+        description: for readers who do not see it
+    """
+    moments = list(next(iter(rows.values())))
+    width, height = window.shape
+    with styled():
+        figure = Figure(figsize=(2 * WIDTH, 2 * WIDTH * height / width * len(rows) / len(moments) + 0.3))
+        grid = figure.subplots(len(rows), len(moments), squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.06})
+        figure.subplots_adjust(left=0.13, right=1, bottom=0, top=0.92)
+        for axes, moment in zip(grid[0], moments, strict=True):
+            axes.set_title(moment, fontsize=9)
+        for line, (title, pictures) in zip(grid, rows.items(), strict=True):
+            for axes, moment in zip(line, moments, strict=True):
+                _picture(axes, window, pictures[moment], points, labelled, scale=0.4)
+            line[0].text(-0.06, 0.5, title, transform=line[0].transAxes, ha="right", va="center")
+        return _compact(to_svg(figure, description))
+
+
+def _picture(
+    axes: Axes, window: Window, probability: Floats, points: Points, labelled: Points, *, scale: float = 1.0
+) -> None:
     grid = window.grid(probability.shape[1])
     if probability.shape != grid.shape[:2]:
         raise ValueError(
             f"probability has the shape {probability.shape}, the window's grid {grid.shape[:2]}: "
             "give one probability per place of window.grid()."
         )
-    width, height = window.shape
-    with styled():
-        figure = Figure(figsize=(WIDTH, WIDTH * height / width))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        _background(axes, grid, probability)
-        axes.set(xlim=(window.left, window.right), ylim=(window.bottom, window.top), aspect="auto")
-        for label, colour in enumerate(POINTS):
-            axes.add_patch(_dots(points.of(label), colour))
-        for label, (colour, marker) in enumerate(zip(POINTS, MARKERS, strict=True)):
-            x, y = labelled.of(label).T
-            for size, edge in ((12.5, DARK), (10.5, "white"), (8.0, colour)):
-                axes.plot(x, y, marker, color=edge, markersize=size, markeredgewidth=0, zorder=4)
-        return _compact(to_svg(figure, description))
+    axes.set_axis_off()
+    _background(axes, grid, probability, 1.6 * scale**0.5)
+    axes.set(xlim=(window.left, window.right), ylim=(window.bottom, window.top), aspect="auto")
+    for label, colour in enumerate(POINTS):
+        axes.add_patch(_dots(points.of(label), colour, 2.2 * scale))
+    for label, (colour, marker) in enumerate(zip(POINTS, MARKERS, strict=True)):
+        x, y = labelled.of(label).T
+        for size, edge in ((12.5, DARK), (10.5, "white"), (8.0, colour)):
+            axes.plot(x, y, marker, color=edge, markersize=scale * size, markeredgewidth=0, zorder=4)
 
 
-def _background(axes: Axes, grid: Floats, probability: Floats) -> None:
+def _background(axes: Axes, grid: Floats, probability: Floats, line: float) -> None:
     """Fill the plane with the probability, and draw the line on which both classes are equally probable, if any."""
     (left, bottom), (right, top) = grid[0, 0], grid[-1, -1]
     # A pixel lies around its place, so that the outermost reach half a pixel over the edge.
@@ -115,14 +152,14 @@ def _background(axes: Axes, grid: Floats, probability: Floats) -> None:
     extent = (left - dx, right + dx, bottom - dy, top + dy)
     axes.imshow(probability, CERTAINTY, vmin=0, vmax=1, origin="lower", extent=extent, interpolation="none")
     if probability.min() < 0.5 < probability.max():
-        axes.contour(*np.moveaxis(grid, -1, 0), probability, levels=[0.5], colors=DARK, linewidths=1.6, zorder=3)
+        axes.contour(*np.moveaxis(grid, -1, 0), probability, levels=[0.5], colors=DARK, linewidths=line, zorder=3)
 
 
-def _dots(places: Floats, colour: str) -> PathPatch:
+def _dots(places: Floats, colour: str, width: float) -> PathPatch:
     """One line of no length per dot, with round ends: a tenth of the text that as many circles take."""
     path = Path(places.repeat(2, axis=0), [Path.MOVETO, Path.LINETO] * len(places))
     path.should_simplify = False
-    return PathPatch(path, facecolor="none", edgecolor=colour, linewidth=2.2, capstyle="round", alpha=0.85, zorder=2)
+    return PathPatch(path, facecolor="none", edgecolor=colour, linewidth=width, capstyle="round", alpha=0.85, zorder=2)
 
 
 def _compact(svg: str) -> str:
