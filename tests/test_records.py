@@ -31,7 +31,7 @@ def test_names_that_are_not_utf8_are_read_as_they_were_written(tmp_path: Path):
     fit = as_fit(fit_example(**NO_PLOTS))
     names = (ODD, *fit.data.class_names[1:])
     data = replace(fit.data, class_names=names, photos=f"/photos/{ODD}", labels_file=f"/{ODD}.csv")
-    fit = replace(fit, folder=f"/fits/{ODD}", held_out=(f"{ODD}/{ODD}.jpg",), data=data)
+    fit = replace(fit, folder=f"/fits/{ODD}", data=data)
     write_json(tmp_path / "fit.json", asdict(fit))
     assert read_fit(tmp_path) == fit
 
