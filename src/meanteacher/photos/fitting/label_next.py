@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
-from numpy.typing import NDArray
 
 from meanteacher.formats import count, percent
 
@@ -89,11 +88,11 @@ def _representative(
     nearest image that is labelled or chosen. That leaves out images that resemble a labelled one or each other, and
     outliers that resemble nothing, which the farthest images often are.
     """
-    centre = unit_length(features[unsure]).mean(0)
+    centre = _unit_length(features[unsure]).mean(0)
     # Features of one network have much in common. Without that, similarities differ more.
-    points = unit_length(unit_length(features[unsure]) - centre)
+    points = _unit_length(_unit_length(features[unsure]) - centre)
     nearest = np.full(len(points), -1.0, dtype=np.float32)
-    known = unit_length(unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
+    known = _unit_length(_unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
     for start in range(0, len(known), _N_SUGGESTIBLE):
         nearest = np.maximum(nearest, (points @ known[start : start + _N_SUGGESTIBLE].T).max(1))
     unlike = nearest <= np.quantile(nearest, _UNLIKE)
@@ -117,6 +116,10 @@ def _representative(
     }
 
 
+def _unit_length(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)
+
+
 def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> str:
     first, second, *others = (int(k) for k in np.argsort(-p, kind="stable"))
     guess, other = (f"{class_names[k]} ({percent(p[k])})" for k in (first, second))
@@ -129,7 +132,3 @@ def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> st
     else:
         doubt = f"probably {guess}"
     return f"{doubt}; {likeness}" if likeness else doubt
-
-
-def unit_length(rows: np.ndarray) -> NDArray[np.float32]:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)

@@ -1,7 +1,6 @@
 """The start of a labelling session: which photos, which fit, which labels file, and the first questions."""
 
 import os
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -158,22 +157,7 @@ def _command(photos: Path, file: Path, run: Path, fitted: Fit | None) -> str:
     """The command that fits with all labels so far."""
     command: list[object] = ["meanteacher", "fit", photos, "--labels", file]
     if fitted:
-        command += ["--minutes", f"{fitted.plan.minutes:g}", "--start", run]
-    out = next_folder(run) if run.exists() else run
-    return shlex.join(map(str, [*command, *(() if out == _DEFAULT_RUN else ("--out", out))]))
-
-
-def next_folder(run: Path) -> Path:
-    """The folder for the next fit: the first of run-2, run-3, … that does not exist.
-
-    >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
-    ('flowers-2', 'fits/flowers-3')
-    """
-    # "." and ".." have no name that a number could be added to.
-    run = run if run.name not in ("", "..") else run.resolve()
-    # A larger number is more likely a year than a count.
-    stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
-    following = int(number) + 1
-    while (folder := run.with_name(f"{stem}-{following}")).exists():
-        following += 1
-    return folder
+        command += ["--minutes", f"{fitted.minutes:g}", "--out", run, "--overwrite"]
+    elif _DEFAULT_RUN.exists():
+        command += ["--out", f"fit-{photos.resolve().name}"]
+    return shlex.join(map(str, command))
