@@ -119,7 +119,7 @@ def teacher_is_trained_by_gradient(patch: Patch) -> None:
 
 @mutant
 def average_is_not_updated(patch: Patch) -> None:
-    patch.setattr(Teacher, "update", lambda self, student, *, decay: None)
+    patch.setattr(Teacher, "update", lambda self, student, *, decay=None: None)
 
 
 @mutant
@@ -127,7 +127,7 @@ def average_is_taken_before_the_step(patch: Patch) -> None:
     """The weights of the step before, one step late, as in a graph whose operations are not ordered."""
 
     def wrong(real, self, student, memory, batch, step):
-        memory.update(student, decay=teacher.warmed_up(self.decay(step), step))
+        memory.update(student, decay=self.decay(step))
         return real(self, student, memory, batch, step)
 
     wrap(patch, mean_teacher.MeanTeacher.forward, wrong)
@@ -136,12 +136,12 @@ def average_is_taken_before_the_step(patch: Patch) -> None:
 
 @mutant
 def decay_and_its_complement_are_swapped(patch: Patch) -> None:
-    wrap(patch, Teacher.update, lambda real, self, student, *, decay: real(self, student, decay=1 - decay))
+    wrap(patch, teacher.warmed_up, lambda real, decay, updates: 1 - real(decay, updates))
 
 
 @mutant
 def average_keeps_its_random_start(patch: Patch) -> None:
-    patch.setattr(supervised, "warmed_up", lambda decay, step: decay)
+    patch.setattr(teacher, "warmed_up", lambda decay, updates: decay)
 
 
 @mutant
