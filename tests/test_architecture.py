@@ -38,7 +38,7 @@ TABLE = """
 2 data: core devices files formats passes seeding
 2 models: core distributed passes
 2 records: core files formats
-2 teacher: core passes
+2 teacher: core devices passes
 2 views: core passes
 3 data.shards: core data files
 3 evaluate: core data distributed passes

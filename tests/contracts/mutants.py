@@ -48,7 +48,7 @@ def consistency_compares_the_teacher_with_itself(patch: Patch) -> None:
 
 @mutant
 def student_is_detached_in_the_consistency_cost(patch: Patch) -> None:
-    wrap(patch, costs.softmax_mse, lambda real, s, t, rows=None: real(s.detach(), t, rows))
+    wrap(patch, costs.softmax_mse, lambda real, s, t, rows=None, **options: real(s.detach(), t, rows, **options))
 
 
 @mutant
@@ -58,7 +58,7 @@ def whole_consistency_is_computed_without_gradient(patch: Patch) -> None:
 
 @mutant
 def consistency_weight_is_off_by_the_class_count(patch: Patch) -> None:
-    def wrong(s, t, rows=None):
+    def wrong(s, t, rows=None, class_axis=None):
         return costs._mean((s.softmax(1) - t.softmax(1)).square().sum(1), rows)
 
     patch.setattr(costs, "softmax_mse", wrong)
@@ -66,7 +66,7 @@ def consistency_weight_is_off_by_the_class_count(patch: Patch) -> None:
 
 @mutant
 def divergence_is_taken_the_other_way_round(patch: Patch) -> None:
-    wrap(patch, costs.kl_divergence, lambda real, s, t, rows=None: real(t, s, rows))
+    wrap(patch, costs.kl_divergence, lambda real, s, t, rows=None, **options: real(t, s, rows, **options))
 
 
 @mutant
@@ -381,8 +381,8 @@ def threshold_is_applied_to_the_sharpened_target(patch: Patch) -> None:
 
 @mutant
 def sharpened_target_is_trained(patch: Patch) -> None:
-    def wrong(real, student, target, *, threshold, temperature=1.0, rows=None):
-        value = real(student, target, threshold=threshold, temperature=temperature, rows=rows)
+    def wrong(real, student, target, *, temperature=1.0, **options):
+        value = real(student, target, temperature=temperature, **options)
         through_target = -((target / temperature).softmax(1) * student.detach().log_softmax(1)).sum(1).mean()
         return value + through_target - through_target.detach()
 
