@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from meanteacher.api import load_recipe
 from meanteacher.cli.console import exit_codes, say
 from meanteacher.core import Batch, InputError, Problem, check_choice
-from meanteacher.data import Source, Subset
+from meanteacher.data import Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.imagenet import ImageNet
 from meanteacher.data.svhn import Svhn
@@ -106,8 +106,6 @@ def outline(source: Source) -> Outline:
             return Outline(Problem(n_classes=10, n_examples=1198, input_shape=(1, 8, 8)), stored_bytes=64)
         case Moons():
             return Outline(Problem(n_classes=2, n_examples=source.n, input_shape=(2,)), stored_bytes=8)
-        case Subset():
-            return outline(source.source).scaled(source.train)
     raise InputError(f"The size of {type(source).__name__} is unknown. Add it to benchmarks/sizing.py, `outline`.")
 
 

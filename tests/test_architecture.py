@@ -44,7 +44,7 @@ TABLE = """
 3 evaluate: core data distributed passes
 3 methods: core costs distributed passes schedules teacher
 3 photos.features: core devices files models seeding views
-3 report: files formats records
+3 report: files formats records stats
 3 train: core devices distributed files formats passes records schedules seeding
 4 experiment: core costs data devices distributed evaluate files formats methods models records schedules seeding train
     views
@@ -60,10 +60,9 @@ TABLE = """
     seeding train views
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats methods models photos.features
     photos.folder photos.model photos.pages recipes records schedules seeding stats train views
-8 paper: api core data experiment files formats methods models paper.recipes recipes records report schedules train
-    views
-9 cli: api core data distributed experiment files formats paper photos.fitting photos.folder photos.label photos.model
-    photos.pages recipes records report train
+8 paper: api core data experiment files formats methods paper.recipes recipes records report train views
+9 cli: api core data devices distributed evaluate experiment files formats paper photos.fitting photos.folder
+    photos.label photos.model photos.pages recipes records report train
 10 __main__: cli
 """
 """Level, part, and exactly the parts that it imports. Whoever adds a name has decided that the import belongs there.

@@ -1,7 +1,8 @@
 """Everything that the README says can be run is run, and every number in it comes from a record."""
 
 import re
-from itertools import count
+from collections.abc import Iterable
+from itertools import count, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +15,12 @@ from torch import nn
 
 import meanteacher
 from backbone_support import short_plan, supposed_speed
+from meanteacher.experiment.describe import fingerprint
 from meanteacher.photos.fitting import fit as fitting
 from meanteacher.photos.fitting import training
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_records, paired_difference, summarise
+from meanteacher.report.compare import percent_spread
 from photo_support import save
 
 ROOT = Path(__file__).parent.parent
@@ -108,32 +111,35 @@ def test_recipes_named_in_the_readme_exist():
 
 def test_numbers_of_the_demo_come_from_committed_records():
     records = load_records(ROOT / "docs" / "records" / "demo")
-    for row in summarise(records):
-        assert row.student is not None
-        assert row.teacher is not None
-        cells = [
-            f"{100 * s.mean:.1f} ± {100 * s.deviation:.1f}"
-            for s in (row.student, row.teacher)
-            if s.deviation is not None
+    rows = {row.method: row for row in summarise(records)}
+    assert list(rows) == ["supervised", "pi-model", "mean-teacher"]
+    for row in rows.values():
+        cells = [percent_spread(each, row.n_images) for each in (row.student, row.teacher)]
+        others = [
+            paired_difference(records, other, row.method).cell(row.n_images) for other in before(row.method, rows)
         ]
-        assert f"| {row.label} | {cells[0]} | {cells[1]} |" in START
-    gain = paired_difference(records, "supervised", "mean-teacher")
-    assert gain.standard_error is not None
-    points, error = -100 * gain.mean, 100 * gain.standard_error
-    assert f"{points:.1f} points less error than supervised-only, paired by draw, standard error {error:.1f}" in START
-    assert gain.mean < -2 * gain.standard_error
+        line = " | ".join([row.label, *cells, *others, *["–"] * (2 - len(others))])
+        assert f"| {line} |" in START
+    elsewhere = load_records(ROOT / "docs" / "records" / "demo-default")
+    others = [paired_difference(elsewhere, other, "mean-teacher").cell(1000) for other in ("supervised", "pi-model")]
+    assert f"`ATEN_CPU_CAPABILITY=default`) the last row has {' and '.join(others)}" in START.replace("\n", " ")
 
 
-def test_result_that_comes_first_is_that_of_committed_records_and_of_the_paper():
-    rows = {row.recipe: row for row in summarise(load_records(ROOT / "docs" / "records" / "fast"))}
-    for recipe, line in (
-        ("fast/svhn-500/supervised", r"^\| supervised-only"),
-        ("fast/svhn-500", r"^\| \*\*Mean Teacher"),
-    ):
-        teacher = rows[recipe].teacher
-        assert teacher is not None
-        (shown,) = re.findall(rf"{line}.*\| \**([\d.]+) %\** \|$", README, flags=re.M)
-        assert shown == f"{100 * teacher.mean:.1f}"
-    claim = RECIPES["table1/svhn-500/mean-teacher"].claim
-    assert claim is not None
-    assert f"| {claim.error:.1f} % |" in README
+def before(method: str, methods: Iterable[str]) -> list[str]:
+    return list(takewhile(lambda other: other != method, methods))
+
+
+@pytest.mark.parametrize("folder", ["demo", "demo-default"])
+def test_each_method_of_the_demo_is_ahead_of_the_one_before_it_by_more_than_the_standard_error(folder: str):
+    records = load_records(ROOT / "docs" / "records" / folder)
+    for worse, better in (("supervised", "pi-model"), ("pi-model", "mean-teacher")):
+        difference = paired_difference(records, worse, better)
+        assert difference.n == 6
+        assert difference.standard_error is not None
+        assert difference.mean < -2 * difference.standard_error
+
+
+def test_records_of_the_demo_are_those_of_todays_recipes():
+    for folder in ("demo", "demo-default"):
+        for record in load_records(ROOT / "docs" / "records" / folder):
+            assert record.recipe.fingerprint == fingerprint(RECIPES[record.recipe.name])

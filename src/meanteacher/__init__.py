@@ -7,7 +7,7 @@
     model.predict("more_photos/")
     mt.MeanTeacherClassifier().fit(X, y).predict(X)          # scikit-learn's contract; y == -1 is unlabelled
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
-    mt.table("1", cell="svhn-500", scale=6)                  # a table of the paper, here scaled to 6 minutes per run
+    mt.table("1", laptop=True)                               # a table of the paper, here its laptop version
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student, decay=0.999)               # in your own loop, for any nn.Module
     teacher.update(student)                                  # after every step of the optimiser

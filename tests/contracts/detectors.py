@@ -397,7 +397,6 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "scikit-learn": lambda: named(other_detectors.ESTIMATORS),
     "outputs per pixel": lambda: named(other_detectors.DENSE),
     "files": lambda: named(other_detectors.FILES),
-    "scaled twins": lambda: named(other_detectors.TWINS),
     "fit with a held-out part": fit_detectors.of_a_held_out_part,
     "fit in folds": fit_detectors.of_folds,
     "fit that goes on from another": fit_detectors.of_going_on,

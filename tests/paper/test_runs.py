@@ -9,14 +9,23 @@ from meanteacher.core import InputError
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.paper import runs
-from meanteacher.paper.layout import FIGURES, TABLES
+from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES
 from meanteacher.paper.runs import Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.recipes import RECIPES
 from record_support import write_record
 from support import held_by_another_process
 
 NAME = "table1/svhn-500/mean-teacher"
-PLACES = {**{f"table {n}": place for n, place in TABLES.items()}, **{f"figure {n}": f for n, f in FIGURES.items()}}
+PLACES = {
+    f"{kind} {name}": place
+    for kind, places in {
+        "table": TABLES,
+        "figure": FIGURES,
+        "laptop table": LAPTOP_TABLES,
+        "laptop figure": LAPTOP_FIGURES,
+    }.items()
+    for name, place in places.items()
+}
 
 
 def _run(tmp_path: Path, seed: int = 0) -> Run:
@@ -94,15 +103,18 @@ def test_preset_with_a_typing_error_is_refused_before_anything_runs(tmp_path: Pa
         runs_of([NAME], preset="as-codded", out=tmp_path)  # type: ignore[arg-type]
 
 
-def test_scaled_run_has_a_folder_of_its_own_and_its_command_says_the_scale(tmp_path: Path):
-    (whole,) = runs_of([NAME], seeds=1, out=tmp_path)
-    (twin,) = runs_of([NAME], seeds=1, scale=6, out=tmp_path)
-    (other,) = runs_of([NAME], seeds=1, scale=7.5, out=tmp_path)
+def test_laptop_run_has_a_folder_of_its_own(tmp_path: Path):
+    whole, laptop = runs_of([NAME, f"{LAPTOP}{NAME}"], seeds=1, out=tmp_path)
     assert whole.folder == tmp_path / NAME / "seed-0"
-    assert len({whole.folder, twin.folder, other.folder}) == 3
-    assert "minutes=6" in twin.arguments()
-    assert "minutes=7.5" in other.arguments()
-    assert "--scale" not in whole.arguments()
+    assert laptop.folder == tmp_path / "laptop" / NAME / "seed-0"
+    assert laptop.arguments()[:2] == ["run", f"laptop/{NAME}"]
+
+
+@pytest.mark.parametrize(("find", "name", "known"), [(find_table, "5", "1, 2"), (find_table, "cifar10-250", "1, 2")])
+def test_place_without_a_laptop_version_gets_those_with_one(find, name: str, known: str):
+    assert find(name)
+    with pytest.raises(InputError, match=f"no laptop version of table {name}; there is one of: {known}"):
+        find(name, laptop=True)
 
 
 def test_runs_are_told_apart_and_can_be_keys(tmp_path: Path):
@@ -222,12 +234,3 @@ def test_large_images_are_measured_at_their_size_in_small_batches(monkeypatch: p
     assert shape == (224, 224)
     assert 2 <= size <= 16
     assert seconds[name] == pytest.approx(RECIPES[name].training.steps * RECIPES[name].training.batch.size / size)
-
-
-def test_a_scaled_table_leaves_out_what_cannot_be_scaled_unless_nothing_else_was_asked_for(tmp_path: Path):
-    names = recipe_names(find_table("5"))
-    assert any("resnet" in name for name in names)
-    twins = runs_of(names, seeds=1, scale=6, out=tmp_path)
-    assert {run.name for run in twins} == {name for name in names if "resnet" not in name}
-    with pytest.raises(InputError, match="can be scaled"):
-        runs_of([name for name in names if "resnet" in name], seeds=1, scale=6, out=tmp_path)

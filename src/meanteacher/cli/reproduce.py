@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from meanteacher.cli.console import graceful_stop, say
-from meanteacher.cli.options import DataOption, DeviceOption, ScaleOption, parse_scale
+from meanteacher.cli.options import DataOption, DeviceOption
 from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
@@ -35,7 +35,14 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Number of runs per cell.", show_default="as many as the paper's"),
     ] = None,
-    scale: ScaleOption = "",
+    laptop: Annotated[
+        bool,
+        typer.Option(
+            "--laptop",
+            help="The laptop version (tables 1 and 2, all figures): a small network, minutes per run on one core. "
+            "Its errors are not the paper's.",
+        ),
+    ] = False,
     preset: Annotated[
         Literal["paper", "as-coded"],
         typer.Option(help="as-coded: the settings of the authors' scripts if they differ from the paper's text."),
@@ -74,9 +81,8 @@ def reproduce(
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; give one of them.")
     is_table = context.info_name == "table"
-    minutes = parse_scale(scale)
-    found = runs.find_table(name) if is_table else runs.find_figure(name)
-    wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, scale=minutes, preset=preset, out=out)
+    found = runs.find_table(name, laptop=laptop) if is_table else runs.find_figure(name, laptop=laptop)
+    wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, preset=preset, out=out)
     run_options = RunOptions(device=device)
     options = command_options(data, run_options)
     if dry_run:
@@ -90,7 +96,7 @@ def reproduce(
                 name,
                 cell=cell,
                 seeds=seeds,
-                scale=minutes,
+                laptop=laptop,
                 preset=preset,
                 out=out,
                 data=data,

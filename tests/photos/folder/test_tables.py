@@ -31,8 +31,23 @@ def file(tmp_path: Path) -> Path:
         b"path\tlabel\na.jpg\tcat\nb/c.jpg\t\n",
         b"Path, Label\na.jpg, cat \nb/c.jpg,  \t \n",
         b"path,label\na.jpg,cat\nb/c.jpg,\n\n,\n  \n",
+        b"label,path\ncat,a.jpg\n,b/c.jpg\n",
+        b"path,label,plant\na.jpg,cat,7\nb/c.jpg,\n",
     ],
-    ids=["plain", "CRLF", "CR", "no end", "BOM", "semicolons", "quotes", "tabs", "spaces", "empty rows"],
+    ids=[
+        "plain",
+        "CRLF",
+        "CR",
+        "no end",
+        "BOM",
+        "semicolons",
+        "quotes",
+        "tabs",
+        "spaces",
+        "empty rows",
+        "order",
+        "more",
+    ],
 )
 def test_the_ways_of_writing_the_same_file(data: bytes, file: Path) -> None:
     file.write_bytes(data)
@@ -51,8 +66,9 @@ def test_rows_are_counted_as_a_person_counts_lines(file: Path) -> None:
         (b"\xef\xbb\xbf \r\n", r"is empty"),
         (b"name,class\na.jpg,cat\n", r"the columns 'name,class' instead of path,label"),
         (b"a.jpg,cat\nb.jpg,dog\n", r"columns 'a.jpg,cat' instead of path,label"),
-        (b"path,label,confidence\na.jpg,cat,1\n", r"columns 'path,label,confidence' instead of path,label"),
-        (b"label,path\ncat,a.jpg\n", r"columns 'label,path' instead of"),
+        (b"path,guess,confidence\na.jpg,cat,1\n", r"columns 'path,guess,confidence' instead of path,label"),
+        (b"path,label,plant\na.jpg,cat,1,2\n", r"row 2 has 4 cells instead of 3"),
+        (b"label,plant,path\na.jpg,cat\n", r"row 2 has 2 cells instead of 3"),
         (b"path,label\na.jpg,cat\nb.jpg\n", r"row 3 has 1 cell instead of 2"),
         (
             b"path,label\na, b.jpg,cat\n",

@@ -126,7 +126,7 @@ _CIFAR10: dict[str, Any] = {
 _TASKS = (
     _Task(place="table1/svhn-250", n_labelled=250, **_SVHN),
     _Task(place="table1/svhn-500", n_labelled=500, **_SVHN),
-    _Task(place="table2/cifar10-1000", n_labelled=1000, labelled_rows=32, other_rows=96, weight=20.0, **_CIFAR10),
+    _Task(place="table2/cifar10-1000", n_labelled=1000, labelled_rows=32, other_rows=96, weight=50.0, **_CIFAR10),
     _Task(place="table2/cifar10-4000", n_labelled=4000, labelled_rows=64, other_rows=64, weight=20.0, **_CIFAR10),
 )
 

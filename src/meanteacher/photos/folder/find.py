@@ -2,23 +2,29 @@
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.files.images import UNSUPPORTED
 from meanteacher.formats import count, escape_name
-from meanteacher.photos.folder.tables import LabelRow, is_text, read_labels, read_npz
+from meanteacher.photos.folder.tables import COLUMNS, LabelRow, is_text, read_labels, read_npz, read_table
 
-EXTENSIONS = frozenset({"jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm"})
+_READ = "bmp gif heic heif hif jpeg jpg pgm png ppm tif tiff webp"
+EXTENSIONS = frozenset(_READ.split())
+"""Extensions of images that can be read. Photos of other formats are found as well, and listed as unreadable."""
 MAX_CLASSES = 1000
 _UNLABELLED_FOLDERS = ("unlabeled", "unlabelled")
 
 
 def images_below(root: Path) -> tuple[list[str], int]:
-    """The sorted names of the image files at any depth, and the number of other files. Hidden files are ignored."""
+    """The sorted names of the photos at any depth, and the number of other files. Hidden files are ignored.
+
+    Links to folders are followed, but not to one that contains the photos themselves, such as "/".
+    """
     names: list[str] = []
     n_ignored = 0
     seen = set()
@@ -39,7 +45,10 @@ def images_below(root: Path) -> tuple[list[str], int]:
                     if entry.name.startswith("."):
                         continue
                     if _is_folder(entry):
-                        (links if entry.is_symlink() else folders).append(f"{prefix}{entry.name}/")
+                        if not entry.is_symlink():
+                            folders.append(f"{prefix}{entry.name}/")
+                        elif not Path(os.path.realpath(root)).is_relative_to(os.path.realpath(entry.path)):
+                            links.append(f"{prefix}{entry.name}/")
                     elif _is_image(entry):
                         names.append(prefix + entry.name)
                     else:
@@ -66,7 +75,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 def _is_image(entry: "os.DirEntry[str]") -> bool:
     _, dot, extension = entry.name.rpartition(".")
-    if not dot or extension.lower() not in EXTENSIONS:
+    if not dot or extension.lower() not in EXTENSIONS | UNSUPPORTED:
         return False
     # A broken link is reported as an image that cannot be read. A pipe is not an image.
     try:
@@ -91,6 +100,8 @@ class Photos:
     """Pixels [N, H, W, 3] of an .npz file; None for image files."""
     n_ignored: int = 0
     """Number of files below the root that do not have the extension of an image; hidden files do not count."""
+    is_wrapped: bool = False
+    """Whether the root is the only folder in the one that was given."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -109,7 +120,8 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     """Find the images of a folder, or of an .npz file, and their labels.
 
     Without `labels`, the top-level folders are the classes: an image at any depth has the class of its folder. It is
-    unlabelled in a folder `unlabeled` or `unlabelled`, or outside all folders.
+    unlabelled in a folder `unlabeled` or `unlabelled`, or outside all folders. A folder with nothing but one folder of
+    folders in it, as some archives have it, is entered.
 
     With `labels`, a CSV of path and label, the folders have no meaning, and images that are not in the CSV are
     unlabelled. There is one exception: if a folder `unlabeled` contains images, the other folders are still classes,
@@ -124,17 +136,28 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     if not names:
         content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
         raise InputError(f"{photos} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
-    known = [_class_of(name) for name in names]
+    is_wrapped = labels is None and _is_wrapped(names)
+    if is_wrapped:
+        photos /= names[0].partition("/")[0]
+        names = [name.partition("/")[2] for name in names]
+    known = [class_of(name) for name in names]
     if labels is not None:
         if not any(_in_unlabelled_folder(name) for name in names):
             known = [""] * len(names)
         added = _labels_of(labels, photos, dict(zip(names, known, strict=True)))
         known = [added.get(name, label) for name, label in zip(names, known, strict=True)]
-    return _photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes)
+    return replace(_photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes), is_wrapped=is_wrapped)
 
 
-def _class_of(name: str) -> str:
-    """The class of the top-level folder; empty if unlabelled."""
+def _is_wrapped(names: Sequence[str]) -> bool:
+    """Whether all images are in one folder, which is not `unlabelled`, and there in at least two folders."""
+    tops = {name.partition("/")[0] for name in names}
+    second = {rest.partition("/")[0] for name in names if "/" in (rest := name.partition("/")[2])}
+    return len(tops) == 1 and len(second) > 1 and not _in_unlabelled_folder(names[0])
+
+
+def class_of(name: str) -> str:
+    """The class of an image by its top-level folder; empty if unlabelled."""
     folder, slash, _ = name.partition("/")
     return escape_name(folder.strip()) if slash and not _in_unlabelled_folder(name) else ""
 
@@ -142,6 +165,14 @@ def _class_of(name: str) -> str:
 def _in_unlabelled_folder(name: str) -> bool:
     folder, slash, _ = name.partition("/")
     return bool(slash) and folder.strip().lower() in _UNLABELLED_FOLDERS
+
+
+def column_of(photos: Photos, file: Path, column: str) -> list[str]:
+    """The cell of each image in a further column of the labels file; empty if the file does not name the image."""
+    known = dict.fromkeys(photos.names, "")
+    for number, (path, _, value) in read_table(file, [*COLUMNS, column]):
+        known[_name_of(LabelRow(number, path, value), file, photos.root, known)] = value.strip()
+    return list(known.values())
 
 
 def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:

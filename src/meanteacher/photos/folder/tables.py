@@ -67,9 +67,10 @@ def is_text(cell: str) -> bool:
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """The rows of a CSV file with these columns, each with the number of its first line; empty rows are skipped.
+    """The cells of these columns, each row with the number of its first line; empty rows are skipped.
 
-    The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a surrogate.
+    The file may have further columns, and they may be in any order. The separator is that of the header: comma,
+    semicolon or tab. A byte that is not UTF-8 becomes a surrogate.
     """
     header = ",".join(columns)
     try:
@@ -83,7 +84,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     if not text.strip():
         raise InputError(f"{path} is empty: its first row must be {header}.")
-    separator = _separator(path, StringIO(text, newline="").readline().strip(), columns)
+    separator, names = _header(path, StringIO(text, newline="").readline().strip(), columns)
+    at = [names.index(column.strip().lower()) for column in columns]
     rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
@@ -98,25 +100,27 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     except csv.Error as error:
         raise InputError(f"{path}, row {line} cannot be read ({error}): check its double quotes.") from error
     for line, cells in rows:
-        if len(cells) != len(columns):
+        # The last cells of a row may be missing, but not the first two: a path and what is said of it.
+        if not max(at[:2]) < len(cells) <= len(names):
             raise InputError(
-                f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(columns)}: "
+                f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(names)}: "
                 f'put a name that contains a "{separator}" in double quotes.'
             )
-    _header, *content = rows
-    return content
+    _first, *content = rows
+    return [(line, [cells[k] if k < len(cells) else "" for k in at]) for line, cells in content]
 
 
-def _separator(path: Path, first: str, columns: Sequence[str]) -> str:
-    """The separator of a table with this first row."""
-    # A longer row is not a list of a few columns, and exceeds the limit of the csv module.
+def _header(path: Path, first: str, columns: Sequence[str]) -> tuple[str, list[str]]:
+    """The separator of a table with this first row, and the names of all its columns in lower case."""
+    # A longer row is not a list of columns, and exceeds the limit of the csv module.
     for separator in _SEPARATORS if len(first) <= _MAX_HEADER else ():
         try:
             cells = next(csv.reader([first], delimiter=separator), [])
         except csv.Error:
             continue
-        if [cell.strip().lower() for cell in cells] == list(columns):
-            return separator
+        names = [cell.strip().lower() for cell in cells]
+        if {column.strip().lower() for column in columns} <= set(names):
+            return separator, names
     shown = f"{escape_name(first[:60])!r}{'' if len(first) <= 60 else ' …'}"
     raise InputError(f"{path} has the columns {shown} instead of {','.join(columns)}: correct its first row.")
 
