@@ -34,7 +34,7 @@ TABLE = """
 1 files: core formats
 1 passes: core
 1 schedules: core
-2 costs: core devices
+2 costs: core devices passes
 2 data: core devices files formats passes seeding
 2 models: core distributed passes
 2 records: core files formats
