@@ -22,7 +22,6 @@ from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model import predict as prediction
 from meanteacher.photos.model.bundle import Classifier, Seen
 from meanteacher.photos.model.images import Images, as_images
-from meanteacher.photos.model.predict import cell, prediction_rows
 from meanteacher.views import PerChannel
 
 SIZE = 8
@@ -150,16 +149,6 @@ def test_with_two_classes_there_is_no_third(photos: Path, tmp_path: Path):
     for row in read(tmp_path / "p.csv"):
         assert {row[1], row[3]} == {"red", "green"}
         assert row[5:] == ["", "", ""]
-
-
-def test_rows_of_a_fit_are_the_same_table(photos: Path, tmp_path: Path):
-    (photos / "04.png").write_bytes(b"no image at all")
-    model = colour_model()
-    model.predict(photos, out=tmp_path / "p.csv")
-    (chunk,) = prediction.classify(model, found := as_images(photos))
-    table = prediction_rows(found.names, chunk.probabilities.numpy(), model.class_names, chunk.unreadable)
-    assert table.encode() == (tmp_path / "p.csv").read_bytes()
-    assert cell("\t=x") == r"\x09=x"
 
 
 def test_arrays_without_labels_are_predicted_like_files(tmp_path: Path):

@@ -286,16 +286,6 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def prediction_rows(
-    names: Sequence[str],
-    probabilities: NDArray[np.floating],
-    class_names: Sequence[str],
-    unreadable: Mapping[int, str],
-) -> str:
-    """The content of predictions.csv for probabilities [N, n_classes]. `unreadable` maps a row to a reason."""
-    return BOM + _header() + rows_of(names, torch.from_numpy(probabilities), class_names, unreadable)
-
-
 def _header(*, unsure: bool = False) -> str:
     columns = ["path", "guess", "confidence", *(["unsure"] if unsure else []), "second", "second_confidence"]
     return ",".join([*columns, "third", "third_confidence", "problem"]) + "\n"
