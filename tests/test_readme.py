@@ -13,10 +13,8 @@ import torch
 from sklearn.datasets import load_iris
 from torch import nn
 
-from backbone_support import short_plan, supposed_speed
+from backbone_support import small_networks
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.photos.fitting import fit as fitting
-from meanteacher.photos.fitting import training
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_records, paired_difference, summarise
 from meanteacher.report.compare import percent_spread
@@ -35,8 +33,7 @@ def test_python_of_the_readme_runs_as_it_stands(
         for k in range(n):
             save(tmp_path / part / f"{k}.png", seed=next(seeds), width=64, height=64)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fitting, "measure_backbone", supposed_speed)
-    monkeypatch.setattr(training, "make_backbone_plan", short_plan)
+    small_networks(monkeypatch)
     photos, table, loop, recipe = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     names: dict[str, Any] = {}
 

@@ -15,11 +15,10 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from torch.utils.flop_counter import FlopCounterMode
 
 import meanteacher as mt
+from meanteacher.experiment.operations import row_operations
 from meanteacher.files import write_atomic
 from meanteacher.formats import BASELINE, duration, listed, percent, percent_range
 from meanteacher.paper.figures import describe_curves
@@ -154,21 +153,13 @@ def _runs(records: Sequence[Record]) -> str:
 
 
 def computation(recipe: str, reference: str) -> float:
-    """How many times the multiplications of another run of Mean Teacher a run takes."""
-    return _multiplications(RECIPES[recipe].training) / _multiplications(RECIPES[reference].training)
-
-
-def _multiplications(training: mt.TrainingSpec) -> int:
-    """Those of the student's pass, of its gradient and of the teacher's pass, over all images of all steps."""
-    n, shape = 2, (3, 32, 32)
-    network = training.model.build(mt.Problem(n_classes=10, n_examples=n, input_shape=shape)).train()
-    images = torch.randn(n, *shape)
-    network(images)  # first weights may depend on the first batch
-    with FlopCounterMode(display=False) as counter:
-        network(images).sum().backward()
-        with torch.no_grad():
-            network(images)
-    return int(counter.get_total_flops()) // n * training.batch.size * training.steps
+    """How many times the operations of another run a run takes."""
+    problem = mt.Problem(n_classes=10, n_examples=2, input_shape=(3, 32, 32))
+    ours, theirs = (
+        row_operations(training, problem) * training.batch.size * training.steps
+        for training in (RECIPES[recipe].training, RECIPES[reference].training)
+    )
+    return ours / theirs
 
 
 def _ablations() -> dict[str, Any]:

@@ -78,26 +78,26 @@ def test_help_says_what_is_run_and_does_not_import_torch(command: str):
 
 
 def test_dry_run_says_what_is_missing_and_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of three runs one is complete and one is done by half: one and a half of 2 h each are left, 3 h."""
+    """Of three runs one is complete and one is done by half: one and a half of 12 days each are left, 18 days."""
     complete, half, _ = runs_of([NAME], seeds=3, out=tmp_path)
     write_record(complete, 0.05)
     half.folder.mkdir(parents=True)
     (half.folder / "metrics.jsonl").write_text(f'{{"step": {half.recipe.training.steps // 2}}}\n')
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(runs, "_step_seconds", lambda recipe, device: 7200 / recipe.training.steps)
+    monkeypatch.setattr(runs, "estimated_seconds", lambda runs, device: {run.name: 12 * 86_400 for run in runs})
     shown = _invoke("table", "1", "--cell", CELL, "--seeds", 3, "--dry-run", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
     (line,) = [line.split() for line in shown.output.splitlines() if line.startswith(NAME)]
-    assert line == [NAME, "3", "1", f"{half.recipe.training.steps:,}", "2", "h", "0", "min"]
+    assert line == [NAME, "3", "1", f"{half.recipe.training.steps:,}", "12", "days"]
     assert "2 runs to train" in shown.output
-    assert "3 h 0 min" in shown.output
+    assert "about 18 days of training" in shown.output
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_dry_run_of_a_complete_table_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for run in runs_of([NAME], seeds=1, out=tmp_path):
         write_record(run, 0.05)
-    monkeypatch.setattr(runs, "step_seconds", lambda *_, **__: pytest.fail("a step was measured"))
+    monkeypatch.setattr(runs, "_operations_per_second", lambda *_: pytest.fail("the speed was measured"))
     shown = _invoke("table", "1", "--cell", CELL, "--seeds", 1, "--dry-run", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
     assert "0 runs to train" in shown.output

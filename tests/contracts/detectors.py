@@ -6,11 +6,9 @@ import tempfile
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-import backbone_detectors
 import classifier_detectors
 import contract
 import fit_detectors
-import fit_world
 import label_detectors
 import other_detectors
 import photo_detectors
@@ -397,11 +395,7 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "scikit-learn": lambda: named(other_detectors.ESTIMATORS),
     "outputs per pixel": lambda: named(other_detectors.DENSE),
     "files": lambda: named(other_detectors.FILES),
-    "fit with a held-out part": fit_detectors.of_a_held_out_part,
-    "fit in folds": fit_detectors.of_folds,
-    "fit that goes on from another": fit_detectors.of_going_on,
-    "results of a fit": fit_detectors.of_results,
-    "fit on a pretrained network": lambda: named(backbone_detectors.DETECTORS),
+    "fit": fit_detectors.of_a_fit,
     "photos": lambda: named(photo_detectors.DETECTORS),
     "model files": lambda: named(classifier_detectors.DETECTORS),
     "export": lambda: named(classifier_detectors.EXPORT),
@@ -415,8 +409,6 @@ AREAS: dict[str, Callable[[], Checks]] = {
 def prepare(area: str) -> None:
     """Make what the checks of an area begin with, while the code is still sound."""
     for needed in {
-        "fit that goes on from another": (fit_world.held_out, fit_world.in_folds),
-        "results of a fit": (fit_world.in_folds,),
         "model files": (classifier_detectors.model,),
         "export": (classifier_detectors.model,),
     }.get(area, ()):

@@ -7,7 +7,6 @@ catches which with: make mutants
 import dataclasses
 from contextlib import nullcontext
 
-import backbone_mutants
 import fit_mutants
 import other_mutants
 import pytest
@@ -475,7 +474,6 @@ for others in (
     stream_mutants,
     other_mutants,
     fit_mutants,
-    backbone_mutants,
     use_mutants,
     report_mutants,
 ):

@@ -190,20 +190,23 @@ def killed_anywhere(method: str, at: Place) -> str:
 
 
 def killed_fit(at: Place) -> str:
-    from backbone_support import short_plan, supposed_speed
-    from meanteacher.photos.fitting import fit as fitting
-    from meanteacher.photos.fitting import training
+    import pytest
+
+    from backbone_support import small_networks
     from photo_support import save
 
     for part, n in (("cat", 4), ("dog", 4), ("unlabelled", 6)):
         for k in range(n):
             save(at.folder / "photos" / part / f"{k}.png", seed=10 * len(part) + k, width=64, height=64)
 
-    def short() -> None:
-        fitting.measure_backbone, training.make_backbone_plan = supposed_speed, short_plan
-
     def fit(out: Path) -> Process:
-        return at.start("fit", at.folder / "photos", "--start-or-resume", out=out, before=short)
+        return at.start(
+            "fit",
+            at.folder / "photos",
+            "--start-or-resume",
+            out=out,
+            before=partial(small_networks, pytest.MonkeyPatch()),
+        )
 
     straight = at.out()
     began = time.perf_counter()

@@ -72,7 +72,6 @@ def reproduce(
     """
     from meanteacher.cli.progress import RunsProgress
     from meanteacher.paper import runs, workers
-    from meanteacher.paper.reproduce import command_options, figure, table
     from meanteacher.train import RunOptions
 
     console = Console()
@@ -84,13 +83,14 @@ def reproduce(
     found = runs.find_table(name, laptop=laptop) if is_table else runs.find_figure(name, laptop=laptop)
     wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, preset=preset, out=out)
     run_options = RunOptions(device=device)
-    options = command_options(data, run_options)
     if dry_run:
         _plan(console, wanted, jobs, device)
     elif print_commands:
-        for line in workers.printed_commands(wanted, options):
+        for line in workers.printed_commands(wanted, workers.command_options(data, run_options)):
             typer.echo(line)
     else:
+        from meanteacher.paper.reproduce import figure, table  # they draw, and take a second to import
+
         with graceful_stop(console) as should_stop, RunsProgress(console, len(wanted), should_stop) as progress:
             result = (table if is_table else figure)(
                 name,
@@ -128,7 +128,6 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
 
     states = {run: run.state() for run in wanted}
     missing = [run for run, state in states.items() if state != "complete"]
-    say(console, "Measuring a few steps of each recipe on this machine …")
     seconds = estimated_seconds(missing, device=device)
     shown = Table(box=None, pad_edge=False)
     shown.add_column("recipe", no_wrap=True)
@@ -146,7 +145,7 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
     console.print(shown)
     say(
         console,
-        f"{count(len(missing), 'run')} to train, about {duration(total)} of training with one run at a time"
+        f"{count(len(missing), 'run')} to train, about {duration(total)} of training on this machine, one run at a time"
         + (f"; with --jobs {jobs} the runs share the cores" if jobs > 1 else "")
         + ". Evaluations come on top. Nothing was run.",
     )

@@ -11,7 +11,7 @@ from meanteacher.paper.figures import as_files, describe_curves, draw_curves, dr
 from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Figure, Quoted, Table
 from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.paper.tables import Cell, Ordering, PaperTable, orderings_of, to_html, to_markdown, to_terminal
-from meanteacher.paper.workers import Workers
+from meanteacher.paper.workers import Workers, command_options
 from meanteacher.recipes import RECIPES
 from meanteacher.records import Part, Record, load_record
 from meanteacher.report.compare import percent_spread, spread
@@ -154,11 +154,6 @@ def _train(
     workers = Workers(runs=runs, jobs=jobs, options=command_options(data, options), callback=callback or Callback())
     workers.run_all()
     return tuple(workers.problems.values())
-
-
-def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
-    """The words that the commands of all runs have in common."""
-    return [*([] if data is None else ["--data", str(data)]), *options.flags()]
 
 
 def complete(runs: Sequence[Run]) -> dict[Run, Record]:

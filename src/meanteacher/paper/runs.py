@@ -1,21 +1,24 @@
 """The runs behind a table or figure of the paper: which there are, which are missing, and how long they take."""
 
+import copy
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
+from torch import nn
 
 from meanteacher.api import default_folder
-from meanteacher.core import InputError, check_choice
-from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
-from meanteacher.experiment import Recipe, step_seconds
+from meanteacher.core import InputError, Problem, check_choice
+from meanteacher.devices import choose_device, wait_for
+from meanteacher.experiment import Recipe
 from meanteacher.experiment.describe import fingerprint
+from meanteacher.experiment.operations import row_operations
 from meanteacher.files import LOCK, HeldError, last_lines, locked
 from meanteacher.paper.layout import (
     FIGURES,
@@ -34,8 +37,8 @@ from meanteacher.records import load_record
 Preset = Literal["paper", "as-coded"]
 State = Literal["complete", "running", "started", "missing"]
 T = TypeVar("T")
-_TRIAL_SECONDS, _TRIAL_STEPS, _TRIAL_ROWS = 10.0, 3, 128
-"""For measuring a step: at most so long, so many, on so many rows of 32x32 pixels."""
+_CHANNELS = 64
+"""Of the convolutions that measure the speed of this machine."""
 
 
 @dataclass(frozen=True)
@@ -176,35 +179,40 @@ def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = 
 
 
 def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
-    """recipe -> seconds that one of its runs takes on this machine, by a few steps of each on made-up images."""
+    """recipe -> seconds that one of its runs takes on this machine, without evaluations.
+
+    The operations of a step are counted, and divided by the speed of this machine, which one short measurement gives.
+    """
     recipes = {run.recipe.name: run.recipe for run in runs}
-    return {name: recipe.training.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
+    speed = _operations_per_second(choose_device(device)) if recipes else 1.0
+    counted: dict[object, float] = {}
+    seconds = {}
+    for name, recipe in recipes.items():
+        training, source = recipe.training, recipe.data.source
+        side = getattr(source, "size", 32)
+        # Other fields of a method, such as weights and costs, change no pass of a network.
+        switches = {name: value for name, value in vars(training.method).items() if name in ("buffers", "one_sided")}
+        key = (training.model, type(training.method), *switches.values(), side)
+        if key not in counted:
+            problem = Problem(getattr(source, "n_classes", 10), n_examples=50_000, input_shape=(3, side, side))
+            counted[key] = row_operations(training, problem)
+        seconds[name] = training.steps * training.batch.size * counted[key] / speed
+    return seconds
 
 
-def _step_seconds(recipe: Recipe, device: str) -> float:
-    """Seconds of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
-    from meanteacher.views import PerChannel
-
-    training = recipe.training
-    batch = training.batch
-    method: Any = training.method
-    side = getattr(recipe.data.source, "size", 32)
-    part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
-    if isinstance(batch, Fixed):
-        batch = replace(batch, size=batch.size // part, labelled=max(1, batch.labelled // part))
-    if getattr(method, "labelled_share", None) is not None:
-        method = replace(method, labelled_share=None)  # of the real data; no step takes longer by it
-    n, n_classes = 1000, 10
-    labels = torch.arange(n) % n_classes
-    images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    data = Dataset(images, labels, tuple(map(str, range(n_classes))))
-    split = make_split(
-        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
-    )
-    assert isinstance(batch, Fixed | Mixed)
-    trial = replace(training, batch=batch, method=method, normalise=PerChannel(), steps=max(training.steps, 2000))
-    times = step_seconds(
-        trial, data=TrainTest(data, data), split=split, seconds=_TRIAL_SECONDS, most=_TRIAL_STEPS, device=device
-    )
-    # The first one also allocates.
-    return training.batch.size / batch.size * fmean(times[1:] or times)
+def _operations_per_second(device: torch.device) -> float:
+    """Speed of two convolutions and their gradients; on a CPU by processor time, so that load counts little."""
+    layers = [nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1), nn.BatchNorm2d(_CHANNELS), nn.ReLU()]
+    network = nn.Sequential(*layers, *map(copy.deepcopy, layers)).to(device)
+    rows = 16 if device.type == "cpu" else 512
+    images = torch.randn(rows, _CHANNELS, 32, 32, device=device)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    times = []
+    for _ in range(3):
+        wait_for(device)
+        begin = clock()
+        network(images).sum().backward()
+        wait_for(device)
+        times.append((clock() - begin) / (torch.get_num_threads() if device.type == "cpu" else 1))
+    # Two layers forward, and the gradients of both weights and of the second layer's input.
+    return 5 * 2 * 9 * _CHANNELS**2 * 32**2 * rows / min(times)

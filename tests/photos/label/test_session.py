@@ -14,7 +14,7 @@ from label_example import ASKED, KNOWN, Example, make_example, write_label_next
 from meanteacher.core import InputError
 from meanteacher.photos.folder.tables import read_labels, write_labels
 from meanteacher.photos.label import session as session_module
-from meanteacher.photos.label.session import next_folder, open_session
+from meanteacher.photos.label.session import open_session
 from support import held_by_another_process
 
 ONE, TWO, THREE = ASKED
@@ -274,19 +274,10 @@ def test_the_next_command_can_be_run_as_it_stands(tmp_path: Path):
     assert command[2:] == [
         str(example.photos),
         *("--labels", str(example.file)),
-        *("--start", str(example.run)),
-        *("--out", f"{example.run}-2"),
+        *("--minutes", "10"),
+        *("--out", str(example.run)),
+        "--overwrite",
     ]
-
-
-def test_the_next_folder_is_the_first_that_is_free(tmp_path: Path, monkeypatch):
-    assert next_folder(tmp_path / "birds").name == "birds-2"
-    (tmp_path / "birds-2").mkdir()
-    assert next_folder(tmp_path / "birds").name == "birds-3"
-    assert next_folder(tmp_path / "birds-9").name == "birds-10"
-    assert next_folder(tmp_path / "birds-2024").name == "birds-2024-2"
-    monkeypatch.chdir(tmp_path / "birds-2")
-    assert next_folder(Path()) == tmp_path / "birds-3"
 
 
 def test_names_that_a_spreadsheet_must_not_calculate_are_found(tmp_path: Path):

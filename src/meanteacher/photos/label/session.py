@@ -1,7 +1,6 @@
 """The labelling session: the images to label, the answers, and the file of the answers."""
 
 import os
-import re
 import shlex
 from collections import deque
 from collections.abc import Container, Sequence
@@ -219,7 +218,7 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
     if not run.is_dir():
         raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
     try:
-        fitted = read_fit(run).data
+        fit = read_fit(run)
     except RecordError as error:
         raise InputError(
             f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
@@ -227,6 +226,7 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
     file = labels or run / "labels.csv"
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
         raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
+    fitted = fit.data
     known = file if file.exists() else fitted.labels_file
     if not known and fitted.source == "csv":
         raise InputError(f"{run} does not name the labels file of its fit: give that file with --labels.")
@@ -235,24 +235,9 @@ def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session
         raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
     class_names = tuple(dict.fromkeys(fitted.class_names + found.class_names))
     questions = _read_questions(run, found, class_names)
-    command = ["meanteacher", "fit", photos, "--labels", file, "--start", run, "--out", next_folder(run)]
+    again = ["--minutes", f"{fit.minutes:g}", "--out", run, "--overwrite"]
+    command = ["meanteacher", "fit", photos, "--labels", file, *again]
     return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))
-
-
-def next_folder(run: Path) -> Path:
-    """The folder for the next fit: the first of run-2, run-3, … that does not exist.
-
-    >>> next_folder(Path("flowers")).as_posix(), next_folder(Path("fits/flowers-2")).as_posix()
-    ('flowers-2', 'fits/flowers-3')
-    """
-    # "." and ".." have no name that a number could be added to.
-    run = run if run.name not in ("", "..") else run.resolve()
-    # A larger number is more likely a year than a count.
-    stem, number = m.groups() if (m := re.fullmatch(r"(.+)-([1-9]\d?)", run.name)) else (run.name, 1)
-    following = int(number) + 1
-    while (folder := run.with_name(f"{stem}-{following}")).exists():
-        following += 1
-    return folder
 
 
 def _labels_in(file: Path) -> dict[str, str]:
