@@ -34,11 +34,11 @@ TABLE = """
 1 files: core formats
 1 passes: core
 1 schedules: core
-2 costs: core devices
+2 costs: core devices passes
 2 data: core devices files formats passes seeding
 2 models: core distributed passes
 2 records: core files
-2 teacher: core passes
+2 teacher: core devices passes
 2 views: core passes
 3 data.shards: core data files
 3 evaluate: core data distributed passes
@@ -53,7 +53,8 @@ TABLE = """
 5 online: core data devices evaluate experiment models seeding train views
 5 paper.recipes: core costs data experiment methods models records schedules train views
 5 photos.label: core files formats photos.folder records
-5 photos.model: core devices files formats models passes photos.features photos.folder records stats views
+5 photos.model: core devices files formats models passes photos.features photos.folder photos.pages records report stats
+    views
 6 recipes: core costs data experiment methods models paper.recipes schedules train views
 7 api: core data experiment recipes records train
 7 estimator: core costs data devices evaluate experiment formats methods models online photos.features recipes schedules

@@ -156,7 +156,7 @@ def colours_of_photos_to_predict_are_in_another_order(patch: Patch) -> None:
 def names_of_the_first_photos_stand_beside_every_chunk(patch: Patch) -> None:
     def change(inner, model, images, **options):
         first = bundle.as_images(images).names
-        wrap(inner, predict.rows_of, lambda real, names, *rest: real(first[: len(names)], *rest))
+        wrap(inner, predict.rows_of, lambda real, names, *rest, **more: real(first[: len(names)], *rest, **more))
 
     during(patch, bundle.Classifier.predict, change)
 

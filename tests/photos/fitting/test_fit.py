@@ -21,11 +21,12 @@ from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted, MissingBackboneError
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.photos.fitting import config as configuration
+from meanteacher.photos.fitting import data, pretrained, scratch
 from meanteacher.photos.fitting import fit as fitting
-from meanteacher.photos.fitting import pretrained, scratch
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.fit import fit
 from meanteacher.photos.fitting.work import Work
+from meanteacher.photos.folder import groups
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.bundle import load
 from meanteacher.train import Callback
@@ -46,6 +47,8 @@ def run_fit(*given: Any, **options: Any) -> dict[str, Any]:
 def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         small_networks(patch)
+        # All photos of a colour look as if they showed one thing.
+        patch.setattr(data, "find_groups", lambda photos, near, features, **options: near)
         patch.setattr(scratch, "_TRIAL_STEPS", 3)
         patch.setattr(scratch.Scratch, "_length", lambda *given: (0.125, 4))
         yield
@@ -232,6 +235,26 @@ def test_without_unlabelled_photos_there_is_a_model_and_no_word_about_them(photo
     assert content["helped"] is None
     assert "Next" not in content["headline"]
     assert table(tmp_path / "fit" / "label-next.csv") == []
+
+
+def test_photos_that_belong_together_are_tested_together(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the red ones, all but one belong together, so that one of them is hard to tell without the others."""
+    monkeypatch.setattr(data, "find_groups", groups.find_groups)
+    labels = tmp_path / "labels.csv"
+    rows = [f"{colour}/{k}.png,{colour},{colour if k < 4 else k}\n" for colour in COLOURS for k in range(5)]
+    labels.write_text("path,label,thing\n" + "".join(rows))
+    tested: list[set[int]] = []
+    real = pretrained.cross_validated
+
+    def note(features: Any, given: Any, n_classes: int, *, groups: Any, **options: Any) -> Any:
+        tested.append(set(np.unique(groups[given >= 0], return_counts=True)[1].tolist()))
+        return real(features, given, n_classes, groups=groups, **options)
+
+    monkeypatch.setattr(pretrained, "cross_validated", note)
+    run_fit(config(photos, tmp_path / "fit", labels=labels, group_by="thing"), Recorder())
+    assert tested[0] == {3, 4}, "four of each colour, and the last ones of all three"
 
 
 def test_one_label_per_class_gives_a_model_and_no_percentage(photos: Path, tmp_path: Path) -> None:

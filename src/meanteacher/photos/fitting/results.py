@@ -1,6 +1,5 @@
 """What a fit leaves in its folder: the model, the tables, fit.json and the pages."""
 
-import base64
 import csv
 import io
 from collections.abc import Iterable, Sequence
@@ -11,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.run import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
-from meanteacher.files.images import UnreadableError, decode
 from meanteacher.files.typed import RecordError, checked
 from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import headline, helped
@@ -28,8 +25,9 @@ from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.work import Work
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
-from meanteacher.photos.model.predict import cell
+from meanteacher.photos.model.predict import BOM, cell
 from meanteacher.photos.pages import write_fit_pages
+from meanteacher.photos.pages.contact_sheet import thumbnail
 from meanteacher.records import (
     BackboneSummary,
     Calibration,
@@ -54,7 +52,6 @@ PREDICTIONS, BEFORE = "predictions.csv", "predictions-before.csv"
 """The answers of this fit, and of the one that it replaced."""
 _N_SHOWN = 12
 """Images in each row of the gallery."""
-_THUMBNAIL_SIDE = 96
 _N_GUESSES = 3
 _CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 
@@ -240,7 +237,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    return file.getvalue()
+    return BOM + file.getvalue()
 
 
 def keep_earlier_answers(out: Path) -> None:
@@ -252,7 +249,7 @@ def keep_earlier_answers(out: Path) -> None:
 def _since(out: Path, data: FitData, answers: Answers) -> Since | None:
     """Compare with the answers of the replaced fit, on photos that were labelled then or chosen at random since."""
     try:
-        rows = list(csv.DictReader((out / BEFORE).read_text(encoding="utf-8").splitlines()))
+        rows = list(csv.DictReader((out / BEFORE).read_text(encoding="utf-8-sig").splitlines()))
     except OSError:
         return None
     before = {row.get("path"): row for row in rows}
@@ -342,17 +339,6 @@ def _picture(photos: Photos, answers: Answers, index: int, reason: str = "") -> 
         name=escape_name(photos.names[index]),
         label=photos.class_names[int(p.argmax())],
         confidence=float(p.max()),
-        thumb=_thumbnail(photos, index),
+        thumb=thumbnail(photos.picture(index)),
         reason=reason,
     )
-
-
-def _thumbnail(photos: Photos, index: int) -> str:
-    """As a data: address; empty where the image can no longer be read."""
-    try:
-        image = Image.fromarray(decode(photos.picture(index), _THUMBNAIL_SIDE))
-    except UnreadableError:
-        return ""
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
