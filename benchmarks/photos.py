@@ -28,7 +28,7 @@ from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.photos.fitting.config import FitConfig, PrintedProgress
 from meanteacher.photos.fitting.fit import run_fit
-from meanteacher.photos.fitting.spreading import linear_classifier
+from meanteacher.photos.fitting.heads import logistic_regression
 from meanteacher.photos.model.bundle import load
 from meanteacher.records import read_fit
 from meanteacher.views.normalise import per_channel
@@ -148,8 +148,8 @@ def run(name: str, data: Path, out: Path) -> dict[str, Any]:
         **{
             key: fitted[key]
             for key in (
-                *("answer", "estimate", "alternatives", "trial", "backbone", "plan", "network", "n_parameters"),
-                *("planned", "timing", "environment"),
+                *("headline", "estimate", "helped", "trial", "backbones", "network", "n_parameters", "n_views"),
+                *("pieces", "seconds", "environment"),
             )
         },
     }
@@ -185,7 +185,7 @@ def _baselines(arranged: Arranged) -> dict[str, float]:
         hidden = np.concatenate([y, np.full(len(x) - n - m, -1)])
         spread = LabelSpreading(kernel="knn", n_neighbors=10, alpha=0.8, max_iter=100).fit(unit[:-m], hidden)
         found[f"label spreading {size}"] = float((spread.predict(unit[-m:]) != truth).mean())
-        ours = linear_classifier(x[:n], y, len(kinds))
+        ours = logistic_regression(x[:n], y, len(kinds))
         found[f"probe of the fit {size}"] = float((ours.logits(x[-m:]).argmax(1) != truth).mean())
     return found
 

@@ -6,7 +6,6 @@ counted, and nothing is allocated.
 """
 
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -21,16 +20,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from meanteacher.api import load_recipe
 from meanteacher.cli.console import exit_codes, say
 from meanteacher.core import Batch, InputError, Problem, check_choice
-from meanteacher.data import Source, Subset
+from meanteacher.data import Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.imagenet import ImageNet
 from meanteacher.data.svhn import Svhn
 from meanteacher.data.toy import Digits, Moons
+from meanteacher.experiment.operations import row_operations
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.formats import duration
 from meanteacher.train import OptimSpec
@@ -106,8 +105,6 @@ def outline(source: Source) -> Outline:
             return Outline(Problem(n_classes=10, n_examples=1198, input_shape=(1, 8, 8)), stored_bytes=64)
         case Moons():
             return Outline(Problem(n_classes=2, n_examples=source.n, input_shape=(2,)), stored_bytes=8)
-        case Subset():
-            return outline(source.source).scaled(source.train)
     raise InputError(f"The size of {type(source).__name__} is unknown. Add it to benchmarks/sizing.py, `outline`.")
 
 
@@ -148,12 +145,12 @@ def count_step(recipe: Recipe, problem: Problem) -> Counted:
             "float32": (many.saved - few.saved) * per_row,
             "bfloat16": (many_half.saved - few_half.saved) * per_row,
         },
-        flops=(many.flops() - few.flops()) * per_row,
+        flops=row_operations(recipe.training, problem),
     )
 
 
 class _Passes:
-    """The forward pass of a step on the meta device, and its backward pass."""
+    """The forward pass of a step on the meta device."""
 
     def __init__(self, recipe: Recipe, problem: Problem, rows: int, *, autocast: bool = False) -> None:
         with torch.device("meta"):
@@ -170,23 +167,15 @@ class _Passes:
             return tensor
 
         numbers: list[int] = []
-        counter = FlopCounterMode(display=False)
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-        with counter, hooks, _Autocast() if autocast else nullcontext():
+        with hooks, _Autocast() if autocast else nullcontext():
             batch = Batch(views, labels, index)
-            self._total = recipe.training.method.forward(
-                self.student, self.memory, batch, recipe.training.steps - 1
-            ).total
-        self._forward_flops = counter.get_total_flops()
+            # The costs hold the graph, and so what it keeps.
+            costs = recipe.training.method.forward(self.student, self.memory, batch, recipe.training.steps - 1)
         own = {_storage(t) for m in (self.student, self.memory) for t in (*m.parameters(), *m.buffers())}
         held = {_storage(t): t.untyped_storage().nbytes() for t in (*views.values(), *kept.values())}
         self.saved = sum(n_bytes for storage, n_bytes in held.items() if storage not in own)
-
-    def flops(self) -> int:
-        """Operations of both passes."""
-        with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
-            self._total.backward()
-        return int(self._forward_flops + counter.get_total_flops())
+        del costs
 
 
 class _Autocast(TorchFunctionMode):
@@ -210,31 +199,6 @@ def _rounded(value: Any) -> Any:
 def _storage(tensor: Tensor) -> int:
     """Tensors that share their memory have the same number: in-place operations and views keep nothing more."""
     return int(tensor.untyped_storage()._cdata)
-
-
-def _convolution(
-    out: list[int],
-    x: list[int],
-    weight: list[int],
-    _bias: object,
-    _stride: object,
-    _padding: object,
-    _dilation: object,
-    transposed: bool,
-    _output_padding: object,
-    _groups: int,
-    mask: list[bool],
-    **_: object,
-) -> int:
-    """Operations of a backward pass: each of the two gradients takes as many as the forward pass.
-
-    torch's own formula multiplies the gradient of the weights by the number of groups.
-    """
-    forward = 2 * math.prod(x if transposed else out) * math.prod(weight[1:])
-    return forward * (int(mask[0]) + int(mask[1]))
-
-
-_FORMULAS = {torch.ops.aten.convolution_backward: _convolution}
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -1,5 +1,6 @@
-"""The published EfficientNet-Lite, stand-ins of timm and torchvision, and plans of a few steps."""
+"""The published EfficientNet-Lite, tiny stand-ins of it, and stand-ins of timm and torchvision."""
 
+import hashlib
 import sys
 import types
 import warnings
@@ -12,8 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from meanteacher.core import Problem
+from meanteacher.models import LiteSpec
+from meanteacher.models.lite import N_FEATURES
+from meanteacher.photos.features import backbones
 from meanteacher.photos.features.backbones import Backbone
-from meanteacher.photos.fitting.plan import BackboneSpeed, Plan
+from meanteacher.photos.fitting import pretrained
 
 NAMES = ["resnet18", "resnet34", "resnext50_32x4d", "vgg11"]
 SIZE = 8
@@ -168,21 +173,35 @@ def with_torchvision(monkeypatch: pytest.MonkeyPatch, *, connected: bool = True)
     return calls
 
 
-def supposed_speed(backbone: Backbone, **given: Any) -> BackboneSpeed:
-    """In the place of `measure_backbone`: nothing is measured, and the classifier alone is trained."""
-    cut = backbone.cuts[-1]
-    return BackboneSpeed(
-        threads={cut: 1},
-        size=None,
-        head_cut=cut,
-        images_per_second=1e3,
-        seconds_per_step={cut: {"supervised": 0.1, "mean-teacher": 0.1}},
-        bytes_per_view={cut: 2 * backbone.n_features},
+_SMALL = {"lite0": LiteSpec(width=0.1, depth=0.1), "lite2": LiteSpec(width=0.2, depth=0.1)}
+
+
+def small_networks(patch: pytest.MonkeyPatch, size: int = 32) -> None:
+    """Let tiny networks with drawn weights stand for lite0 and lite2, and photos have so many pixels per side."""
+    known = {name: _small(name, spec, size) for name, spec in _SMALL.items()}
+    real = backbones._find
+    patch.setattr(backbones, "_find", lambda name: known.get(name) or real(name))
+    patch.setattr(pretrained, "_SIZE", size)
+    patch.setattr(pretrained, "_SMALL_SIZE", size)
+
+
+def _small(name: str, spec: LiteSpec, size: int) -> tuple[Backbone, dict[str, Tensor]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(name.encode()))
+        network = spec.build(Problem(2, 1, (3, size, size)))[:-1]
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight)
+    backbone = Backbone(
+        name=name,
+        spec=spec,
+        sha256=hashlib.sha256(name.encode()).hexdigest(),
+        size=size,
+        mean=(0.5, 0.5, 0.5),
+        deviation=(0.5, 0.5, 0.5),
+        licence="Apache-2.0",
+        trained_on="ImageNet-1k",
+        title=f"EfficientNet-L{name[1:]}",
+        n_features=N_FEATURES,
     )
-
-
-def short_plan(speed: BackboneSpeed, **given: Any) -> Plan:
-    """In the place of `make_backbone_plan`: four steps on two views, however much time there is."""
-    given = {name: given[name] for name in ("backbone", "minutes", "size", "flip", "n_rounds")}
-    ((cut, cost),) = speed.seconds_per_step.items()
-    return Plan(**given, cut=cut, n_views=2, steps=4, seconds_per_step=cost, seconds=1.0)
+    return backbone, network.state_dict()

@@ -37,12 +37,17 @@ def fit_example(**changes: Any) -> dict[str, Any]:
         "folder": "/home/ann/fit",
         "created": "2026-01-31T12:00:00Z",
         "version": "0.1.0",
-        "answer": {
-            "helped": "yes",
-            "sentence": "The 5,897 unlabelled images helped: 27.0 % of the test images are wrong with them, "
-            "41.0 % without.",
-            "shipped": "mean-teacher",
+        "headline": "Right on about 3 of 4 new photos (64 to 81 %). Weakest: oak leaf. Next: label these 12.",
+        "estimate": {"error": 0.274, "low": 0.193, "high": 0.364, "wrong": wrong, "n": n, "confidence": 0.95},
+        "helped": {
+            "verdict": "yes",
+            "sentence": "The 5,897 unlabelled photos helped: of 100 tested photos, 27 were wrong with them and 41 with "
+            "the labels alone. The gain is most likely between 4.1 and 23.9 percentage points.",
+            "points": 14.0,
+            "low": 4.1,
+            "high": 23.9,
         },
+        "since": {"n": 60, "before": 21, "now": 15},
         "data": {
             "n_images": 6300,
             "n_labelled": 400,
@@ -55,43 +60,26 @@ def fit_example(**changes: Any) -> dict[str, Any]:
             "photos": "/home/ann/forest-finds",
             "labels_file": None,
         },
-        "estimate": {
-            "how": "held-out",
-            "n": n,
-            "confidence": 0.95,
-            "n_needed": 40,
-            "errors": {
-                "mean-teacher": {"error": wrong / n, "low": 0.193, "high": 0.364, "wrong": wrong},
-                "supervised": {"error": 0.41, "low": 0.319, "high": 0.508, "wrong": 41},
-            },
-            "difference": {"points": 14.0, "low": 4.1, "high": 23.9},
-        },
-        "backbone": None,
-        "alternatives": {},
+        "backbones": [],
         "trial": None,
         "confusion": [list(row) for row in CONFUSION],
         "per_class": [
             {
                 "name": name,
                 "n_labelled": 50,
-                "n_judged": sum(row),
+                "n_tested": sum(row),
                 "error": 1 - row[i] / sum(row),
                 "n_predicted": 640 + 37 * ((5 * i) % 8),
+                "share": 0.125,
             }
             for i, (name, row) in enumerate(zip(CLASS_NAMES, CONFUSION, strict=True))
         ],
         "calibration": {"temperature": 1.37, "before": 0.112, "after": 0.043, "bins": _bins()},
-        "curves": _curves(),
-        "vitals": {
-            "mean-teacher": {
-                "readings": [_reading(0.032, 0.25, 0.19, classification=0.41, consistency=0.087)],
-                "alarms": [],
-            },
-            "supervised": {
-                "readings": [_reading(0.019, 1.0, 0.17, classification=0.22)],
-                "alarms": [],
-            },
-        },
+        "sure": [
+            {"confidence": 0.5, "share": 0.9, "error": 0.2, "n": 90},
+            {"confidence": 0.8, "share": 0.6, "error": 0.05, "n": 61},
+            {"confidence": 0.95, "share": 0.1, "error": None, "n": 0},
+        ],
         "findings": [
             {
                 "kind": "near-duplicate",
@@ -108,36 +96,27 @@ def fit_example(**changes: Any) -> dict[str, Any]:
         ],
         "gallery": {
             "most_confident": [_picture(i, 0.9999 - 0.004 * i) for i in range(12)],
-            "least_confident": [_picture(20 + i, 0.21 + 0.011 * i) for i in range(12)],
+            "disagreements": [
+                _picture(20 + i, 0.97 - 0.011 * i) | {"reason": "labelled fern, looks like moss"} for i in range(12)
+            ],
             "label_next": [
                 _picture(40 + i, 0.24 + 0.013 * i) | {"reason": ("unsure", "unlike the others")[i % 2]}
                 for i in range(12)
             ],
         },
-        "held_out": [f"{CLASS_NAMES[i % 8]}/IMG_{i}.jpg" for i in range(n)],
-        "plan": {
-            "minutes": 10,
-            "size": 32,
-            "width": 1.0,
-            "steps": 1500,
-            "seconds_per_step": {"supervised": 0.17, "mean-teacher": 0.31},
-            "flip": True,
-        },
+        "minutes": 10,
+        "flip": True,
         "network": "FastNet",
         "n_parameters": 298_440,
-        "planned": "In 10 minutes this machine makes 1,500 steps of a network with 298,440 parameters on images of "
-        "32 × 32 pixels.",
-        "timing": {
-            "total_seconds": 594.2,
-            "parts": {"decode": 9.1, "plan": 6.4, "supervised": 71.0, "mean-teacher": 489.3, "predict": 18.4},
-        },
+        "n_views": 1,
+        "pieces": {"reading": 9.1, "training": 489.3, "results": 18.4},
+        "seconds": 594.2,
         "environment": {"python": "3.11.2", "torch": "2.13.0", "threads": 2},
     }
     return copy.deepcopy(whole | changes)
 
 
 NO_PLOTS: dict[str, Any] = {
-    "curves": {},
     "calibration": {"temperature": 1.37, "before": 0.112, "after": 0.043, "bins": []},
 }
 """Changes that leave the plots out of a page: they take most of the time."""
@@ -149,42 +128,18 @@ def as_fit(content: dict[str, Any]) -> Fit:
 
 
 def pretrained_example(**changes: Any) -> dict[str, Any]:
-    """The same on a pretrained network, with everything else that was tried."""
-    plan = fit_example()["plan"] | {
-        "size": 224,
-        "width": 0,
-        "steps": 900,
-        "backbone": "lite0",
-        "cut": 12,
-        "n_views": 8,
-    }
-    estimate = fit_example()["estimate"] | {
-        "errors": {
-            "mean-teacher": {"error": 0.12, "low": 0.07, "high": 0.198, "wrong": 12},
-            "supervised": {"error": 0.23, "low": 0.158, "high": 0.322, "wrong": 23},
-        },
-        "difference": {"points": 11.0, "low": 3.2, "high": 18.8},
-    }
-    answer = {
-        "helped": "yes",
-        "sentence": "Yes, the 5,897 unlabelled images helped beyond what the pretrained network knew: with them the "
-        "model was wrong on 12.0 % of 100 images that the models had not learned from, the same network with the "
-        "labels alone on 23.0 % at best.",
-        "shipped": "mean-teacher",
-    }
-    backbone = {
-        "name": "lite0",
-        "title": "EfficientNet-Lite0",
-        "trained_on": "ImageNet-1k",
-        "licence": "Apache-2.0",
-        "sha256": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        "size": 224,
-    }
-    alternatives = {
-        "probe": {"error": 0.26, "low": 0.184, "high": 0.354, "wrong": 26},
-        "tuned": {"error": 0.23, "low": 0.158, "high": 0.322, "wrong": 23},
-        "label-spreading": {"error": 0.17, "low": 0.109, "high": 0.256, "wrong": 17},
-    }
+    """The same on two pretrained networks, chosen by a trial."""
+    backbones = [
+        {
+            "name": name,
+            "title": f"EfficientNet-L{name[1:]}",
+            "trained_on": "ImageNet-1k",
+            "licence": "Apache-2.0",
+            "sha256": digit * 64,
+            "size": size,
+        }
+        for name, digit, size in (("lite0", "5", 224), ("lite2", "9", 260))
+    ]
     trial = {
         "chosen": "pretrained",
         "n": 400,
@@ -193,13 +148,13 @@ def pretrained_example(**changes: Any) -> dict[str, Any]:
         "sentence": "A short trial on 400 labelled images chose the pretrained network EfficientNet-Lite0: it was "
         "wrong on 25.0 %, a small network from scratch on 41.0 %.",
     }
-    parts = {"plan": plan, "estimate": estimate, "answer": answer, "backbone": backbone, "alternatives": alternatives}
-    parts |= {
+    parts = {
+        "backbones": backbones,
         "trial": trial,
-        "network": "EfficientNet-Lite0",
-        "n_parameters": 3_382_056,
-        "planned": "In 10 minutes this machine makes 900 steps of the last layers of EfficientNet-Lite0 on images of "
-        "224 × 224 pixels.",
+        "network": "EfficientNet-Lite0 and EfficientNet-Lite2",
+        "n_parameters": 8_382_056,
+        "n_views": 6,
+        "pieces": {"reading": 9.1, "lite0 plain": 60.0, "head": 4.0, "results": 3.0, "lite2 plain": 120.0},
     }
     return fit_example(**{"data": fit_example()["data"] | {"size": 224}} | parts | changes)
 
@@ -215,29 +170,11 @@ def many_classes(n_classes: int) -> dict[str, Any]:
             row[draws.randrange(n_classes)] += 1
     data = fit_example()["data"] | {"class_names": names, "labelled_per_class": [20] * n_classes}
     rows = [
-        {"name": name, "n_labelled": 20, "n_judged": 11, "error": 1 - row[i] / 11, "n_predicted": draws.randrange(99)}
+        {"name": name, "n_labelled": 20, "n_tested": 11, "error": 1 - row[i] / 11}
+        | {"n_predicted": draws.randrange(99), "share": 1 / n_classes}
         for i, (name, row) in enumerate(zip(names, confusion, strict=True))
     ]
     return {"data": data, "confusion": confusion, "per_class": rows}
-
-
-def _curves() -> dict[str, list[dict[str, Any]]]:
-    draws = random.Random(1)
-    steps = range(100, 1600, 100)
-
-    def error(step: int, end: float, pace: float, noise: float) -> float:
-        return round(end + (0.86 - end) * math.exp(-step / pace) + draws.uniform(-noise, noise), 3)
-
-    return {
-        "mean-teacher": [
-            {"step": t, "part": "test", "student": error(t, 0.31, 330, 0.022), "teacher": error(t, 0.265, 380, 0.006)}
-            for t in steps
-        ],
-        "supervised": [
-            {"step": t, "part": "test", "student": error(t, 0.42, 240, 0.02), "teacher": error(t, 0.41, 250, 0.007)}
-            for t in steps[:12]
-        ],
-    }
 
 
 def _bins() -> list[dict[str, float]]:
@@ -255,11 +192,6 @@ def _bins() -> list[dict[str, float]]:
         }
         for i, n, confidence, accuracy in filled
     ]
-
-
-def _reading(distance: float, labelled: float, largest: float, **gradients: float) -> dict[str, Any]:
-    shares = {"labelled_share": labelled, "largest_class_share": largest}
-    return {"step": 1400, "gradients": gradients, "distance": distance, **shares}
 
 
 def _picture(seed: int, confidence: float) -> dict[str, Any]:

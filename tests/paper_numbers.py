@@ -428,14 +428,14 @@ def _run(cell: Cell) -> Iterator[Number]:
 def admitted(cell: Cell) -> list[str]:
     """Words by which each deviation is known: no more and no fewer are named."""
     words = ["divided by their expected number" if cell.mixed else "is the mean over a batch's labelled rows"]
-    words += ["one step late", "instead of at zero"]
+    words += ["one step late", "instead of at zero", "Adam adds epsilon after the correction"]
     words += ["standardised each by itself"] if cell.svhn else ["0.1 added to the covariance's diagonal"]
     if cell.method != "mean-teacher":
         words += ["averaged running means"]
     if cell.svhn and cell.semi_supervised:
         words += ["the consistency cost leaves the labelled row out"]
     if cell.extra:
-        words += ["the same in every run"]
+        words += ["draws another part in every run"]
     if not cell.augmented:
         words += ["Gaussian noise and dropout stay"]
     if cell.svhn:
@@ -460,7 +460,6 @@ def admitted(cell: Cell) -> list[str]:
 
 
 def at_full_size() -> Iterator[Number]:
-    yield Number("the scale", lambda r: r.scale, None, "ours: it is the paper's own size")
     yield Number("costs in the curve", lambda r: r.training.evaluate_costs, False, "ours: only figure 3 has them")
 
 

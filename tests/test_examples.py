@@ -190,13 +190,13 @@ def test_predict_with_onnx_gives_the_labels_of_predict(shipped: tuple[Path, Path
     (tmp_path / "photos").mkdir()
     paths = _pictures(tmp_path / "photos")
     load(model).predict(tmp_path / "photos", out=tmp_path / "predictions.csv")
-    with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     # Clear enough for two programs that add in another order to agree on every one.
     assert min(float(row["confidence"]) - float(row["second_confidence"]) for row in rows) > 0.002
-    assert len({row["label"] for row in rows}) > 1
+    assert len({row["guess"] for row in rows}) > 1
     got = _labels(exported, paths)
-    assert [label.split()[0] for label in got] == [row["label"] for row in rows]
+    assert [label.split()[0] for label in got] == [row["guess"] for row in rows]
     confidences = [float(row["confidence"]) for row in rows]
     assert [float(label.split()[1]) for label in got] == pytest.approx(confidences, abs=0.011)
     # It goes by what the file says: with another filter or background the images are others.

@@ -1,7 +1,8 @@
 """Everything that the README says can be run is run, and every number in it comes from a record."""
 
 import re
-from itertools import count
+from collections.abc import Iterable
+from itertools import count, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_iris, make_moons
 from torch import nn
 
-from backbone_support import short_plan, supposed_speed
-from meanteacher.photos.fitting import fit as fitting
-from meanteacher.photos.fitting import training
+import meanteacher
+from backbone_support import small_networks
+from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES
 from meanteacher.report import load_records, paired_difference, summarise
+from meanteacher.report.compare import percent_spread
 from photo_support import save
 
 ROOT = Path(__file__).parent.parent
@@ -32,8 +34,7 @@ def test_python_of_the_readme_runs_as_it_stands(
         for k in range(n):
             save(tmp_path / part / f"{k}.png", seed=next(seeds), width=64, height=64)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fitting, "measure_backbone", supposed_speed)
-    monkeypatch.setattr(training, "make_backbone_plan", short_plan)
+    small_networks(monkeypatch)
     photos, table, loop, recipe = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     names: dict[str, Any] = {}
 
@@ -53,21 +54,32 @@ def test_python_of_the_readme_runs_as_it_stands(
     assert float(capsys.readouterr().out) < 0.3  # a guess is wrong on 0.9 of the digits
     assert (tmp_path / "runs/digits/mean-teacher/seed-0/record.json").exists()
 
-    torch.manual_seed(0)
-    student = nn.Linear(4, 2)
-    labels = torch.tensor([0, 1, -1, -1])
-    names |= {
+    assert loop == LOOP
+
+
+LOOP = re.findall(r"```python\n(.*?)```", README, flags=re.S)[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_loop_of_the_readme_learns_two_moons(seed: int):
+    """The moons of docs/index.md. The setting was chosen on the seeds 10 to 17, where it has 5.0 to 8.2 %.
+
+    Without the warm-up these four have 50 to 76 %.
+    """
+    assert "decay=0.999" in LOOP
+    torch.manual_seed(seed)
+    x, y = make_moons(500, noise=0.1, random_state=0)
+    points, truth = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    student = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
+    names = {
+        "mt": meanteacher,
         "student": student,
-        "noisy": lambda images: images + 0.1 * torch.randn_like(images),
-        "batches": [(torch.randn(4, 4), labels) for _ in range(3)],
-        "optimizer": torch.optim.SGD(student.parameters(), lr=0.1),
+        "noisy": lambda points: points + 0.1 * torch.randn_like(points),
+        "batches": [(points, torch.where(torch.arange(500) < 20, truth, -1))] * 200,
+        "optimizer": torch.optim.Adam(student.parameters(), lr=0.01),
     }
-    first = student.weight.detach().clone()
-    exec(loop, names)
-    teacher = names["teacher"].network.weight
-    assert not torch.equal(student.weight, first)
-    # Three updates with decay 0.99 move the teacher a little towards the student.
-    assert 0 < (teacher - first).norm() < (student.weight - first).norm()
+    exec(LOOP, names)
+    assert float((names["model"](points).argmax(1) != truth).float().mean()) < 0.12
 
 
 def _use_model_as_documented(mt: ModuleType, folder: Path) -> None:
@@ -99,32 +111,35 @@ def test_recipes_named_in_the_readme_exist():
 
 def test_numbers_of_the_demo_come_from_committed_records():
     records = load_records(ROOT / "docs" / "records" / "demo")
-    for row in summarise(records):
-        assert row.student is not None
-        assert row.teacher is not None
-        cells = [
-            f"{100 * s.mean:.1f} ± {100 * s.deviation:.1f}"
-            for s in (row.student, row.teacher)
-            if s.deviation is not None
+    rows = {row.method: row for row in summarise(records)}
+    assert list(rows) == ["supervised", "pi-model", "mean-teacher"]
+    for row in rows.values():
+        cells = [percent_spread(each, row.n_images) for each in (row.student, row.teacher)]
+        others = [
+            paired_difference(records, other, row.method).cell(row.n_images) for other in before(row.method, rows)
         ]
-        assert f"| {row.label} | {cells[0]} | {cells[1]} |" in START
-    gain = paired_difference(records, "supervised", "mean-teacher")
-    assert gain.standard_error is not None
-    points, error = -100 * gain.mean, 100 * gain.standard_error
-    assert f"{points:.1f} points less error than supervised-only, paired by draw, standard error {error:.1f}" in START
-    assert gain.mean < -2 * gain.standard_error
+        line = " | ".join([row.label, *cells, *others, *["–"] * (2 - len(others))])
+        assert f"| {line} |" in START
+    elsewhere = load_records(ROOT / "docs" / "records" / "demo-default")
+    others = [paired_difference(elsewhere, other, "mean-teacher").cell(1000) for other in ("supervised", "pi-model")]
+    assert f"`ATEN_CPU_CAPABILITY=default`) the last row has {' and '.join(others)}" in START.replace("\n", " ")
 
 
-def test_result_that_comes_first_is_that_of_committed_records_and_of_the_paper():
-    rows = {row.recipe: row for row in summarise(load_records(ROOT / "docs" / "records" / "fast"))}
-    for recipe, line in (
-        ("fast/svhn-500/supervised", r"^\| supervised-only"),
-        ("fast/svhn-500", r"^\| \*\*Mean Teacher"),
-    ):
-        teacher = rows[recipe].teacher
-        assert teacher is not None
-        (shown,) = re.findall(rf"{line}.*\| \**([\d.]+) %\** \|$", README, flags=re.M)
-        assert shown == f"{100 * teacher.mean:.1f}"
-    claim = RECIPES["table1/svhn-500/mean-teacher"].claim
-    assert claim is not None
-    assert f"| {claim.error:.1f} % |" in README
+def before(method: str, methods: Iterable[str]) -> list[str]:
+    return list(takewhile(lambda other: other != method, methods))
+
+
+@pytest.mark.parametrize("folder", ["demo", "demo-default"])
+def test_each_method_of_the_demo_is_ahead_of_the_one_before_it_by_more_than_the_standard_error(folder: str):
+    records = load_records(ROOT / "docs" / "records" / folder)
+    for worse, better in (("supervised", "pi-model"), ("pi-model", "mean-teacher")):
+        difference = paired_difference(records, worse, better)
+        assert difference.n == 6
+        assert difference.standard_error is not None
+        assert difference.mean < -2 * difference.standard_error
+
+
+def test_records_of_the_demo_are_those_of_todays_recipes():
+    for folder in ("demo", "demo-default"):
+        for record in load_records(ROOT / "docs" / "records" / folder):
+            assert record.recipe.fingerprint == fingerprint(RECIPES[record.recipe.name])

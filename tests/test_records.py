@@ -10,7 +10,7 @@ import pytest
 from fit_example import NO_PLOTS, as_fit, fit_example
 from meanteacher.files import write_json
 from meanteacher.files.typed import RecordError, read_json
-from meanteacher.records import Fit, Plan, PlanRecord, Record, load_record, read_fit, write_record
+from meanteacher.records import Fit, Record, WorkRecord, load_record, read_fit, write_record
 
 ODD = "caf\udce9"
 """The name of a file with a byte that is not UTF-8, as os.fsdecode spells it."""
@@ -31,7 +31,7 @@ def test_names_that_are_not_utf8_are_read_as_they_were_written(tmp_path: Path):
     fit = as_fit(fit_example(**NO_PLOTS))
     names = (ODD, *fit.data.class_names[1:])
     data = replace(fit.data, class_names=names, photos=f"/photos/{ODD}", labels_file=f"/{ODD}.csv")
-    fit = replace(fit, folder=f"/fits/{ODD}", held_out=(f"{ODD}/{ODD}.jpg",), data=data)
+    fit = replace(fit, folder=f"/fits/{ODD}", data=data)
     write_json(tmp_path / "fit.json", asdict(fit))
     assert read_fit(tmp_path) == fit
 
@@ -56,9 +56,9 @@ def test_a_sentence_that_no_terminal_shows_is_refused(tmp_path: Path):
         ('{"spent": 1e999}', "Expected `float` <= 1.7"),
         (f'{{"spent": {10**400}}}', "Number out of range - at `$.spent`"),
         (f'{{"spent": {"9" * 5000}}}', "is not valid JSON"),
-        ('{"plan": {"steps": 1e3}}', "Expected `int`, got `float` - at `$.plan.steps`"),
-        (f'{{"plan": {{"steps": {10**30}}}}}', "Expected `int` <= 1099511627776 - at `$.plan.steps`"),
-        ('{"plan": {"flip": 1}}', "Expected `bool`, got `int` - at `$.plan.flip`"),
+        ('{"steps": 1e3}', "Expected `int`, got `float` - at `$.steps`"),
+        (f'{{"steps": {10**30}}}', "Expected `int` <= 1099511627776 - at `$.steps`"),
+        ('{"flip": 1}', "Expected `bool`, got `int` - at `$.flip`"),
         ("[" * 100_000, "is not valid JSON"),
         ('{"\\ud800": 1}', "surrogates not allowed"),
         ("{}", "Object missing required field"),
@@ -66,21 +66,21 @@ def test_a_sentence_that_no_terminal_shows_is_refused(tmp_path: Path):
     ],
     ids=lambda text: text[:25],
 )
-def test_what_is_no_plan_is_refused_in_one_sentence_with_file_and_place(text: str, words: str, tmp_path: Path):
-    (tmp_path / "plan.json").write_text(text)
+def test_what_is_no_work_file_is_refused_in_one_sentence_with_file_and_place(text: str, words: str, tmp_path: Path):
+    (tmp_path / "work.json").write_text(text)
     with pytest.raises(RecordError) as refused:
-        read_json(tmp_path / "plan.json", PlanRecord, "Fit again.")
+        read_json(tmp_path / "work.json", WorkRecord, "Fit again.")
     message = str(refused.value)
-    assert message.startswith(f"{tmp_path / 'plan.json'}: ")
+    assert message.startswith(f"{tmp_path / 'work.json'}: ")
     assert words in message
     assert message.endswith(". Fit again.")
     assert len(message) < 500
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
-    (tmp_path / "plan.json").write_text(" " * 100)
+    (tmp_path / "work.json").write_text(" " * 100)
     with pytest.raises(RecordError, match="100 bytes, at most 99 are read"):
-        read_json(tmp_path / "plan.json", PlanRecord, most=99)
+        read_json(tmp_path / "work.json", WorkRecord, most=99)
 
 
 def test_a_confusion_matrix_has_a_row_and_a_column_per_class(tmp_path: Path):
@@ -90,7 +90,7 @@ def test_a_confusion_matrix_has_a_row_and_a_column_per_class(tmp_path: Path):
             read_fit(tmp_path)
 
 
-@pytest.mark.parametrize("kind", [Record, Fit, Plan, PlanRecord])
+@pytest.mark.parametrize("kind", [Record, Fit, WorkRecord])
 def test_types_do_not_change(kind: type[Any]):
     assert kind.__dataclass_params__.frozen
     assert hasattr(kind, "__slots__")

@@ -11,15 +11,17 @@ import pytest
 import results
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.formats import percent
-from meanteacher.paper.scaled import scaled
-from meanteacher.recipes import RECIPES, find
+from meanteacher.paper.runs import recipe_names, runs_of
+from meanteacher.recipes import find
 from meanteacher.records import Record, load_records
 from meanteacher.report.compare import percent_spread, spread
+from record_support import write_record
 
 DOCS = results.DOCS
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 FAST = load_records(DOCS / "records" / "fast")
-TWINS = load_records(DOCS / "records" / "scaled")
+DEMO = [record for name in ("demo", "demo-default") for record in load_records(DOCS / "records" / name)]
+LAPTOP = [record for record in load_records(DOCS / "records") if record.recipe.name.startswith("laptop/")]
 FITS: dict[str, Any] = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DOCS / "records/fit").glob("*.json"))
 }
@@ -38,6 +40,18 @@ def test_the_page_is_what_the_command_writes() -> None:
     assert (DOCS / "results.md").read_text(encoding="utf-8") == results.page()
 
 
+def test_the_readme_begins_with_the_results_of_the_records() -> None:
+    """If it fails: python docs/tools/results.py"""
+    assert results.readme(README) == README
+
+
+def test_computation_of_the_paper_is_counted_from_both_recipes() -> None:
+    """731 million multiplications per image and pass of the ConvNet, 33 million of FastNet, of which the fixed layer
+    needs no gradient; 180,000 steps of 100 images, and 5,400 of 160."""
+    assert round(results.computation("table1/svhn-500/mean-teacher", "fast/svhn-500")) == 487
+    assert round(results.computation("table2/cifar10-4000/mean-teacher", "fast/cifar10-4000")) == 406
+
+
 def test_a_changed_record_changes_its_row_and_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = shutil.copytree(results.RECORDS, tmp_path / "records")
     monkeypatch.setattr(results, "RECORDS", copy)
@@ -50,16 +64,9 @@ def test_a_changed_record_changes_its_row_and_the_mean(tmp_path: Path, monkeypat
     assert "| the trial chooses the network | 26.8 % | 77.7 % | 21.6 % | 42.0 ± 31.0 % |" in page
 
 
-@pytest.mark.parametrize("record", FAST, ids=named)
+@pytest.mark.parametrize("record", [*FAST, *LAPTOP, *DEMO], ids=named)
 def test_every_record_is_of_the_recipe_as_it_is_and_of_a_commit(record: Record) -> None:
     assert record.recipe.fingerprint == fingerprint(find(record.recipe.name))
-    assert "dirty" not in str(record.environment["commit"])
-
-
-@pytest.mark.parametrize("record", TWINS, ids=named)
-def test_every_scaled_record_is_of_the_recipe_as_it_is_and_of_a_commit(record: Record) -> None:
-    twin = scaled(RECIPES[record.recipe.name.removeprefix(f"{results.SCALED}/")], results.MINUTES)
-    assert record.recipe.fingerprint == fingerprint(twin)
     assert "dirty" not in str(record.environment["commit"])
 
 
@@ -120,13 +127,83 @@ def test_the_readme_has_the_errors_on_digits() -> None:
     assert f"it has {ours} test error, the same network without the unlabelled rows {supervised}." in README
 
 
-# --- scaled tables ----------------------------------------------------------------------------------------------------
+# --- the paper on a laptop --------------------------------------------------------------------------------------------
+
+ERRORS = {"supervised": 0.3, "pi-model": 0.2, "temporal-ensembling": 0.25, "mean-teacher": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("letter", "setting", "optimum", "n"), [("c", "weight", "1", 7), ("d", "decay", "0.999", 9)], ids=["4c", "4d"]
-)
-def test_the_optimum_of_figure_4_is_the_papers(letter: str, setting: str, optimum: str, n: int) -> None:
-    errors = {value: run.error("validation") for value, run in results.figure_runs(letter, setting).items()}
-    assert len(errors) == n
-    assert min(errors, key=lambda value: errors[value]) == optimum
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The records but for those of laptop versions."""
+    ignore = shutil.ignore_patterns("laptop")
+    monkeypatch.setattr(results, "RECORDS", shutil.copytree(results.RECORDS, tmp_path / "records", ignore=ignore))
+    return results.RECORDS
+
+
+def fill(records: Path, names: list[str], seeds: int) -> None:
+    """Runs of these recipes, whose errors differ between the draws by more than between the systems."""
+    for run in runs_of(names, seeds=seeds, out=records):
+        write_record(run, ERRORS.get(run.name.rpartition("/")[2], 0.1) + 0.05 * run.seed)
+
+
+def test_without_a_record_of_a_laptop_the_page_has_no_such_section(records: Path) -> None:
+    assert "on a laptop" not in results.page()
+    assert results.pictures() == {}
+
+
+def test_some_records_of_a_laptop_are_shown_and_the_others_counted(records: Path) -> None:
+    fill(records, [f"laptop/table1/svhn-250/{system}" for system in ("pi-model", "mean-teacher")], seeds=3)
+    page = results.page()
+    assert "| Mean Teacher | 15.00 ± 5.00 | – | – | – | 1.2 |" in page
+    assert "Not complete: 58 runs." in page
+    assert "1 of 1\norderings" in page
+    assert "### Figure 4" not in page
+
+
+def test_all_records_of_a_laptop_are_shown_with_orderings_curves_and_optima(records: Path) -> None:
+    for parts in results.LAPTOP_TABLES.values():
+        fill(records, recipe_names(parts), seeds=4)
+    for name in results.FIGURE4:
+        fill(records, recipe_names(results.LAPTOP_FIGURES[name]), seeds=1)
+    (best,) = runs_of(["laptop/figure4d/decay-0.99"], seeds=1, out=records)
+    write_record(best, 0.05)
+    page = results.page()
+    assert "| Temporal Ensembling | 32.50 ± 6.45 | 32.50 ± 6.45 | 32.50 ± 6.45 | 32.50 ± 6.45 | 1.2 |" in page
+    assert "Not complete" not in page
+    assert "12 of 12\norderings" in page
+    assert "| SVHN, 250 labels | Mean Teacher than Pi model | −5.34 | −10.00 (−10.00 to −10.00) | 4 | yes |" in page
+    assert (
+        "| CIFAR-10, 4000 labels | Temporal Ensembling than Pi model | −1.04 | +5.00 (+5.00 to +5.00) | 4 | no |"
+        in page
+    )
+    assert page.count("Mean Teacher minus Pi model is −10.00") == 3
+    assert "| 4d | decay of the teacher's average | 0.99 | 5.0 | 0.995 | 10.0 |" in page
+    assert set(results.pictures()) == {f"figure-{name}-laptop.svg" for name in results.LAPTOP_FIGURES}
+
+
+def test_the_readme_begins_with_the_laptop_versions_if_there_are_three_draws_of_them(records: Path) -> None:
+    assert "laptop" not in results.readme(README).split("## Install")[0]
+    column = [f"laptop/table1/svhn-250/{system}" for system in ("supervised", "pi-model", "mean-teacher")]
+    fill(records, column, seeds=2)
+    assert "laptop" not in results.readme(README).split("## Install")[0]
+    for parts in results.LAPTOP_TABLES.values():
+        fill(records, recipe_names(parts), seeds=4)
+    filled = results.readme(README)
+    assert "| **Mean Teacher** | **17.5 %** | **17.5 %** | **17.5 %** | **17.5 %** |" in filled
+    assert "| Mean Teacher minus Pi model | −10.0 ± 0.0 |" in filled
+    assert "Mean over 4 draws of the labels" in filled
+    assert "squared error of the softmax outputs, translations by 2 pixels" in filled
+    assert "487 times the computation" in filled.replace("\n", " ")
+    assert len(filled.splitlines()) <= 120
+    assert [line for line in filled.splitlines() if len(line) > 120] == []
+
+
+def test_ablations_of_the_fast_recipe_are_compared_with_mean_teacher(records: Path) -> None:
+    assert "have recipes" in results.page()
+    names = [f"fast/svhn-250/ablation/{name}" for name in ("mean-teacher", "no-average")]
+    for run in runs_of(names, seeds=3, out=records):
+        write_record(run, 0.1 + 0.01 * run.seed + (0.05 if run.name == names[1] else 0.0))
+    page = results.page()
+    assert "| Mean Teacher without the average (decay 0) | 16.00 ± 1.00 | −5.00 (−5.00 to −5.00) | – | – |" in page
+    assert "| Mean Teacher | 11.00 ± 1.00 | – | – | – |" in page
+    assert "1,440 steps" in page.replace("\n", " ")

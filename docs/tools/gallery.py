@@ -10,25 +10,20 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import torch
 import typer
 from rich.console import Console
 
-import boundary
 import methods_page
-from boundary import Floats, Points
 from meanteacher.cli.console import exit_codes, graceful_stop, say
-from meanteacher.cli.demo import run_folder, train_all
+from meanteacher.cli.demo import points_of, probability, run_folder, train_all
 from meanteacher.cli.options import DeviceOption
 from meanteacher.core import InputError, Interrupted
 from meanteacher.data import Dataset, Split, TrainTest
-from meanteacher.evaluate import predict_logits
 from meanteacher.experiment import Recipe, restored
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES, moons
 from meanteacher.records import Record
-from meanteacher.report import RecordError, load_record, summarise, to_text
-from meanteacher.train import TrainState
+from meanteacher.report import RecordError, boundary, load_record, summarise, to_text
 from methods_page import FOLDER, NUMBERS, MethodText, gathered, load_gathered, paragraphs
 
 COMMAND = "python docs/tools/gallery.py"
@@ -140,24 +135,12 @@ def _drawn(
         pictures[method] = boundary.draw_boundary(
             window,
             probability(recipe, state, window.grid()),
-            _points(test),
-            _points(Dataset(train.images[labelled], train.labels[labelled], train.class_names)),
+            points_of(test),
+            points_of(train, labelled),
             methods_page.description(texts[method].title, shown),
         )
         records += of_method
     return records, pictures
-
-
-def probability(recipe: Recipe, state: TrainState, places: Floats) -> Floats:
-    """Probability of class 1 at places [..., 2], by the network that is evaluated."""
-    points = torch.from_numpy(places).float().flatten(0, -2)
-    logits = predict_logits(state.predictor(recipe.training.method), points, normalise=state.normalise)
-    values: Floats = logits.softmax(1)[:, 1].numpy()
-    return values.reshape(places.shape[:-1])
-
-
-def _points(dataset: Dataset) -> Points:
-    return Points(dataset.images.numpy(), dataset.labels.numpy())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Write docs/results.md from docs/records: every table, and every number of a record in the sentences between them.
 
+The first results of README.md are written, too. The pictures of figures 3 and 4 on a laptop are written beside it.
+
 python docs/tools/results.py
 """
 
@@ -7,33 +9,49 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import meanteacher as mt
+from meanteacher.experiment.operations import row_operations
 from meanteacher.files import write_atomic
-from meanteacher.formats import BASELINE, duration, percent, percent_range, percentage
+from meanteacher.formats import BASELINE, duration, listed, percent, percent_range
+from meanteacher.paper.figures import describe_curves
+from meanteacher.paper.layout import LAPTOP_FIGURES, LAPTOP_TABLES, OUR_TABLES
+from meanteacher.paper.reproduce import COMPARED, complete, panels_of, tables_of
+from meanteacher.paper.runs import recipe_names, runs_of
+from meanteacher.paper.tables import ORDERING_HEADER, Ordering, PaperTable, orderings_of
 from meanteacher.recipes import RECIPES
-from meanteacher.records import Record, load_record, load_records
-from meanteacher.report.compare import Row, Spread, markdown_table, percent_spread, spread, summarise
+from meanteacher.records import Record, load_records
+from meanteacher.report.compare import (
+    Difference,
+    Row,
+    Spread,
+    difference_by_seed,
+    markdown_table,
+    one_run_per_seed,
+    paired_difference,
+    percent_spread,
+    spread,
+    summarise,
+)
+from methods_page import load_gathered
 
 DOCS = Path(__file__).parents[1]
 RECORDS = DOCS / "records"
 TASKS = {"fast/svhn-500": "SVHN, 500 labels", "fast/cifar10-4000": "CIFAR-10, 4000 labels"}
-MINUTES, DRAWS = 2.5, 2
-"""The size of the scaled twins, and how many label draws each was run on."""
-SCALED = f"scaled-{MINUTES:g}-minutes"
-SYSTEMS = {
-    "Supervised-only": BASELINE,
-    "Pi model": "pi-model",
-    "Temporal Ensembling": "temporal-ensembling",
-    "VAT+EntMin": "vat-entmin",
-    "Mean Teacher": "mean-teacher",
+IN_THE_PAPER = {
+    "fast/svhn-500": "table1/svhn-500/mean-teacher",
+    "fast/cifar10-4000": "table2/cifar10-4000/mean-teacher",
 }
-SCALED_TABLES = {"1": ("svhn-250", "svhn-500", "svhn-1000"), "2": ("cifar10-1000", "cifar10-4000")}
+LAPTOP_DATA = {"1": "SVHN", "2": "CIFAR-10"}
+MEAN_TEACHER = "laptop/table1/svhn-250/mean-teacher"
+FIGURE4 = [name for name in LAPTOP_FIGURES if name.startswith("4")]
 FLOWERS = {
     "logistic regression, 160 pixels": "standardised probe 160",
     "logistic regression, 224 pixels": "standardised probe 224",
@@ -46,31 +64,30 @@ LABELS = {
     "flowers-strangers": "the same, and 750 photos of no class",
     "flowers-unequal": "3 daisies, 30 tulips, 10 of the others",
 }
-ON_ALL = {"weight": "1", "decay": "0.99, then 0.999"}
-"""The paper's own setting of each panel of Figure 4, which is a run of its own."""
-
 Fits = Mapping[str, dict[str, Any]]
 
 
 def page() -> str:
     """The whole page."""
     loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
-    fast, twins = load_records(RECORDS / "fast"), load_records(RECORDS / "scaled")
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    fast = _fast()
     fits = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (RECORDS / "fit").glob("*.json")}
     on_tables = json.loads((RECORDS / "tables.json").read_text(encoding="utf-8"))
     alone = next(run for run in fast if (run.recipe.name, run.seed) == ("fast/cifar10-4000", 0))
     ours = [found["`MeanTeacherClassifier()`"] for found in on_tables["errors"].values()]
     took = [split["seconds"] for splits in ours for split in splits]
     digits = [fits[f"svhn-{number}"] for number in (1, 2, 3)]
-    minutes = [run.cpu_seconds / 60 for run in twins if run.cpu_seconds is not None]
     return environment.get_template("results.md.jinja").render(
         summary=_summary(fast),
         curve=_curve(fast),
         runs=_runs(fast),
         alone=alone,
         alone_time=duration(alone.seconds),
-        claims=[_claimed(f"{table}/mean-teacher") for table in ("table1/svhn-500", "table2/cifar10-4000")],
+        claims=[_claimed(recipe) for recipe in IN_THE_PAPER.values()],
+        computation=[f"{computation(paper, fast):.0f}" for fast, paper in IN_THE_PAPER.items()],
+        ablations=_ablations(),
+        moons=_moons(),
         flowers=_flowers(fits),
         unequal=_unequal(fits),
         n_tested=fits["flowers-equal"]["test"]["n_judged"],
@@ -81,13 +98,12 @@ def page() -> str:
         photos_trial=[percent(fits["cifar10"]["trial"][stand]["error"]) for stand in ("pretrained", "scratch")],
         tables={part: _on_tables(on_tables["errors"], part) for part in ("test", "unlabelled")},
         fit_seconds=[min(took), max(took)],
-        twins={run.recipe.name.split("/")[2].partition("-")[0]: run for run in twins if "/table" in run.recipe.name},
-        minutes=[min(minutes), max(minutes)],
-        scaled={table: _scaled(table) for table in SCALED_TABLES},
-        orderings={table: _orderings(table) for table in SCALED_TABLES},
-        behind=_behind(),
-        figure={setting: _figure(letter, setting) for letter, setting in (("c", "weight"), ("d", "decay"))},
+        laptop=_laptop(),
     )
+
+
+def _fast() -> list[Record]:
+    return [run for run in load_records(RECORDS / "fast") if "/ablation/" not in run.recipe.name]
 
 
 def _claimed(recipe: str) -> str:
@@ -134,6 +150,136 @@ def _runs(records: Sequence[Record]) -> str:
         errors = percent(last.student.test, n), percent(last.teacher.test, n)
         lines.append((f"`{run.recipe.name}`", str(run.seed), f"{run.steps:,}", *errors, f"{run.cpu_seconds / 60:.0f}"))
     return markdown_table(("recipe", "seed", "steps", "student", "teacher", "processor minutes"), lines)
+
+
+def computation(recipe: str, reference: str) -> float:
+    """How many times the operations of another run a run takes, over all rows of all its steps."""
+    problem = mt.Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
+    trainings = (RECIPES[recipe].training, RECIPES[reference].training)
+    ours, theirs = (each.steps * each.batch.size * row_operations(each, problem) for each in trainings)
+    return ours / theirs
+
+
+def _ablations() -> dict[str, Any]:
+    """The errors of the fast recipe without some of its parts: empty without a record."""
+    parts = OUR_TABLES["fast-ablations"]
+    runs = runs_of(recipe_names(parts), out=RECORDS)
+    (table,) = tables_of(parts, runs, complete(runs))
+    if not any(cell.runs for cell in table.cells):
+        return {}
+    by_system: dict[str, list[str]] = {}
+    ours = {cell.column: cell for cell in table.cells if cell.system == "Mean Teacher"}
+    for cell in table.cells:
+        mean_teacher = one_run_per_seed(ours[cell.column].runs)
+        found = difference_by_seed(one_run_per_seed(cell.runs), mean_teacher, "test")
+        shown = "–" if found is None or cell is ours[cell.column] else found.with_interval(cell.n_images)
+        by_system.setdefault(cell.system, []).extend([percent_spread(cell.ours, cell.n_images), shown])
+    header = [name for column in table.columns for name in (column, "Mean Teacher minus it")]
+    return {
+        "table": markdown_table(("test error, %", *header), [(system, *cells) for system, cells in by_system.items()]),
+        "steps": f"{runs[0].recipe.training.steps:,}",
+    }
+
+
+# --- two moons --------------------------------------------------------------------------------------------------------
+
+
+def _moons() -> dict[str, Any]:
+    demo, elsewhere = (load_records(RECORDS / name) for name in ("demo", "demo-default"))
+    ten = paired_difference(load_gathered(DOCS / "methods" / "records.json"), "pi-model", "mean-teacher")
+    rows = {row.method: row for row in summarise(demo)}
+    lines = []
+    for i, (method, row) in enumerate(rows.items()):
+        against = [paired_difference(demo, other, method).cell(row.n_images) for other in [*rows][:i]]
+        cells = (percent_spread(row.teacher, row.n_images), *against, *["–"] * (2 - i))
+        lines.append((row.label, *cells))
+    n = rows["mean-teacher"].n_images
+    return {
+        "table": markdown_table(("6 labels", "test error, %", "to supervised-only", "to the Pi model"), lines),
+        "n": rows["mean-teacher"].n_runs,
+        "elsewhere": paired_difference(elsewhere, "pi-model", "mean-teacher").cell(n),
+        "ten": ten.cell(n),
+        "n_lower": sum(pair.difference < 0 for pair in ten.pairs),
+    }
+
+
+# --- the beginning of the README --------------------------------------------------------------------------------------
+
+BEFORE, AFTER = "weights are the exponential moving average of the student's weights.\n", "## Install\n"
+
+
+def readme(text: str) -> str:
+    """The README with the results of today's records between its first paragraphs and the next section."""
+    start, end = text.index(BEFORE) + len(BEFORE), text.index(AFTER)
+    return f"{text[:start]}\n{_first_results()}\n{text[end:]}"
+
+
+def _first_results() -> str:
+    """Laptop versions of the paper's comparison if there are records of them, and the fast recipe."""
+    rows = {row.recipe: row for row in summarise(_fast())}
+    ours, supervised = (_mean(rows[name]) for name in ("fast/svhn-500", f"fast/svhn-500/{BASELINE}"))
+    times = f"{computation(IN_THE_PAPER['fast/svhn-500'], 'fast/svhn-500'):.0f} times the computation"
+    paper = RECIPES[IN_THE_PAPER["fast/svhn-500"]].claim
+    assert paper is not None
+    table, n_draws = _laptop_in_brief()
+    fast = "[`fast` recipe](src/meanteacher/recipes/fast.py)"
+    if table:
+        caption = (
+            f"Mean over {n_draws} draws of the labels; ± is the 95 % interval of the paired difference "
+            "([docs/results.md](docs/results.md)). Cost and views are the paper's: squared error of the softmax "
+            "outputs, translations by 2 pixels, flips on CIFAR-10. "
+            f"The {fast}, with a thresholded, sharpened cost, RandAugment and Muon, has {ours} with 500 labels of SVHN "
+            f"(supervised-only {supervised}), the paper {paper.error:.1f} % with {times}."
+        )
+        return f"{table}\n\n{fill(caption, 120, break_long_words=False, break_on_hyphens=False)}\n"
+    return f"""| SVHN, 500 labels, test error | |
+|---|---|
+| supervised-only, `fast` recipe, half an hour on two CPU cores | {supervised} |
+| **Mean Teacher**, `fast` recipe, half an hour on two CPU cores | **{ours}** |
+| Mean Teacher in the paper, its own settings, {times} | {paper.error:.1f} % |
+
+The {fast} does not have the paper's settings: it trains a small network with
+a thresholded, sharpened consistency cost, RandAugment and the Muon optimiser. Its two rows share network, optimiser and
+steps; each is the mean over three draws of the labels. [docs/results.md](docs/results.md) lists every run.
+"""
+
+
+def _mean(row: Row) -> str:
+    assert row.teacher is not None
+    return f"{100 * row.teacher.mean:.1f} %"
+
+
+def _half_width(difference: Difference | None) -> str:
+    """Points with their sign, and half of the width of their 95 % interval."""
+    assert difference is not None
+    assert difference.interval is not None
+    half = (difference.interval.high - difference.interval.low) / 2
+    return f"{100 * difference.mean:+.1f} ± {100 * half:.1f}".replace("-", "−")
+
+
+def _laptop_in_brief() -> tuple[str, int]:
+    """The columns that have at least three draws of supervised-only, Pi model and Mean Teacher, and their draws."""
+    systems = ("Supervised-only", "Pi model", "Mean Teacher")
+    columns: dict[str, list[str]] = {}
+    n_draws = []
+    for name, table in laptop_tables().items():
+        for column in table.columns:
+            cells = {cell.system: cell for cell in table.cells if cell.column == column}
+            runs = [one_run_per_seed(cells[system].runs) for system in systems]
+            seeds = runs[0].keys() & runs[1].keys() & runs[2].keys()
+            if len(seeds) < 3:
+                continue
+            means = [f"{100 * fmean(of[seed].error('test') for seed in seeds):.1f} %" for of in runs]
+            pairs = [difference_by_seed(worse, better, "test") for worse, better in pairwise(runs)]
+            n_draws.append(len(seeds))
+            columns[f"{LAPTOP_DATA[name]}, {column}"] = [
+                *means[:2],
+                f"**{means[2]}**",
+                *map(_half_width, pairs),
+            ]
+    lines = [*systems[:2], "**Mean Teacher**", "Pi model minus supervised-only", "Mean Teacher minus Pi model"]
+    rows = [(line, *(cells[i] for cells in columns.values())) for i, line in enumerate(lines)]
+    return (markdown_table(("laptop version", *columns), rows), min(n_draws)) if columns else ("", 0)
 
 
 # --- fits of photos ---------------------------------------------------------------------------------------------------
@@ -213,59 +359,119 @@ def _on_tables(errors: Mapping[str, Any], part: str) -> str:
     return markdown_table((f"{part} error", *errors), lines)
 
 
-# --- scaled twins -----------------------------------------------------------------------------------------------------
+# --- the paper on a laptop --------------------------------------------------------------------------------------------
 
 
-def twins_of(table: str, cell: str, system: str) -> list[Record]:
-    """The scaled runs of a system in a cell of a table, in the order of their label draws."""
-    folder = RECORDS / "scaled" / SCALED / f"table{table}" / cell / SYSTEMS[system]
-    return [load_record(folder / f"seed-{draw}" / "record.json") for draw in range(DRAWS)]
+def laptop_tables() -> dict[str, PaperTable]:
+    """Number of a table -> its laptop version, as far as there are records."""
+    found = {}
+    for name, parts in LAPTOP_TABLES.items():
+        runs = runs_of(recipe_names(parts), out=RECORDS)
+        (found[name],) = tables_of(parts, runs, complete(runs))
+    return found
 
 
-def _scaled(table: str) -> str:
-    cells = SCALED_TABLES[table]
-    lines = [
-        (system, *(_plus_minus(spread([run.error("test") for run in twins_of(table, cell, system)])) for cell in cells))
-        for system in SYSTEMS
-    ]
-    data = "SVHN" if table == "1" else "CIFAR-10"
-    labels = [f"{cell.rpartition('-')[2]} labels" for cell in cells]
-    return markdown_table((f"{data}, scaled to {MINUTES:g} minutes", *labels), lines)
+def laptop_panels(figure: str) -> dict[str, dict[str, list[Record]]]:
+    """Panel -> curve or setting -> its records, of the laptop version of a figure."""
+    place = LAPTOP_FIGURES[figure]
+    runs = runs_of(recipe_names(place), out=RECORDS)
+    return panels_of(place, runs, complete(runs))
 
 
-def _orderings(table: str) -> str:
-    """Which orderings of the paper hold, as `meanteacher table` judges it from the same records."""
-    with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(RECORDS / "scaled", folder, dirs_exist_ok=True)
-        written = mt.table(table, scale=MINUTES, seeds=DRAWS, out=folder, train=False).files
-        text = next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8")
-    return text.partition("## Which orderings of the paper hold\n\n")[2].strip()
+def _laptop() -> dict[str, Any]:
+    """What the section shows: empty without a record."""
+    tables = laptop_tables()
+    runs = [run for table in tables.values() for cell in table.cells for run in cell.runs]
+    if not runs:
+        return {}
+    panels = {name: laptop_panels(name) for name in FIGURE4}
+    figures = {name: found for name, found in panels.items() if any(map(_all, found.values()))}
+    varied = {run.file: run for panels in figures.values() for settings in panels.values() for run in _all(settings)}
+    orderings = {name: orderings_of([table], COMPARED) for name, table in tables.items()}
+    return {
+        "errors": _laptop_errors(tables),
+        "deviations": _bullets(RECIPES[MEAN_TEACHER].deviations),
+        "n_weights": f"{runs[0].n_parameters:,}",
+        "seeds": listed([str(seed) for seed in sorted({run.seed for run in runs})]),
+        "missing": sum(table.unfinished for table in tables.values()),
+        "orderings": _laptop_orderings(orderings),
+        "verdict": _verdict([each for found in orderings.values() for each in found]),
+        "findings": _bullets(describe_curves(laptop_panels("3"))),
+        "hours": f"{sum(run.cpu_seconds or 0 for run in runs) / 3600:.0f}",
+        "figure4": _figure4(figures) if figures else "",
+        "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.0f}"],
+    }
 
 
-def _behind() -> str:
-    """How many points Mean Teacher is behind the Pi model with 1000 labels of SVHN."""
-    ours, theirs = (
-        fmean(run.error("test") for run in twins_of("1", "svhn-1000", system))
-        for system in ("Mean Teacher", "Pi model")
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(fill(sentence, 120, initial_indent="- ", subsequent_indent="  ") for sentence in sentences)
+
+
+def _all(settings: Mapping[str, Sequence[Record]]) -> list[Record]:
+    return [run for runs in settings.values() for run in runs]
+
+
+def _laptop_errors(tables: Mapping[str, PaperTable]) -> str:
+    """One line per system, one column per number of labels."""
+    lines: dict[str, list[str]] = {}
+    seconds: dict[str, list[float]] = {}
+    for table in tables.values():
+        for cell in table.cells:
+            lines.setdefault(cell.system, []).append(percent_spread(cell.ours, cell.n_images))
+            seconds.setdefault(cell.system, []).extend(run.cpu_seconds or 0 for run in cell.runs)
+    header = [f"{LAPTOP_DATA[name]}, {column}" for name, table in tables.items() for column in table.columns]
+    return markdown_table(
+        ("test error, %", *header, "processor minutes per run"),
+        [(system, *cells, f"{fmean(seconds[system]) / 60:.1f}") for system, cells in lines.items() if seconds[system]],
     )
-    return percentage(ours - theirs)
 
 
-def figure_runs(letter: str, setting: str) -> dict[str, Record]:
-    """Value of the setting -> its run: a panel of Figure 4."""
-    folder = RECORDS / "scaled" / SCALED
-    own = ON_ALL[setting]
-    paths = {path.name.removeprefix(f"{setting}-"): path for path in (folder / f"figure4{letter}").iterdir()}
-    paths[own] = folder / "figure4" / "evaluation"
-    ordered = sorted(paths, key=lambda value: float("inf") if "," in value else float(value))
-    return {value: load_record(paths[value] / "seed-0" / "record.json") for value in ordered}
+def _laptop_orderings(orderings: Mapping[str, Sequence[Ordering]]) -> str:
+    lines = [
+        (f"{LAPTOP_DATA[name]}, {each.column}", *each.line()[1:]) for name, found in orderings.items() for each in found
+    ]
+    return markdown_table(ORDERING_HEADER, lines, n_left=2)
 
 
-def _figure(letter: str, setting: str) -> str:
-    runs = figure_runs(letter, setting)
-    errors = [percent(run.error("validation")) for run in runs.values()]
-    return markdown_table((setting, *runs), [("Mean Teacher, scaled", *errors)])
+def _verdict(orderings: Sequence[Ordering]) -> str:
+    """How many of the orderings among the authors' own systems hold, and which do not."""
+    judged = [
+        each for each in orderings if {each.better, each.worse} <= {"Supervised-only", "Pi model", "Mean Teacher"}
+    ]
+    held = [each for each in judged if each.verdict == "yes"]
+    return f"{len(held)} of {len(judged)}"
+
+
+def _figure4(figures: Mapping[str, Mapping[str, Mapping[str, Sequence[Record]]]]) -> str:
+    """One line per part of figure 4: where the mean validation error is lowest, and that of the evaluation setting."""
+    lines = []
+    for name, panels in figures.items():
+        place = LAPTOP_FIGURES[name]
+        errors = {label: runs for settings in panels.values() for label, runs in settings.items() if runs}
+        means = {label: fmean(run.error("validation") for run in runs) for label, runs in errors.items()}
+        best = min(means, key=means.__getitem__)
+        n = errors[best][0].data.n_validation
+        own = percent_spread(spread([run.error("validation") for run in errors.get(place.bold, [])]), n)
+        lowest = percent_spread(spread([run.error("validation") for run in errors[best]]), n)
+        lines.append((name, place.title.partition(": ")[2], best, lowest, place.bold, own))
+    return markdown_table(("figure", "varied", "lowest at", "error, %", "table 1 has", "error, %"), lines, n_left=3)
+
+
+def pictures() -> dict[str, bytes]:
+    """Name of a file -> picture, of every laptop version of a figure that has a record."""
+    found: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(RECORDS, folder, dirs_exist_ok=True)
+        for name in LAPTOP_FIGURES:
+            if any(map(_all, laptop_panels(name).values())):
+                written = mt.figure(name, laptop=True, out=folder, train=False).files
+                found |= {path.name: path.read_bytes() for path in written if path.suffix == ".svg"}
+    return found
 
 
 if __name__ == "__main__":
     write_atomic(DOCS / "results.md", page())
+    front = DOCS.parent / "README.md"
+    write_atomic(front, readme(front.read_text(encoding="utf-8")))
+    for name, picture in pictures().items():
+        write_atomic(DOCS / name, picture)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 _MANY = 10_000
 """Number of images from which on the second decimal of a percentage is more than chance."""
+_DAYS = 3
+"""Number of days from which on a time is given in days."""
 
 
 def percent(share: float, n_images: int = 0) -> str:
@@ -62,16 +64,18 @@ def count(n: int, noun: str = "image", plural: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in seconds, minutes or hours.
+    """A time in seconds, minutes, hours or days.
 
-    >>> duration(4.21), duration(75), duration(7190)
-    ('4.2 s', '1 min 15 s', '2 h 0 min')
+    >>> duration(4.21), duration(75), duration(7190), duration(1_550_000)
+    ('4.2 s', '1 min 15 s', '2 h 0 min', '18 days')
     """
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     if round(seconds) < 3600:
         return "{} min {} s".format(*divmod(round(seconds), 60))
-    return "{} h {} min".format(*divmod(round(seconds / 60), 60))
+    if seconds < _DAYS * 86_400:
+        return "{} h {} min".format(*divmod(round(seconds / 60), 60))
+    return f"{round(seconds / 86_400):,} days"
 
 
 def unbroken(text: str) -> str:

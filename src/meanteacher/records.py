@@ -1,4 +1,4 @@
-"""The files of runs, fits and models as types: record.json, run.json, fit.json, plan.json and model.json.
+"""The files of runs, fits and models as types: record.json, run.json, fit.json, work.json and model.json.
 
 The code that writes a file and the code that reads it share its type here. `files.typed.read_json` checks a file
 against its type, because it may have been written by anyone. Nothing here imports torch.
@@ -25,7 +25,6 @@ from meanteacher.files.typed import (
     Text,
     read_json,
 )
-from meanteacher.formats import count
 
 SCHEMA = 1
 """The format of record.json, fit.json and model.json."""
@@ -33,7 +32,8 @@ SCHEMA = 1
 # --- record.json and run.json -----------------------------------------------------------------------------------------
 
 FILE_NAME = "record.json"
-FIT_FILES = ("fit.json", "plan.json")
+WORK_FILE = "work.json"
+FIT_FILES = ("fit.json", WORK_FILE)
 """One of them is in the folder of a fit. Its own runs are reported with the fit, not as an experiment."""
 
 Part = Literal["test", "validation"]
@@ -283,7 +283,7 @@ class RunFile:
     """How it is executed: the kind of device, compilation, precision, parts of a batch."""
 
 
-# --- fit.json and plan.json -------------------------------------------------------------------------------------------
+# --- fit.json and work.json -------------------------------------------------------------------------------------------
 
 Severity = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -316,37 +316,56 @@ class ErrorEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointsDifference:
-    """How many percentage points fewer errors Mean Teacher makes, with the interval."""
+class FitEstimate:
+    """The error on new photos whose classes are as frequent as those of the folder, by cross-validation."""
 
+    error: Fraction | None
+    """None if no class has two labels."""
+    low: Fraction
+    high: Fraction
+    wrong: Count
+    """How many of the tested photos were wrong, unweighted."""
+    n: Count
+    """How many labelled photos were tested."""
+    confidence: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helped:
+    """Whether the unlabelled photos helped: percentage points fewer errors than with the labels alone."""
+
+    verdict: Text
+    """"yes", "no" or "unclear"."""
+    sentence: Text
     points: Number
     low: Number
     high: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """The errors of both methods on labelled images that they did not learn from."""
+class Since:
+    """The errors of the fit before and of this one, on the same photos, none of which taught the model that is tested.
 
-    how: Literal["held-out", "folds"]
+    Photos that were labelled since because the earlier model was unsure about them do not count.
+    """
+
     n: Count
-    confidence: Fraction
-    n_needed: Count | None
-    """Test images that it takes to show a difference of this size; None if there is hardly any."""
-    errors: Mapping[str, ErrorEstimate]
-    """method -> its error."""
-    difference: PointsDifference
+    before: Count
+    """How many were wrong before."""
+    now: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Whether the unlabelled images helped."""
+class Sure:
+    """The photos about which the model is at least so confident."""
 
-    helped: Text
-    """"yes", "no" or "unclear"."""
-    sentence: Text
-    shipped: Text
-    """The method whose model is kept."""
+    confidence: Fraction
+    share: Fraction
+    """Share of the unlabelled photos."""
+    error: Fraction | None
+    """How many of them are wrong, by the tested photos; None if none of these is as sure."""
+    n: Count
+    """How many of the tested photos are as sure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,27 +404,31 @@ class Trial:
 
     chosen: Literal["pretrained", "scratch"]
     n: Count
-    pretrained: ErrorEstimate
+    pretrained: ErrorEstimate | None
+    """None if no class has two labels."""
     scratch: ErrorEstimate | None
-    """None if the pretrained network was hardly better than a guess."""
+    """None if the pretrained network was hardly better than a guess, or nothing could be tested."""
     sentence: Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassResult:
-    """One class: its labels, its error, and how often it is predicted."""
+    """One class: its labels, its error, and how frequent it is."""
 
     name: FileName
     n_labelled: Count
-    n_judged: Count
+    n_tested: Count
     error: Fraction | None
-    """None if no image of the class was tested."""
+    """None if no photo of the class was tested."""
     n_predicted: Count
+    """How many unlabelled photos the model assigns to it."""
+    share: Fraction
+    """Its estimated share of the folder."""
 
     @property
     def n_wrong(self) -> int:
-        """Number of tested images that were predicted wrongly."""
-        return round((self.error or 0.0) * self.n_judged)
+        """Number of tested photos that were predicted wrongly."""
+        return round((self.error or 0.0) * self.n_tested)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,97 +455,40 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingChecks:
-    """The health checks of one training run, and the alarms that they raised."""
-
-    readings: tuple[Reading, ...]
-    alarms: tuple[Alarm, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """An image of the gallery."""
 
     name: Text
     label: FileName
+    """The model's answer."""
     confidence: Fraction
     thumb: AnyText
     """A data: address; empty if the image can no longer be read."""
     reason: AnyText = ""
-    """Why a label for it would help."""
+    """Why a label for it would help, or what is doubtful about the given one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Everything about the training runs of a fit that the time decides."""
-
-    minutes: Positive
-    size: Annotated[int, Meta(ge=1, le=1 << 12)]
-    steps: Annotated[int, Meta(ge=1, le=1 << 40)]
-    flip: bool
-    width: Positive = 0.0
-    """The width of a network that is trained from scratch."""
-    backbone: AnyText = ""
-    """The name of the pretrained network whose last layers are trained; empty from scratch."""
-    cut: Annotated[int, Meta(ge=0, le=1 << 12)] = 0
-    """The number of its first layers that are frozen."""
-    n_views: Annotated[int, Meta(ge=0, le=64)] = 0
-    """Views of each photo for which the frozen layers are computed."""
-    weak_labelled_view: bool = False
-    """Whether labelled rows get no RandAugment."""
-    threads: Annotated[int, Meta(ge=1, le=1024)] = 1
-    seconds_per_step: Mapping[str, Positive] = field(default_factory=dict)
-    """method -> seconds."""
-    seconds: Positive = 0.0
-    """The expected time of all runs."""
-    seconds_per_image: Positive = 0.0
-    """The time of a prediction at the end."""
-    n_rounds: Annotated[int, Meta(ge=1, le=1 << 10)] = 1
-    """1 with a held-out part; with folds, one per fold and a last one on all labels."""
-
-    def runs(self) -> list[str]:
-        return runs_of(self.n_rounds)
-
-    def sentence(self) -> str:
-        what = f"FastNet at width {self.width:g}"
-        if self.backbone:
-            copies = count(self.n_views, "copy", "copies")
-            what = f"the last layers of the pretrained network {self.backbone}, {copies} of each image"
-        return (
-            f"Training {len(self.runs())} networks for {self.steps:,} steps each ({what}, images of "
-            f"{self.size}x{self.size} pixels, {count(self.threads, 'thread')}): about "
-            f"{max(1, round(self.seconds / 60))} min."
-        )
-
-
-FIT_METHODS = ("supervised", "mean-teacher")
-
-
-def runs_of(n_rounds: int) -> list[str]:
-    """The method of each run of a fit, in order. The last run, on all labels, counts as the more expensive method."""
-    if n_rounds == 1:
-        return list(FIT_METHODS)
-    return [method for method in FIT_METHODS for _ in range(n_rounds - 1)] + [FIT_METHODS[-1]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRecord:
-    """plan.json: the plan of a fit, the seconds used so far, and what must be unchanged to resume."""
+class WorkRecord:
+    """work.json: what a fit has done so far, and what must be unchanged to resume it."""
 
     fingerprint: Text
     """The fingerprint of photos and labels."""
-    spent: Positive
     device: Text
-    trial: Trial | None
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSpent:
-    """The time of a fit, and of its parts in their order."""
-
-    total_seconds: Positive
-    parts: Mapping[str, Positive]
+    minutes: Positive
+    flip: bool
+    backbones: tuple[Text, ...]
+    """Names of the pretrained networks; none from scratch."""
+    trial: Trial | None = None
+    spent: Positive = 0.0
+    """Seconds so far."""
+    pieces: Mapping[str, Positive] = field(default_factory=dict)
+    """The pieces of work that are done -> seconds."""
+    width: Positive = 0.0
+    """The width of a network that is trained from scratch."""
+    steps: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    """Steps of each of its runs."""
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,31 +500,31 @@ class Fit:
     folder: FileName
     created: Text
     version: Text
-    answer: Answer
+    headline: Text
+    """How often the model is right, its weakest class, and what to do next."""
+    estimate: FitEstimate
+    helped: Helped | None
+    """None if there were no unlabelled photos, or nothing to compare with."""
+    since: Since | None
+    """What an earlier fit in the same folder got wrong; None if there was none."""
     data: FitPhotos
-    backbone: BackboneSummary | None
-    estimate: Estimate
-    alternatives: Mapping[str, ErrorEstimate]
-    """What else was tested on the same images -> its error."""
+    backbones: tuple[BackboneSummary, ...]
     trial: Trial | None
     confusion: tuple[tuple[Count, ...], ...]
     """A row per true class, a column per prediction."""
     per_class: tuple[ClassResult, ...]
     calibration: Calibration
-    curves: Mapping[str, tuple[Evaluation, ...]]
-    """method -> its learning curve."""
-    vitals: Mapping[str, TrainingChecks]
-    """method -> its health checks."""
+    sure: tuple[Sure, ...]
     findings: tuple[Finding, ...]
     gallery: Mapping[str, tuple[Picture, ...]]
-    held_out: tuple[FileName, ...]
-    """Names of the labelled images that no model learned from; empty with folds."""
-    plan: Plan
+    minutes: Positive
+    flip: bool
     network: Text
     n_parameters: Count
-    planned: AnyText
-    """The plan in a sentence or two."""
-    timing: TimeSpent
+    n_views: Count
+    pieces: Mapping[str, Positive]
+    """The pieces of work -> seconds."""
+    seconds: Positive
     environment: Environment
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ All count optimiser steps from zero. A schedule is a frozen value, so it can be 
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from meanteacher.core import Schedule, Scheduled
@@ -202,3 +202,27 @@ class Product:
 
     def __call__(self, step: int) -> float:
         return math.prod(factor(step) for factor in self.factors)
+
+
+def stretched(schedule: Schedule, factor: float) -> Schedule:
+    """The same values over `factor` times as many steps; a schedule of one's own stays as it is.
+
+    >>> stretched(Product((Constant(0.5), SigmoidRampDown(value=1.0, steps=150, total=600))), 2.0)
+    Product(factors=(Constant(value=0.5), SigmoidRampDown(value=1.0, steps=300, total=1200, final=0.0)))
+    """
+
+    def longer(steps: int) -> int:
+        return max(1, round(steps * factor))
+
+    match schedule:
+        case StepChange():
+            return replace(schedule, at=longer(schedule.at))
+        case SigmoidRampUp() | LinearWarmUp() | Cosine():
+            return replace(schedule, steps=longer(schedule.steps))
+        case SigmoidRampDown() | LinearRampDown():
+            return replace(schedule, steps=longer(schedule.steps), total=longer(schedule.total))
+        case Stairs():
+            return Stairs(schedule=stretched(schedule.schedule, factor), every=longer(schedule.every))
+        case Product():
+            return Product(tuple(stretched(each, factor) for each in schedule.factors))
+    return schedule

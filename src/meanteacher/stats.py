@@ -1,12 +1,13 @@
-"""Error rates with intervals, the difference of two models on the same images, and calibration.
+"""Error rates and means with intervals, the difference of two models on the same images, and calibration.
 
 scipy is imported inside the functions that use it, because its import takes longer than everything else here.
 """
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ _SMALLEST_SHOWN = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A share and its 95 % confidence interval."""
+    """A share or a mean, and its 95 % confidence interval."""
 
     value: float
     low: float
@@ -44,6 +45,20 @@ def error_interval(wrong: float, n: float) -> Interval:
     # Without errors, or without anything else, the interval ends there, but for rounding.
     low, high = 0.0 if wrong == 0 else middle - half, 1.0 if wrong == n else middle + half
     return Interval(share, low, high)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of at least two values with the interval of Student's t distribution, which is wide for few values.
+
+    >>> interval = mean_interval([1.0, 2.0, 3.0])
+    >>> interval.value, round(interval.low, 2), round(interval.high, 2)
+    (2.0, -0.48, 4.48)
+    """
+    from scipy.special import stdtrit
+
+    mean = fmean(values)
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / len(values) ** 0.5
+    return Interval(mean, mean - half, mean + half)
 
 
 @dataclass(frozen=True, slots=True)

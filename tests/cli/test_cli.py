@@ -21,6 +21,7 @@ from meanteacher import api, recipes
 from meanteacher.cli import app as app_module
 from meanteacher.cli.app import app
 from meanteacher.photos.fitting.config import FitConfig
+from meanteacher.report import load_records, paired_difference
 from support import PATIENCE
 
 MAIN = "from meanteacher.cli import main; main()"
@@ -185,58 +186,6 @@ def test_made_up_data_are_refused_in_one_sentence(tmp_path: Path):
     assert "Traceback" not in failed.stderr
 
 
-SCALABLE = """
-from dataclasses import dataclass, replace
-
-import torch
-
-from meanteacher.data import Dataset, TrainTest
-from meanteacher.recipes import RECIPES
-
-
-@dataclass(frozen=True)
-class Noise:
-    def load(self, folder, progress=None):
-        images = torch.randint(0, 256, (2000, 3, 32, 32), dtype=torch.uint8)
-        part = Dataset(images, torch.arange(2000) % 10, tuple("0123456789"))
-        return TrainTest(part, part)
-
-
-whole = RECIPES["figure3/svhn-500/mean-teacher"]
-recipe = replace(whole, data=replace(whole.data, source=Noise(), n_labelled=10), name="noise")
-"""
-
-
-def test_scaled_run_has_its_scale_in_the_record_and_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(SCALABLE)
-    words = ["run", "mine.py:recipe", "--scale", "minutes=2", "--set", "model.width=0.03", "--set", "steps=2"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    (path,) = (tmp_path / "runs").rglob("record.json")
-    assert path.relative_to(tmp_path / "runs").parts[0] == "scaled-2-minutes"
-    record = json.loads(path.read_text())
-    assert record["recipe"]["fields"]["scale"]["minutes"] == 2
-    assert record["recipe"]["claim"] is None
-    assert record["data"]["n_train"] == round(2000 * record["recipe"]["fields"]["scale"]["images"])
-    assert record["curve"][-1]["teacher_cost"] > 0
-
-
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["digits/supervised", "--scale", "minutes=6"], "can be scaled"),
-        (["table1/svhn-500/mean-teacher", "--scale", "6"], "minutes=6"),
-        (["table1/svhn-500/mean-teacher", "--scale", "minutes=nan"], "minutes=6"),
-    ],
-)
-def test_scale_of_a_run_that_has_none_is_refused(words: list[str], answer: str, tmp_path: Path):
-    failed = CliRunner().invoke(app, ["run", *words, "--out", str(tmp_path / "run")])
-    assert failed.exit_code == 2
-    assert answer in " ".join(failed.output.split())
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("given", "again"),
     [
@@ -316,21 +265,30 @@ def test_divergence_has_an_exit_code_of_its_own(tmp_path: Path):
 def test_list_shows_the_papers_numbers():
     shown = _meanteacher("list", "table1/svhn-250")
     assert "4.35 ± 0.50" in shown.stdout
-    assert shown.stdout.count("table1/svhn-250/") == 8
+    assert shown.stdout.count("\ntable1/svhn-250/") == 8
+    assert shown.stdout.count("\nlaptop/table1/svhn-250/") == 4
     assert shown.stdout.count("/as-coded") == 3
 
 
 def test_demo_compares_the_methods_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A few steps of each run; a second call trains nothing again."""
     find = recipes.find
-    monkeypatch.setattr(recipes, "find", lambda name: find(name).varied(steps=40, evaluate_every=20))
+    monkeypatch.setattr(recipes, "find", lambda name: find(name).varied(steps=100, evaluate_every=50))
     words, runner = ["demo", "--out", str(tmp_path / "d"), "--draws", "2"], CliRunner(env={"COLUMNS": "200"})
     shown = runner.invoke(app, words)
     assert shown.exit_code == 0, shown.output
     assert any(line.startswith("Mean Teacher ") for line in shown.stdout.splitlines()), "a row of the table per line"
     assert "standard error" in shown.stdout
+    found = load_records(tmp_path / "d")
+    difference = paired_difference(found, "pi-model", "mean-teacher")
+    assert difference.standard_error is not None
+    ahead = "is ahead of" if difference.mean < -difference.standard_error else "is not shown to be ahead of"
+    verdict = f"Mean Teacher {ahead} the Pi model: {difference.cell(1000)} points, lower in "
+    assert verdict in shown.stdout
     page = (tmp_path / "d" / "report.html").read_text()
-    assert "<svg" in page
+    assert verdict in page.replace("\N{NO-BREAK SPACE}", " ")
+    assert page.count("<image ") == 2 * 3, "the boundary of three methods at two moments"
+    assert page.index(">step 50<") < page.index(">step 100<")
     records = {path: path.stat().st_mtime_ns for path in (tmp_path / "d").rglob("record.json")}
     assert len(records) == 6
     again = runner.invoke(app, words)

@@ -24,4 +24,4 @@ def test_interrupted_demo_saves_and_says_how_to_go_on(tmp_path: Path, monkeypatc
     assert stopped.exit_code == 75, stopped.output
     assert f"nothing is lost. Resume with:\n  meanteacher demo --out '{out}' --draws 3" in stopped.output
     (saved,) = out.rglob("step_*")
-    assert saved.parts[-5:] == ("digits", "supervised", "seed-0", "checkpoints", "step_00000001")
+    assert saved.parts[-5:] == ("moons", "supervised", "seed-0", "checkpoints", "step_00000001")

@@ -1,6 +1,8 @@
 """What a person sees of a shipped model: predicting, judging, exporting."""
 
+import csv
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ def test_predict_says_what_came_of_it(model: Path, photos: Path, tmp_path: Path,
     commands.predict(model, photos, out=out)
     shown = capsys.readouterr().out
     assert "10 images in" in shown
-    assert "1 cannot be read and have no label" in shown
+    assert "1 cannot be read and have no guess" in shown
     assert f"Written: {out}" in shown
     assert all(name in shown for name in ("[b]", "cat", "dog"))
     assert len(out.read_text().splitlines()) == 11
@@ -71,6 +73,56 @@ def test_interrupted_predict_says_so(
         commands.predict(model, photos, out=tmp_path / "p.csv")
     assert end.value.exit_code == 75
     assert "nothing was written" in capsys.readouterr().out
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_predict_sorts_photos_with_a_table_and_a_contact_sheet(
+    model: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (photos / "dog" / "raw.NEF").write_bytes(b"II*\0")
+    (photos / "dog" / "film.mov").write_bytes(b"film")
+    before = sorted(path.name for path in photos.rglob("*.png"))
+    commands.predict(model, photos, sort_into=tmp_path / "sorted", move=True, unsure_below=0.4)
+    shown = capsys.readouterr().out
+    assert "9 photos moved into the folders of" in shown
+    assert "2 cannot be read and have no guess" in shown
+    assert "1 other file was left alone" in shown
+    assert f"To move all of them back: sh {tmp_path / 'sorted' / 'undo.sh'}" in " ".join(shown.split())
+    with (tmp_path / "sorted" / "predictions.csv").open(encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["path"]: row["problem"] for row in rows if row["problem"]} == {
+        "cat/broken.jpg": "truncated",
+        "dog/raw.NEF": "unsupported format .nef",
+    }
+    for row in rows:
+        if not row["problem"]:
+            assert row["unsure"] == ("yes" if float(row["confidence"]) < 0.4 else "no")
+            folder = tmp_path / "sorted" / ("unsure" if row["unsure"] == "yes" else "") / row["guess"]
+            assert list(folder.glob(f"{Path(row['path']).stem}*.png"))
+    page = (tmp_path / "sorted" / "contact-sheet.html").read_text()
+    assert page.count("<img src=") == 9
+    assert "unsupported format .nef" in page
+    subprocess.run(["sh", tmp_path / "sorted" / "undo.sh"], check=True)
+    assert sorted(path.name for path in photos.rglob("*.png")) == before
+    with pytest.raises(InputError, match="exists already"):
+        commands.predict(model, photos, sort_into=tmp_path / "sorted")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"move": True}, r"--move says how to sort photos: add --sort-into DIR"),
+        ({"link": True}, r"--link says how"),
+        ({"move": True, "link": True, "sort_into": Path("sorted")}, r"--link and --move exclude each other"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_written(
+    options: dict[str, Any], words: str, model: Path, photos: Path, tmp_path: Path
+):
+    with pytest.raises(InputError, match=words):
+        commands.predict(model, photos, out=tmp_path / "p.csv", **options)
+    with pytest.raises(InputError, match="give a folder beside it"):
+        commands.predict(model, photos, out=tmp_path / "p.csv", sort_into=photos / "sorted")
     assert not (tmp_path / "p.csv").exists()
 
 

@@ -44,11 +44,11 @@ def _refused(*words: object) -> str:
         (["figure", "4"], "4a, 4b"),
         (["table", "1", "--cell", "svhn-501"], "Did you mean svhn-500"),
         (["table", "1", "--cel", "svhn-500"], "--cell"),
-        (["table", "1", "--scale", "6"], "minutes=6"),
-        (["table", "1", "--scale", "minutes=0.5"], "at least 1"),
-        (["table", "1", "--scale", "hours=2"], "minutes=6"),
-        (["table", "1", "--scale", "minutes=inf"], "minutes=6"),
-        (["table", "4", "--cell", "cifar10-4000/mean-teacher-resnet", "--scale", "minutes=6"], "can be scaled"),
+        (["table", "1", "--laptop", "--cell", "svhn-1000"], "no cell 'svhn-1000'"),
+        (["table", "1", "--laptop", "--preset", "as-coded"], "--laptop and --preset as-coded do not go together"),
+        (["table", "3", "--laptop"], "no laptop version of table 3; there is one of: 1, 2"),
+        (["table", "cifar10-250", "--laptop"], "no laptop version of table cifar10-250"),
+        (["figure", "2", "--laptop"], "It has: 3, 4a"),
         (["table", "1", "--seeds", "0"], "--seeds"),
         (["table", "1", "--jobs", "0"], "--jobs"),
         (["table", "1", "--preset", "as-writen"], "as-coded"),
@@ -73,31 +73,31 @@ def test_help_says_what_is_run_and_does_not_import_torch(command: str):
         [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE
     )
     assert shown.returncode == 0
-    for option in ("--cell", "--seeds", "--scale", "--jobs", "--dry-run", "--print-commands", "--show"):
+    for option in ("--cell", "--seeds", "--laptop", "--jobs", "--dry-run", "--print-commands", "--show"):
         assert option in shown.stdout
 
 
 def test_dry_run_says_what_is_missing_and_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of three runs one is complete and one is done by half: one and a half of 2 h each are left, 3 h."""
+    """Of three runs one is complete and one is done by half: one and a half of 12 days each are left, 18 days."""
     complete, half, _ = runs_of([NAME], seeds=3, out=tmp_path)
     write_record(complete, 0.05)
     half.folder.mkdir(parents=True)
     (half.folder / "metrics.jsonl").write_text(f'{{"step": {half.recipe.training.steps // 2}}}\n')
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(runs, "_step_seconds", lambda recipe, device: 7200 / recipe.training.steps)
+    monkeypatch.setattr(runs, "estimated_seconds", lambda runs, device: {run.name: 12 * 86_400 for run in runs})
     shown = _invoke("table", "1", "--cell", CELL, "--seeds", 3, "--dry-run", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
     (line,) = [line.split() for line in shown.output.splitlines() if line.startswith(NAME)]
-    assert line == [NAME, "3", "1", f"{half.recipe.training.steps:,}", "2", "h", "0", "min"]
+    assert line == [NAME, "3", "1", f"{half.recipe.training.steps:,}", "12", "days"]
     assert "2 runs to train" in shown.output
-    assert "3 h 0 min" in shown.output
+    assert "about 18 days of training" in shown.output
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_dry_run_of_a_complete_table_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for run in runs_of([NAME], seeds=1, out=tmp_path):
         write_record(run, 0.05)
-    monkeypatch.setattr(runs, "step_seconds", lambda *_, **__: pytest.fail("a step was measured"))
+    monkeypatch.setattr(runs, "_operations_per_second", lambda *_: pytest.fail("the speed was measured"))
     shown = _invoke("table", "1", "--cell", CELL, "--seeds", 1, "--dry-run", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
     assert "0 runs to train" in shown.output
@@ -105,8 +105,8 @@ def test_dry_run_of_a_complete_table_measures_nothing(tmp_path: Path, monkeypatc
 
 def test_printed_commands_are_lines_of_commands_and_nothing_else(tmp_path: Path):
     out = tmp_path / "my runs"
-    words = ["table", "1", "--cell", CELL, "--seeds", 3, "--scale", "minutes=6", "--out", out, "--print-commands"]
-    first, *_ = runs_of([NAME], seeds=3, scale=6, out=out)
+    words = ["table", "1", "--cell", CELL, "--seeds", 3, "--laptop", "--out", out, "--print-commands"]
+    first, *_ = runs_of([f"laptop/{NAME}"], seeds=3, out=out)
     write_record(first, 0.05)
     shown = _invoke(*words, "--data", "my data", "--device", "cpu")
     assert shown.exit_code == 0
@@ -116,8 +116,8 @@ def test_printed_commands_are_lines_of_commands_and_nothing_else(tmp_path: Path)
     for line, seed in zip(lines, (1, 2), strict=True):
         program, command, *rest = shlex.split(line)
         given = group.commands[command].make_context(command, rest).params
-        assert (program, command, given["recipe"], given["seed"]) == ("meanteacher", "run", NAME, seed)
-        assert (str(given["data"]), given["device"], given["scale"]) == ("my data", "cpu", "minutes=6")
+        assert (program, command, given["recipe"], given["seed"]) == ("meanteacher", "run", f"laptop/{NAME}", seed)
+        assert (str(given["data"]), given["device"]) == ("my data", "cpu")
         assert given["start_or_resume"]
 
 
@@ -147,10 +147,10 @@ def test_show_with_nothing_there_writes_the_papers_numbers(tmp_path: Path):
     assert not list(tmp_path.rglob("record.json"))
 
 
-def test_names_of_the_files_tell_cell_and_scale(tmp_path: Path):
-    shown = _invoke("figure", "4d", "--cell", "decay-0.999", "--scale", "minutes=2.5", "--show", "--out", tmp_path)
+def test_names_of_the_files_tell_cell_and_version(tmp_path: Path):
+    shown = _invoke("figure", "4d", "--cell", "decay-0.999", "--laptop", "--show", "--out", tmp_path)
     assert shown.exit_code == 0, shown.output
-    stem = "figure-4d-decay-0.999-scaled-2.5-minutes"
+    stem = "figure-4d-laptop-decay-0.999"
     assert {path.name for path in tmp_path.iterdir()} == {f"{stem}.svg", f"{stem}.png"}
     assert all(f"{stem}.{ending}" in shown.output for ending in ("svg", "png"))
 
@@ -186,7 +186,7 @@ def test_interrupted_table_says_the_same_command_continues(tmp_path: Path, monke
         raise mt.Interrupted("3 runs are not complete")
 
     monkeypatch.setattr(package, "table", interrupted)
-    words = ["table", "1", "--scale", "minutes=6", "--out", str(tmp_path)]
+    words = ["table", "1", "--laptop", "--out", str(tmp_path)]
     shown = _invoke(*words)
     assert shown.exit_code == 75
     assert shlex.join(["meanteacher", *words]) in [line.strip() for line in shown.output.splitlines()]

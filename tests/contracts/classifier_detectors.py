@@ -135,17 +135,17 @@ def every_photo_is_predicted_under_its_name() -> None:
         patch.setattr(prediction, "_CHUNK", 5)
         out = Path(folder) / "predictions.csv"
         predictions = load(known.folder).predict(known.photos, out=out, device="cpu")
-        rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+        rows = list(csv.DictReader(out.read_text(encoding="utf-8-sig").splitlines()))
     assert [row["path"] for row in rows] == list(known.names), "rows are missing, or in another order"
     for row, p in zip(rows, known.probabilities, strict=True):
         if row["path"] == _BROKEN:
-            assert (row["label"], bool(row["problem"])) == ("", True), "a file that is no image has a label"
+            assert (row["guess"], bool(row["problem"])) == ("", True), "a file that is no image has a guess"
             continue
-        for k, guess in zip(np.argsort(-p), ("label", "second", "third"), strict=True):
-            confidence = float(row["confidence" if guess == "label" else f"{guess}_confidence"])
+        for k, guess in zip(np.argsort(-p), ("guess", "second", "third"), strict=True):
+            confidence = float(row["confidence" if guess == "guess" else f"{guess}_confidence"])
             assert confidence == pytest.approx(p[k], abs=2e-3), f"{row['path']}: {guess}"
             assert p[NAMES.index(row[guess])] == pytest.approx(p[k], abs=2e-3), f"{row['path']}: {guess}"
-    said = [row["label"] for row in rows]
+    said = [row["guess"] for row in rows]
     assert list(predictions) == said, "the labels differ from those in the file"
     assert predictions.counts == {name: said.count(name) for name in NAMES}, "classes are counted wrong"
     assert list(predictions.problems) == [_BROKEN]

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from meanteacher.core import Method, StepOutput
+from meanteacher.costs import Confident, ConsistencyCost
 from meanteacher.methods import PiModel
-from meanteacher.teacher import Memory, Teacher
+from meanteacher.methods.consistency import ConsistencyMethod
+from meanteacher.teacher import teacher_of
 from meanteacher.train.checkpoint import trained_parameters
 from support import N_CLASSES, PROBLEM, SmallNet, parameters_of, stream, train_steps
 
@@ -24,8 +26,7 @@ def begin(method: Method, *, warm_up: int = 3) -> tuple[nn.Module, nn.Module]:
 
 
 def teacher_in(memory: nn.Module) -> nn.Module:
-    assert isinstance(memory, Teacher | Memory)
-    return memory.teacher.network
+    return teacher_of(memory).network
 
 
 def every_cost_moves_the_student(method: Method) -> None:
@@ -68,6 +69,32 @@ def teacher_is_the_average_of_past_students(method: Method, decay: float) -> Non
         alpha = min(step / (step + 1), decay)
         expected = alpha * expected + (1 - alpha) * past
     torch.testing.assert_close(parameters_of(teacher_in(memory)), expected, atol=1e-5, rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenTargets(ConsistencyCost):
+    """A confident cost that keeps its values and their targets."""
+
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
+
+    def __call__(
+        self, student_logits: torch.Tensor, target_logits: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        value = Confident(threshold=0.0, temperature=0.1)(student_logits, target_logits, rows)
+        self.seen.append((value, target_logits))
+        return value
+
+
+def no_gradient_flows_through_a_sharpened_target(method: ConsistencyMethod[Any]) -> None:
+    """It would be ten times as large as the student's at a temperature of 0.1, and train the target."""
+    student, memory = begin(method)
+    cost = SeenTargets()
+    dataclasses.replace(method, cost=cost).forward(student, memory, stream()[3], 3)
+    ((value, target),) = cost.seen
+    assert value.requires_grad, "the cost has no path to the student"
+    if target.requires_grad:
+        (gradient,) = torch.autograd.grad(value, target, allow_unused=True)
+        assert gradient is None or not gradient.any(), "a gradient flows through the sharpened target"
 
 
 def predictor_classifies(method: Method) -> None:

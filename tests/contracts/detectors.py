@@ -6,11 +6,9 @@ import tempfile
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-import backbone_detectors
 import classifier_detectors
 import contract
 import fit_detectors
-import fit_world
 import label_detectors
 import other_detectors
 import photo_detectors
@@ -27,6 +25,7 @@ from meanteacher.core import UNLABELLED, Batch
 from meanteacher.data import Fixed, ImageStream, Mixed, make_split
 from meanteacher.experiment import run
 from meanteacher.methods import FixMatch, MeanTeacher, PiModel
+from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.methods.temporal_ensembling import EnsembleTable
 from meanteacher.teacher import Teacher
 from meanteacher.train import StopWhen
@@ -150,7 +149,7 @@ def evaluation_has_no_noise_and_leaves_no_trace() -> None:
 
 def buffers_follow_their_policy() -> None:
     for policy in ("own", "average", "copy"):
-        student, memory = SmallNet().train(), Teacher(SmallNet(), buffers=policy).train()
+        student, memory = SmallNet().train(), Teacher(SmallNet(), 0.5, warm_up=False, buffers=policy)
         x = stream()[0].views["student"]
         student(x)
         before = memory.network.layers[1].running_mean.clone()
@@ -159,7 +158,7 @@ def buffers_follow_their_policy() -> None:
         assert torch.equal(seen, before) == (policy != "own"), (
             f"{policy}: the teacher's pass wrote its statistics, or not"
         )
-        memory.update(student, decay=0.5)
+        memory.update(student)
         after = memory.network.layers[1].running_mean
         theirs = student.layers[1].running_mean
         expected = {"own": seen, "average": 0.5 * (seen + theirs), "copy": theirs}[policy]
@@ -320,6 +319,12 @@ def a_target_must_be_certain_before_it_is_sharpened() -> None:
         assert bool(cost.is_active(target)) == is_certain, "the weight is said to act where the cost does not"
 
 
+def no_gradient_flows_through_a_sharpened_target() -> None:
+    for method in METHODS.values():
+        if isinstance(method, ConsistencyMethod):
+            contract.no_gradient_flows_through_a_sharpened_target(method)
+
+
 def _each_method(check: Callable[..., None], *arguments: object) -> Callable[[], None]:
     def check_all() -> None:
         for method in METHODS.values():
@@ -356,6 +361,7 @@ DETECTORS: Checks = {
             training_learns,
             the_decay_follows_its_schedule,
             a_target_must_be_certain_before_it_is_sharpened,
+            no_gradient_flows_through_a_sharpened_target,
         )
     ),
     # These take longest: a test of a mutant ends with the first that notices it.
@@ -389,12 +395,7 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "scikit-learn": lambda: named(other_detectors.ESTIMATORS),
     "outputs per pixel": lambda: named(other_detectors.DENSE),
     "files": lambda: named(other_detectors.FILES),
-    "scaled twins": lambda: named(other_detectors.TWINS),
-    "fit with a held-out part": fit_detectors.of_a_held_out_part,
-    "fit in folds": fit_detectors.of_folds,
-    "fit that goes on from another": fit_detectors.of_going_on,
-    "results of a fit": fit_detectors.of_results,
-    "fit on a pretrained network": lambda: named(backbone_detectors.DETECTORS),
+    "fit": fit_detectors.of_a_fit,
     "photos": lambda: named(photo_detectors.DETECTORS),
     "model files": lambda: named(classifier_detectors.DETECTORS),
     "export": lambda: named(classifier_detectors.EXPORT),
@@ -408,8 +409,6 @@ AREAS: dict[str, Callable[[], Checks]] = {
 def prepare(area: str) -> None:
     """Make what the checks of an area begin with, while the code is still sound."""
     for needed in {
-        "fit that goes on from another": (fit_world.held_out, fit_world.in_folds),
-        "results of a fit": (fit_world.in_folds,),
         "model files": (classifier_detectors.model,),
         "export": (classifier_detectors.model,),
     }.get(area, ()):

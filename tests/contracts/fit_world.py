@@ -1,7 +1,7 @@
-"""A made-up folder of photos whose true answers are known, fits of it in seconds, and what they left, read anew.
+"""A made-up folder of photos whose true answers are known, a fit of it in seconds, and what it left, read anew.
 
-Nothing here asks the code under test what is right: images are decoded with Pillow, weights are read from the
-checkpoints, and every number of a fit is computed from them with numpy.
+Nothing here asks the code under test what is right: images are decoded with Pillow, weights are read from the model,
+and every number of a fit is computed from them and from the tables with numpy.
 """
 
 import atexit
@@ -22,28 +22,19 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+from backbone_support import small_networks
 from meanteacher.core import Problem
-from meanteacher.data import Fixed
-from meanteacher.models import FastNetSpec
-from meanteacher.photos.fitting import fit, results, stands, training
+from meanteacher.models import FastNetSpec, LitePairSpec
+from meanteacher.photos.features import extraction
+from meanteacher.photos.fitting import fit, results
 from meanteacher.photos.fitting.config import FitConfig
-from meanteacher.photos.fitting.plan import Machine
-from meanteacher.records import Plan
-from meanteacher.schedules import Constant
+from meanteacher.photos.fitting.estimate import OutOfFold
 from meanteacher.train import Callback
-from meanteacher.views import Translate
 
-METHODS = ("mean-teacher", "supervised")
 CLASSES = ("ash", "birch", "cedar")
-NEW_CLASS = "bay"
-"""Stands between the others when classes are sorted: whoever counts by position counts wrong from there on."""
-_TINTS = {"ash": (210, 60, 60), "bay": (200, 200, 40), "birch": (60, 190, 60), "cedar": (60, 60, 210)}
+_TINTS = {"ash": (210, 60, 60), "birch": (60, 190, 60), "cedar": (60, 60, 210)}
 _SIZE = 32
-_WIDTH = 0.125
-_STEPS = 20
-_ROWS = 12
-N_COPIES = 4
-"""Of each class: as many exact copies, and as many that were brightened and saved again."""
+_N_LABELLED, _N_UNLABELLED = 8, {"ash": 9, "birch": 3, "cedar": 2}
 _Z = 1.959963984540054
 
 
@@ -58,15 +49,14 @@ class Photos:
     names: tuple[str, ...]
     """Sorted; unreadable ones among them."""
     unreadable: frozenset[str]
-    truth: Mapping[str, str]
-    """name -> the class it was painted as, hidden where it lies unlabelled."""
     copies: tuple[tuple[str, str], ...]
     """Pairs of names that show the same picture."""
 
-    def labels(self, more: Mapping[str, str]) -> dict[str, str]:
-        """name -> label of every readable image that has one: by its folder, or by a row of a labels file."""
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """name -> label of every readable image that has one."""
         lying = {name: name.split("/")[0] for name in self.names if not name.startswith("unlabelled/")}
-        return {name: label for name, label in {**lying, **more}.items() if name not in self.unreadable}
+        return {name: label for name, label in lying.items() if name not in self.unreadable}
 
     @cached_property
     def pixels(self) -> np.ndarray:
@@ -91,75 +81,59 @@ def scratch() -> Path:
 
 
 @cache
-def photos(n_labelled: int) -> Photos:
-    """So many different labelled images a class and their copies, and unlabelled ones with some that are of no class.
-
-    The fewer are among the more, under the same names.
-    """
-    root = scratch() / f"photos-{n_labelled}"
-    truth: dict[str, str] = {}
+def photos() -> Photos:
+    """Labelled images of each class in equal numbers, two of them twice and one under a wrong label; others unequal."""
+    root = scratch() / "photos"
     copies: list[tuple[str, str]] = []
+    names: set[str] = set()
 
-    def save(name: str, label: str, pixels: np.ndarray) -> None:
+    def save(name: str, pixels: np.ndarray) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
-        truth[name] = label
+        names.add(name)
 
+    draws = np.random.default_rng(0)
     for label in CLASSES:
-        draws = np.random.default_rng(CLASSES.index(label))
-        for number in range(n_labelled):
+        for number in range(_N_LABELLED):
+            # The first of each class looks like one of the next class: there are errors to count.
+            other = CLASSES[(CLASSES.index(label) + 1) % len(CLASSES)]
+            picture = _painted(other if number == 0 else label, draws)
+            save(f"{label}/{number:02}.png", picture)
+            if number < 2:
+                save(f"{label}/copy-{number:02}.png", picture)
+                copies.append((f"{label}/{number:02}.png", f"{label}/copy-{number:02}.png"))
+        for number in range(_N_UNLABELLED[label]):
             picture = _painted(label, draws)
-            save(f"{label}/{number:02}.png", label, picture)
-            if number < 2 * N_COPIES:
-                exact = number < N_COPIES
-                name = f"{label}/{'copy' if exact else 'again'}-{number:02}.png"
-                save(name, label, picture if exact else picture // 2 + picture // 2 + 3)
-                copies.append((f"{label}/{number:02}.png", name))
-                if number < 2:
-                    save(f"unlabelled/of-{label}-{number:02}.png", label, picture)
-                    copies.append((f"{label}/{number:02}.png", f"unlabelled/of-{label}-{number:02}.png"))
-    draws = np.random.default_rng(9)
-    for number in range(12):
-        label = (*CLASSES, NEW_CLASS)[number % 4]
-        picture = _painted(label, draws)
-        save(f"unlabelled/{number:02}.png", label, picture)
-        if number < N_COPIES:
-            save(f"unlabelled/twin-{number:02}.png", label, picture)
-            copies.append((f"unlabelled/{number:02}.png", f"unlabelled/twin-{number:02}.png"))
+            save(f"unlabelled/{label}-{number:02}.png", picture)
+            if number == 0:
+                save(f"unlabelled/{label}-twin.png", picture)
+                copies.append((f"unlabelled/{label}-00.png", f"unlabelled/{label}-twin.png"))
     unreadable = {"birch/00-broken.png", "unlabelled/00-broken.jpg"}
     for name in unreadable:
         (root / name).write_bytes(b"not an image")
-    names = tuple(sorted({*truth, *unreadable}))
-    return Photos(root, names, frozenset(unreadable), truth, tuple(copies))
+    return Photos(root, tuple(sorted({*names, *unreadable})), frozenset(unreadable), tuple(copies))
 
 
 def _painted(label: str, draws: np.random.Generator) -> np.ndarray:
     """A pattern of its own, tinted as its class is."""
     coarse = draws.integers(0, 256, (5, 5, 3)).astype(np.uint8)
-    pattern = np.asarray(Image.fromarray(coarse).resize((40, 36), Image.Resampling.BICUBIC), dtype=float)
-    share = draws.uniform(0.4, 0.6)
-    noise = draws.normal(scale=8, size=pattern.shape)
-    return (share * pattern + (1 - share) * np.array(_TINTS[label]) + noise).clip(0, 255).astype(np.uint8)
+    pattern = np.asarray(Image.fromarray(coarse).resize((60, 56), Image.Resampling.BICUBIC), dtype=float)
+    share = draws.uniform(0.3, 0.6)
+    return (share * pattern + (1 - share) * np.array(_TINTS[label])).clip(0, 255).astype(np.uint8)
 
 
-# --- fits -------------------------------------------------------------------------------------------------------------
+# --- a fit ------------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What a fit left, and what it was given."""
+    """What a fit left, and what it tested."""
 
     out: Path
-    trained: Path
-    """The folder with its runs."""
     photos: Photos
-    added: Mapping[str, str]
-    """name -> label of the labels file."""
-    given: tuple[Any, ...]
-    """The first arguments that the results were written from: config, validation, comparison and findings."""
-    options: Mapping[str, Any]
-    """The others."""
+    tested: OutOfFold
+    """The answers of cross-validation that the results were written from."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -167,89 +141,32 @@ class Fit:
         return content
 
     @cached_property
-    def labels(self) -> dict[str, str]:
-        return self.photos.labels(self.added)
-
-    @cached_property
-    def class_names(self) -> list[str]:
-        return sorted(set(self.labels.values()))
-
-    @cached_property
-    def runs(self) -> dict[str, "Run"]:
-        return {path.name: Run(path, self) for path in sorted(self.trained.iterdir())}
-
-    @cached_property
-    def judged(self) -> "Judged":
-        """What judged the models, by the teachers in the checkpoints."""
-        logits, rows = {}, []
-        for method in METHODS:
-            judges = [run for name, run in self.runs.items() if name == method or name.startswith(f"{method}-fold-")]
-            rows = [row for run in judges for row in run.split["validation"]]
-            logits[method] = np.concatenate([run.logits(run.teacher, run.split["validation"]) for run in judges])
-        truth = [self.class_names.index(self.labels[self.photos.names[row]]) for row in rows]
-        return Judged(rows, np.array(truth), logits)
+    def manifest(self) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads((self.out / "model" / "model.json").read_text(encoding="utf-8"))
+        return manifest
 
     @cached_property
     def probabilities(self) -> np.ndarray:
-        """[N, n_classes] of all images, by the shipped weights at the temperature that is told."""
+        """[N, n_classes] of all images, by the shipped weights at the temperature of the model."""
         weights = load_file(self.out / "model" / "weights.safetensors")
-        network, normalise = under("network.", weights), under("normalise.", weights)
-        logits = forward(network, normalise, self.photos.pixels, len(self.class_names))
-        return softmax(logits / self.content["calibration"]["temperature"])
+        logits = _pair(under("network.", weights), under("normalise.", weights), self.photos.pixels)
+        return softmax(logits / self.manifest["temperature"])
+
+    @cached_property
+    def answers(self) -> list[dict[str, str]]:
+        """The rows of predictions.csv that have an answer."""
+        return [row for row in self.table("predictions.csv") if row["guess"]]
+
+    @cached_property
+    def judged(self) -> list[dict[str, str]]:
+        """Those about a photo with a label."""
+        return [row for row in self.answers if row["given"]]
 
     def table(self, name: str) -> list[dict[str, str]]:
-        return list(csv.DictReader((self.out / name).read_text(encoding="utf-8").splitlines()))
+        return list(csv.DictReader((self.out / name).read_text(encoding="utf-8-sig").splitlines()))
 
     def index(self, name: str) -> int:
         return self.photos.names.index(name)
-
-
-@dataclasses.dataclass(frozen=True)
-class Judged:
-    """The outputs of both methods for the images that judge, each from a model that the image did not teach."""
-
-    rows: list[int]
-    truth: np.ndarray
-    logits: Mapping[str, np.ndarray]
-
-    def wrong(self, method: str) -> np.ndarray:
-        wrong: np.ndarray = self.logits[method].argmax(1) != self.truth
-        return wrong
-
-    @property
-    def better(self) -> str:
-        ours, theirs = (self.wrong(method).sum() for method in METHODS)
-        return METHODS[0] if ours <= theirs else METHODS[1]
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """One training run below a fit, as its files tell."""
-
-    folder: Path
-    fit: Fit
-
-    @cached_property
-    def split(self) -> dict[str, list[int]]:
-        """ "examples", "labelled" and "validation" of split.txt."""
-        lines = (self.folder / "split.txt").read_text(encoding="utf-8").splitlines()[1:]
-        return {name: [int(value) for value in values] for name, *values in map(str.split, lines)}
-
-    @cached_property
-    def recipe(self) -> dict[str, Any]:
-        recipe: dict[str, Any] = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))["recipe"]
-        return recipe
-
-    def tensors(self, part: str) -> dict[str, Tensor]:
-        checkpoints = self.folder / "checkpoints"
-        return load_file(checkpoints / (checkpoints / "last").read_text().strip() / f"{part}.safetensors")
-
-    @cached_property
-    def teacher(self) -> dict[str, Tensor]:
-        return under("network.", self.tensors("memory"))
-
-    def logits(self, weights: Mapping[str, Tensor], rows: list[int]) -> np.ndarray:
-        return forward(weights, self.tensors("normalise"), self.fit.photos.pixels[rows], len(self.fit.class_names))
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -259,9 +176,20 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def forward(
     weights: Mapping[str, Tensor], normalise: Mapping[str, Tensor], pixels: np.ndarray, n_classes: int
 ) -> np.ndarray:
-    """[N, n_classes] logits in double precision, of a network with these weights."""
+    """[N, n_classes] logits in double precision, of a small network from scratch with these weights."""
     problem = Problem(n_classes=n_classes, n_examples=1, input_shape=(3, *pixels.shape[2:]))
-    network = FastNetSpec(width=_WIDTH).build(problem)
+    return _logits(FastNetSpec(width=0.125).build(problem), weights, normalise, pixels)
+
+
+def _pair(weights: Mapping[str, Tensor], normalise: Mapping[str, Tensor], pixels: np.ndarray) -> np.ndarray:
+    spec = LitePairSpec(width=0.1, depth=0.1, second_width=0.2, second_depth=0.1)
+    network = spec.build(Problem(len(CLASSES), 1, (3, *pixels.shape[2:])))
+    return _logits(network, weights, normalise, pixels)
+
+
+def _logits(
+    network: torch.nn.Module, weights: Mapping[str, Tensor], normalise: Mapping[str, Tensor], pixels: np.ndarray
+) -> np.ndarray:
     network.load_state_dict(dict(weights))
     x = (torch.from_numpy(pixels).double() / 255 - normalise["mean"].double()) / normalise["deviation"].double()
     with torch.no_grad():
@@ -269,93 +197,23 @@ def forward(
     return logits
 
 
-def make_fit(
-    given: Photos,
-    name: str,
-    *,
-    untaught: str | None = None,
-    added: Mapping[str, str] | None = None,
-    start: Path | None = None,
-    pages: bool = False,
-) -> Fit:
-    """Fit these photos with a few short steps.
-
-    Args:
-        given: the photos
-        name: of the folder
-        untaught: a method whose learning rate is zero, so that the other one is sure to be the better
-        added: name -> label, for a labels file
-        start: the folder of a fit to go on from
-        pages: whether the report and the model card are written, too
-    """
-    out = Path(tempfile.mkdtemp(dir=scratch())) / name
-    file = None
-    if added:
-        file = out.parent / "labels.csv"
-        file.write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in added.items()))
-    config = FitConfig(
-        photos=given.root,
-        labels=file,
-        minutes=60.0,
-        out=out,
-        flip=False,
-        start=start,
-        device="cpu",
-        backbone="none",
-    )
-    written: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+def make_fit() -> Fit:
+    """Fit the photos with two tiny networks and two views."""
+    out = Path(tempfile.mkdtemp(dir=scratch())) / "fit"
+    tested: list[OutOfFold] = []
     with pytest.MonkeyPatch.context() as patch:
-        write, real = results.write_results, stands.photo_training
+        small_networks(patch)
+        patch.setattr(extraction, "VIEWS", ("plain", "mirrored"))
+        patch.setattr(results, "write_fit_pages", lambda *_: None)
+        write = results.write_results
 
-        def note(*arguments: Any, **options: Any) -> dict[str, Any]:
-            written.append((arguments, options))
-            return write(*arguments, **options)
-
-        def short(plan: Plan, method: str, **options: Any) -> Any:
-            recipe = real(plan, method, **options)
-            batch = Fixed(size=_ROWS if method == "supervised" else 2 * _ROWS, labelled=_ROWS, unlabelled_pool="all")
-            recipe = dataclasses.replace(
-                recipe, batch=batch, views={"student": Translate(2), "teacher": Translate(1)}, evaluate_every=plan.steps
-            )
-            if method != untaught:
-                return recipe
-            still = dataclasses.replace(recipe.optim, learning_rate=Constant(0.0), sgd_learning_rate=Constant(0.0))
-            return dataclasses.replace(recipe, optim=still, steps=2, evaluate_every=2)
+        def note(config: Any, data: Any, learned: Any, *rest: Any) -> Any:
+            tested.append(learned.out_of_fold)
+            return write(config, data, learned, *rest)
 
         patch.setattr(fit, "write_results", note)
-        patch.setattr(fit, "measure_machine", _machine)
-        patch.setattr(training, "make_plan", _plan)
-        patch.setattr(training, "FEWEST_STEPS", _STEPS)
-        patch.setattr(stands, "photo_training", short)
-        if not pages:
-            patch.setattr(results, "write_fit_pages", lambda *_: None)
-        fit.run_fit(config, Callback())
-    return Fit(out, out / "runs", given, dict(added or {}), *written[0])
-
-
-def _machine(width: float | None, **given: Any) -> Machine:
-    return Machine(threads=1, seconds_per_step={width or _WIDTH: {"supervised": 0.1, "mean-teacher": 0.1}})
-
-
-def _plan(machine: Machine, **given: Any) -> Plan:
-    """A few steps, however much time there is."""
-    ((width, cost),) = machine.seconds_per_step.items()
-    given = {name: given[name] for name in ("minutes", "size", "flip", "n_rounds")}
-    return Plan(
-        **given, width=width, steps=_STEPS, weak_labelled_view=False, threads=1, seconds_per_step=cost, seconds=1.0
-    )
-
-
-@cache
-def held_out() -> Fit:
-    """Enough labels that a part is held out; Mean Teacher is better."""
-    return make_fit(photos(30), "held-out", untaught="supervised")
-
-
-@cache
-def in_folds() -> Fit:
-    """Few labels, which take turns; supervised-only is better, and trained again on all of them."""
-    return make_fit(photos(10), "in-folds", untaught="mean-teacher")
+        fit.run_fit(FitConfig(photos=photos().root, minutes=60.0, out=out, device="cpu"), Callback())
+    return Fit(out, photos(), tested[-1])
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -368,16 +226,6 @@ def wilson(wrong: int, n: int) -> tuple[float, float]:
     return (-b - root) / (2 * a), (-b + root) / (2 * a)
 
 
-def paired(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
-    """Baseline's error minus ours and its 95 % interval: half a pair added to each kind, as Agresti and Min do."""
-    n = len(ours)
-    saved = sum(bool(b and not a) for a, b in zip(ours, theirs, strict=True))
-    lost = sum(bool(a and not b) for a, b in zip(ours, theirs, strict=True))
-    b, c, m = saved + 0.5, lost + 0.5, n + 2
-    half = _Z * math.sqrt((b + c) - (b - c) ** 2 / m) / m
-    return (saved - lost) / n, (b - c) / m - half, (b - c) / m + half
-
-
 def confusion(truth: np.ndarray, guess: np.ndarray, n_classes: int) -> list[list[int]]:
     """A row for each true class, a column for each guess."""
     return [[int(((truth == i) & (guess == j)).sum()) for j in range(n_classes)] for i in range(n_classes)]
@@ -387,23 +235,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     exponential = np.exp(logits - logits.max(1, keepdims=True))
     share: np.ndarray = exponential / exponential.sum(1, keepdims=True)
     return share
-
-
-def temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The one that makes the labels most probable, each believed but for 1 / (n + 2); found on ever finer grids."""
-    n = len(labels)
-    doubt = 1 / (n + 2)
-
-    def surprise(logarithm: float) -> float:
-        log_p = np.log(np.maximum(softmax(logits / math.exp(logarithm)), 1e-300))
-        return float(-((1 - doubt) * log_p[np.arange(n), labels] + doubt * log_p.mean(1)).sum())
-
-    low, high = -math.log(100.0), math.log(100.0)
-    for _ in range(8):
-        grid = np.linspace(low, high, 41)
-        k = int(np.argmin([surprise(x) for x in grid]))
-        low, high = grid[max(k - 1, 0)], grid[min(k + 1, 40)]
-    return math.exp((low + high) / 2)
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""What must hold of scikit-learn's estimators, of outputs per pixel, of files, and of scaled twins."""
+"""What must hold of scikit-learn's estimators, of outputs per pixel, and of files."""
 
 import os
 from typing import Any
@@ -14,9 +14,6 @@ from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier
 from meanteacher.estimator.arrays import encoded
 from meanteacher.files import append_to, atomic_file, read_regular
-from meanteacher.methods import MeanTeacher
-from meanteacher.paper.scaled import scaled
-from meanteacher.recipes import RECIPES
 from meanteacher.views import Warp
 
 # --- scikit-learn -----------------------------------------------------------------------------------------------------
@@ -145,43 +142,4 @@ FILES = (
     nothing_is_written_through_a_link,
     a_file_is_read_up_to_its_limit_and_if_it_is_one,
     half_a_file_takes_no_name,
-)
-
-
-# --- scaled twins -----------------------------------------------------------------------------------------------------
-
-_CELL = "table1/svhn-500"
-
-
-def the_weight_of_a_twin_rises_within_its_run() -> None:
-    whole = RECIPES[f"{_CELL}/mean-teacher"]
-    twin = scaled(whole, 6)
-    assert isinstance(whole.training.method, MeanTeacher)
-    assert isinstance(twin.training.method, MeanTeacher)
-    last = whole.training.method.weight(whole.training.steps - 1)
-    assert twin.training.method.weight(twin.training.steps // 2 + 1) == last, (
-        "the consistency weight does not reach the paper's"
-    )
-    assert twin.training.method.weight(twin.training.steps // 10) < 0.5 * last, "the consistency weight does not rise"
-
-
-def the_average_of_a_twin_reaches_back_over_a_twentieth_of_its_run() -> None:
-    twin = scaled(RECIPES[f"{_CELL}/mean-teacher"], 6)
-    assert isinstance(twin.training.method, MeanTeacher)
-    reach = 1 / (1 - twin.training.method.decay(twin.training.steps - 1))
-    assert 0.8 < reach / (0.05 * twin.training.steps) < 1.25, (
-        f"the average reaches back over {reach:.0f} of {twin.training.steps} steps"
-    )
-
-
-def a_supervised_twin_sees_labelled_images_only() -> None:
-    for method, share in (("supervised", 1.0), ("mean-teacher", 0.5)):
-        batch: Any = scaled(RECIPES[f"{_CELL}/{method}"], 6).training.batch
-        assert batch.labelled == share * batch.size, f"{method} has {batch.labelled} labelled rows of {batch.size}"
-
-
-TWINS = (
-    the_weight_of_a_twin_rises_within_its_run,
-    the_average_of_a_twin_reaches_back_over_a_twentieth_of_its_run,
-    a_supervised_twin_sees_labelled_images_only,
 )

@@ -1,6 +1,5 @@
-"""Silent mistakes in scikit-learn's estimators, outputs per pixel, files, and scaled twins."""
+"""Silent mistakes in scikit-learn's estimators, outputs per pixel, and files."""
 
-import dataclasses
 import itertools
 import os
 import sys
@@ -12,15 +11,12 @@ from sklearn.base import ClassifierMixin
 from meanteacher import files
 from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier, arrays, classifier
-from meanteacher.paper import scaled
-from meanteacher.schedules import LinearWarmUp, SigmoidRampUp
 from meanteacher.views.basic import Move, warped
 
 MUTANTS = Catalogue()
 of_estimators = MUTANTS.of("scikit-learn")
 of_dense = MUTANTS.of("outputs per pixel")
 of_files = MUTANTS.of("files")
-of_twins = MUTANTS.of("scaled twins")
 
 
 @of_estimators
@@ -99,26 +95,3 @@ def pipe_is_read_as_an_empty_file(patch: Patch) -> None:
 @of_files
 def interrupted_write_takes_the_name(patch: Patch) -> None:
     replace(patch, files.atomic_file, lambda path: path.open("wb"))
-
-
-@of_twins
-def ramp_ups_of_a_twin_take_as_long_as_the_papers(patch: Patch) -> None:
-    def wrong(real, schedule, *steps, **share):
-        is_ramp_up = isinstance(schedule, SigmoidRampUp | LinearWarmUp)
-        return schedule if is_ramp_up else real(schedule, *steps, **share)
-
-    wrap(patch, scaled._in_time, wrong)
-
-
-@of_twins
-def average_of_a_twin_reaches_back_as_far_as_the_papers(patch: Patch) -> None:
-    replace(patch, scaled._shorter, lambda decay, steps: decay)
-
-
-@of_twins
-def supervised_twin_has_rows_without_a_label(patch: Patch) -> None:
-    def wrong(real, recipe, minutes):
-        twin = real(recipe, minutes)
-        return dataclasses.replace(twin, batch=dataclasses.replace(twin.batch, size=scaled._BATCH))
-
-    wrap(patch, scaled.scaled, wrong)

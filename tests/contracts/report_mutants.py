@@ -5,12 +5,11 @@ from collections.abc import Callable
 from statistics import pstdev
 from typing import Any
 
-from catalogue import Catalogue, Patch, during, replace, wrap
+from catalogue import Catalogue, Patch, replace, wrap
 
 import methods_page
 from meanteacher import records
-from meanteacher.formats import BASELINE, percentage
-from meanteacher.photos.pages import fit_page, fit_tables
+from meanteacher.photos.pages import fit_page
 from meanteacher.report import compare, page
 
 MUTANTS = Catalogue()
@@ -121,73 +120,43 @@ def student_and_teacher_change_places_when_gathered(patch: Patch) -> None:
 
 
 @of_fits
-def errors_stand_beside_the_other_model(patch: Patch) -> None:
-    others = {fit_tables.OURS: BASELINE, BASELINE: fit_tables.OURS}
-    wrap(
-        patch,
-        fit_tables._interval,
-        lambda real, estimate, method, *rest: real(estimate, others.get(method, method), *rest),
-    )
-
-
-@of_fits
-def accuracy_is_called_error(patch: Patch) -> None:
-    patch.setattr(fit_tables, "percentage", lambda share, n: percentage(1 - share, n))
-
-
-@of_fits
-def ends_of_the_interval_change_places(patch: Patch) -> None:
-    def wrong(real, *given):
-        found = real(*given)
-        return dataclasses.replace(found, low=found.high, high=found.low)
-
-    wrap(patch, fit_tables._interval, wrong)
-
-
-@of_fits
 def printed_confusion_matrix_is_transposed(patch: Patch) -> None:
     def wrong(real, fit):
         names, rows = zip(*real(fit), strict=True)
         return list(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
-    wrap(patch, fit_tables.matrix, wrong)
+    wrap(patch, fit_page.matrix, wrong)
 
 
 @of_fits
 def confusions_are_told_the_other_way_round(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.confused_pairs, lambda pair: {"true": pair.mistaken_for, "mistaken_for": pair.true})
+    _change_rows(patch, fit_page.confused_pairs, lambda pair: {"true": pair.mistaken_for, "mistaken_for": pair.true})
 
 
 @of_fits
 def confusions_are_counted_of_the_predicted_class(patch: Patch) -> None:
     def wrong(real, fit):
-        names, rows = zip(*fit_tables.matrix(fit), strict=True)
+        names, rows = zip(*fit_page.matrix(fit), strict=True)
         totals = {name: sum(row[k] for row in rows) for k, name in enumerate(names)}
         return [dataclasses.replace(pair, of=totals[pair.mistaken_for]) for pair in real(fit)]
 
-    wrap(patch, fit_tables.confused_pairs, wrong)
+    wrap(patch, fit_page.confused_pairs, wrong)
 
 
 @of_fits
 def right_answers_of_a_class_are_called_wrong(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.class_rows, lambda row: {"error": 1 - row.error})
+    _change_rows(patch, fit_page.class_rows, lambda row: {"error": 1 - row.error})
 
 
 @of_fits
 def labels_of_a_class_are_those_that_were_judged(patch: Patch) -> None:
-    _change_rows(patch, fit_tables.class_rows, lambda row: {"n_labelled": row.n_judged})
+    _change_rows(patch, fit_page.class_rows, lambda row: {"n_labelled": row.n_tested})
 
 
 @of_fits
-def fewer_errors_are_called_more(patch: Patch) -> None:
-    _swap_words(patch, fit_page.difference_sentence, "fewer", "more")
+def errors_before_and_now_change_places(patch: Patch) -> None:
+    def wrong(real, fit):
+        since = dataclasses.replace(fit.since, before=fit.since.now, now=fit.since.before)
+        return real(dataclasses.replace(fit, since=since))
 
-
-@of_fits
-def gain_is_claimed_that_may_be_chance(patch: Patch) -> None:
-    replace(patch, fit_page.supported, lambda fit: True)
-
-
-@of_fits
-def other_model_is_said_to_be_in_the_folder(patch: Patch) -> None:
-    during(patch, fit_page.shipped_sentence, lambda inner, fit: inner.setattr(fit_page, "OURS", BASELINE))
+    wrap(patch, fit_page.since_sentence, wrong)

@@ -36,6 +36,13 @@ def test_teacher_is_the_average_of_past_students(method: Method):
     contract.teacher_is_the_average_of_past_students(method, DECAY)
 
 
+@consistency
+def test_no_gradient_flows_through_a_sharpened_target(name: str):
+    method = METHODS[name]
+    assert isinstance(method, ConsistencyMethod)
+    contract.no_gradient_flows_through_a_sharpened_target(method)
+
+
 @every_method
 def test_predictor_classifies(method: Method):
     contract.predictor_classifies(method)

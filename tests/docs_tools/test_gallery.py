@@ -15,7 +15,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import boundary
 import gallery
 import methods_page
 from meanteacher import experiment
@@ -24,7 +23,7 @@ from meanteacher.experiment import restored
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import METHODS
 from meanteacher.recipes import RECIPES, moons
-from meanteacher.report import load_record
+from meanteacher.report import boundary, load_record
 from methods_page import load_gathered
 from support import PATIENCE, child_environment
 

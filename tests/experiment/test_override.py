@@ -15,6 +15,7 @@ from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES, find
 from meanteacher.schedules import Constant, SigmoidRampUp
 
+SCHEDULES = (Schedule, Scheduled)
 ABOUT = {"name", "claim", "deviations", "seeds"}
 PAPER = "table1/svhn-500/mean-teacher"
 
@@ -92,7 +93,7 @@ def test_number_fits_numbers_and_schedules_and_nothing_else(name: str):
             assert _at(override(find(place.recipe), setting), place.path) == "0.375", place  # the name of a file
         else:
             sentence = _refusal(place.recipe, setting)
-            assert f"{place.path} is " in sentence or "is one of" in sentence, place
+            assert f"{place.path} is " in sentence or "has to be" in sentence, place
             assert ": ." not in sentence, place
 
 
@@ -141,8 +142,42 @@ def test_changed_recipe_has_a_name_of_its_own_and_no_claim():
     assert (changed.training.steps, changed.training.model.width) == (2, 0.1)
     assert changed.name == f"{PAPER}+model.width=0.1,steps=2"
     assert changed.claim is None
-    assert changed.deviations[-1] == f"Changed with --set from {PAPER}: model.width=0.1, steps=2."
+    said = f"Changed with --set from {PAPER}: model.width=0.1, steps=2."
+    assert changed.deviations[-1] == f"{said} The schedules are stretched from 180000 to 2 steps."
+    assert override(find(PAPER), "model.width=0.1").deviations[-1] == said.replace(", steps=2", "")
     assert find(PAPER).claim is not None
+
+
+@every_recipe
+def test_schedules_follow_the_steps(name: str):
+    recipe = find(name)
+    steps = recipe.training.steps
+    longer = override(recipe, f"steps={4 * steps}")
+    assert longer.name == f"{name}+steps={4 * steps}"
+    for step in (0, 1, steps // 7, steps // 2, steps - 1):
+        for before, after in zip(_values(recipe, step), _values(longer, 4 * step), strict=True):
+            assert after == pytest.approx(before)
+
+
+def _values(recipe: Recipe, step: int) -> list[float]:
+    """The values of all schedules of the method and of the optimiser at a step."""
+    parts = (recipe.training.method, recipe.training.optim)
+    found = [getattr(part, field.name) for part in parts for field in fields(part) if field.type in SCHEDULES]
+    assert found
+    return [schedule(step) for schedule in found]
+
+
+def test_a_longer_run_still_ends_with_its_ramp_down():
+    rate = override(find("digits/mean-teacher"), "steps=1000").training.optim.learning_rate
+    assert rate(700) == pytest.approx(0.01, rel=1e-3)
+    assert 0 < rate(999) < 1e-3 * rate(700)
+
+
+def test_a_schedule_that_is_set_does_not_follow_the_steps():
+    weight = "method.weight.steps=240"
+    changed = override(find("digits/mean-teacher"), "steps=1000", weight)
+    assert changed.training.method.weight.steps == 240
+    assert changed.name == f"digits/mean-teacher+{weight},steps=1000"
 
 
 def test_setting_that_changes_nothing_keeps_name_and_claim():

@@ -22,12 +22,11 @@ from meanteacher.core import InputError
 from meanteacher.experiment import override, run
 from meanteacher.files import locked, write_atomic
 from meanteacher.models import Conv13Spec, MlpSpec, ModelSpec, ResNeXt152Spec, Shake26Spec
-from meanteacher.photos.fitting.training import PlanFile
-from meanteacher.photos.fitting.warm_start import read_earlier_fit
+from meanteacher.photos.fitting.work import read_work
 from meanteacher.photos.folder.cache import decode_all
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.recipes import RECIPES
-from meanteacher.records import Plan, Record, load_record
+from meanteacher.records import Record, WorkRecord, load_record, read_fit
 from meanteacher.train import StopWhen
 from photo_support import folder_of
 from support import forbid, recipe
@@ -315,7 +314,7 @@ def test_a_file_of_a_run_that_may_not_be_read_is_one_sentence(
 def test_a_damaged_fit_or_record_is_refused_by_the_report_and_by_a_new_fit(tmp_path: Path, content: str):
     (tmp_path / "fit").mkdir()
     (tmp_path / "fit" / "fit.json").write_text(content)
-    for read in (lambda: write_report([tmp_path / "fit"]), lambda: read_earlier_fit(tmp_path / "fit")):
+    for read in (lambda: write_report([tmp_path / "fit"]), lambda: read_fit(tmp_path / "fit")):
         with pytest.raises(InputError):
             read()
     (tmp_path / "record.json").write_text(content)
@@ -356,36 +355,32 @@ def test_no_damage_to_one_value_of_a_fit_escapes_as_another_error(tmp_path: Path
     assert refused > 8
 
 
-def _plan(**changes: object) -> dict[str, object]:
-    plan = Plan(minutes=3, size=32, steps=100, flip=True, width=0.5, seconds_per_step={"supervised": 1.0})
-    return {"fingerprint": "f", "spent": 1.0, "device": "cpu", "trial": None, "plan": asdict(plan) | changes}
+WORK = asdict(WorkRecord(fingerprint="f", device="cpu", minutes=3.0, flip=True, backbones=("lite0",)))
 
 
 @pytest.mark.parametrize(
-    "content",
+    "changes",
     [
-        {**_plan(), "fingerprint": ...},
-        {**_plan(), "fingerprint": 3},
-        {**_plan(), "spent": -1},
-        {**_plan(), "spent": "long"},
-        {**_plan(), "device": []},
-        {**_plan(), "trial": {}},
-        _plan(steps=0),
-        _plan(steps="many"),
-        _plan(threads=0),
-        _plan(size=10**9),
-        _plan(n_views=10**6),
-        _plan(weak_labelled_view="no"),
-        _plan(seconds_per_step=[1]),
+        {"fingerprint": ...},
+        {"fingerprint": 3},
+        {"spent": -1},
+        {"spent": "long"},
+        {"device": []},
+        {"trial": {}},
+        {"steps": -1},
+        {"steps": "many"},
+        {"pieces": [1]},
+        {"pieces": {"head": -1.0}},
+        {"backbones": "lite0"},
+        {"finished": "no"},
     ],
-    ids=lambda content: str(content)[-60:],
+    ids=str,
 )
-def test_a_damaged_plan_of_a_fit_is_refused(tmp_path: Path, content: dict[str, object]):
-    file = PlanFile(tmp_path)
-    file.path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
-    for read in (file.read, lambda: file.spent("f")):
-        with pytest.raises(InputError, match=r"plan\.json: .* Start again with overwrite=True"):
-            read()
+def test_a_damaged_work_file_of_a_fit_is_refused(tmp_path: Path, changes: dict[str, object]):
+    content = {key: value for key, value in (WORK | changes).items() if value is not ...}
+    (tmp_path / "work.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"work\.json: .* Start again with overwrite=True"):
+        read_work(tmp_path)
 
 
 # --- what is typed ----------------------------------------------------------------------------------------------------

@@ -26,12 +26,12 @@ from meanteacher.experiment import Recipe, override, restored, run
 from meanteacher.experiment.run import RunFolder
 from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.models import FastNetSpec
-from meanteacher.photos.fitting.training import PlanFile
+from meanteacher.photos.fitting.work import read_work
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.tables import read_npz
 from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.recipes import RECIPES
-from meanteacher.records import Plan, load_record, read_fit
+from meanteacher.records import ErrorEstimate, Trial, WorkRecord, load_record, read_fit
 from meanteacher.train import MetricsFile
 from meanteacher.views import PerImage
 from photo_support import picture, save
@@ -244,18 +244,11 @@ def _named(ending: str) -> list[bytes]:
     return [content for name, content in _run_folder().items() if name.endswith(ending)]
 
 
-def _plan() -> list[bytes]:
-    plan = Plan(minutes=3, size=32, steps=100, flip=True, width=0.5, seconds_per_step={"supervised": 1.0})
-    error = {"error": 0.5, "low": 0.4, "high": 0.6, "wrong": 5}
-    trial = {"chosen": "scratch", "n": 10, "pretrained": error, "scratch": None, "sentence": "x"}
-    about = {"fingerprint": "f", "spent": 1.0, "device": "cpu", "trial": trial}
-    return [json.dumps(about | {"plan": dataclasses.asdict(plan)}).encode()]
-
-
-def _read_plan(path: Path) -> None:
-    file = PlanFile(path.parent)
-    file.read()
-    file.spent("f")
+def _work() -> list[bytes]:
+    error = ErrorEstimate(error=0.5, low=0.4, high=0.6, wrong=5)
+    trial = Trial(chosen="scratch", n=10, pretrained=error, scratch=None, sentence="x")
+    work = WorkRecord(fingerprint="f", device="cpu", minutes=3.0, flip=True, backbones=("lite0",), trial=trial)
+    return [json.dumps(dataclasses.asdict(work) | {"pieces": {"head": 1.5}}).encode()]
 
 
 def _fits() -> list[bytes]:
@@ -283,7 +276,7 @@ TARGETS: dict[str, Target] = {
     "run.json": Target(0.02, lambda: _named("run.json"), _read_run_json),
     "metrics.jsonl": Target(0.02, lambda: _named("metrics.jsonl"), _file("metrics.jsonl", MetricsFile)),
     "state.pt": Target(0.01, lambda: _named("state.pt"), _read_state),
-    "plan.json": Target(0.03, _plan, _file("plan.json", _read_plan)),
+    "work.json": Target(0.03, _work, _file("work.json", lambda path: read_work(path.parent))),
     "fit.json": Target(0.02, _fits, _file("fit.json", lambda path: read_fit(path.parent))),
     "--set": Target(
         0.02,

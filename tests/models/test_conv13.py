@@ -10,7 +10,7 @@ from meanteacher.models import Conv13Spec
 from meanteacher.models.layers import WeightNormConv2d, WeightNormLayer, WeightNormLinear
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
-# The rows of Table 5 that have parameters: filters in, filters out, kernel.
+# The rows of Table 6 that have parameters: filters in, filters out, kernel.
 TABLE_5 = [
     (3, 128, 3),
     (128, 128, 3),
@@ -23,7 +23,7 @@ TABLE_5 = [
     (256, 128, 1),
     (128, 10, 1),
 ]
-# Every row of Table 5 after the augmentations, and what a 32x32 image is after it.
+# Every row of Table 6 after the augmentations, and what a 32x32 image is after it.
 SHAPES = {
     "conv1a": (128, 32, 32),
     "conv1b": (128, 32, 32),
@@ -72,7 +72,7 @@ def watched(module: nn.Module, log: dict[str, Tensor], kind: type[nn.Module] | N
             part.register_forward_hook(lambda _part, _x, y, name=name: log.update({name: y.detach().clone()}))
 
 
-# --- the network of Table 5 -----------------------------------------------------------------------------
+# --- the network of Table 6 -----------------------------------------------------------------------------
 
 
 def test_the_convnet_has_the_parameters_that_table_5_defines() -> None:

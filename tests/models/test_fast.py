@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import InitialisesFromData, InputError, Problem
-from meanteacher.models import FastNetSpec
+from meanteacher.models import FastNetSpec, LaptopNetSpec
 
 CIFAR = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
 
@@ -95,3 +95,21 @@ def test_the_first_outputs_do_not_saturate_the_softmax() -> None:
 def test_what_cannot_be_built_is_refused(fields: dict[str, float], size: int, words: str) -> None:
     with pytest.raises(InputError, match=words):
         network(size, **fields)
+
+
+def test_the_laptop_network_has_149_000_trained_weights_and_a_last_map_of_3x3() -> None:
+    net = LaptopNetSpec().build(CIFAR)
+    assert sum(p.numel() for p in net.parameters() if p.requires_grad) == 148_736
+    maps = []
+    net.get_submodule("stage3").register_forward_hook(lambda _module, _x, y: maps.append(y.shape))
+    net(images())
+    assert maps == [(16, 64, 3, 3)]
+
+
+@pytest.mark.parametrize(("dropout", "differs"), [(0.0, False), (0.25, True)])
+def test_the_laptop_network_drops_values_in_training_alone(dropout: float, differs: bool) -> None:
+    net = LaptopNetSpec(dropout=dropout).build(CIFAR)
+    net.initialise_from(images())
+    assert torch.equal(net(images()), net(images())) is not differs
+    net.eval()
+    assert torch.equal(net(images()), net(images()))

@@ -3,9 +3,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from meanteacher.paper.figures import as_files, draw_curves, draw_settings
+from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
 
-TITLE, CAPTION = "Figure 9 of the paper: a title", "Scaled to about 6 minutes."
+TITLE, CAPTION = "Figure 9 of the paper: a title", "Laptop version: 6,000 steps."
 
 
 def point(step, student, teacher, costs=None, part="test"):
@@ -55,11 +55,12 @@ def texts(svg):
     return ["".join(element.itertext()) for element in ET.fromstring(svg).iter() if element.tag.endswith("}text")]
 
 
-def test_figure_3_has_costs_above_and_errors_below_on_log_axes(curves):
+def test_figure_3_has_costs_above_and_errors_below(curves):
     figure = draw_curves(curves, TITLE, "")
     assert len(figure.axes) == 6
     above, below = figure.axes[:3], figure.axes[3:]
-    assert {axes.get_yscale() for axes in figure.axes} == {"log"}
+    # Costs span a factor of seven, errors of three.
+    assert [{axes.get_yscale() for axes in row} for row in (above, below)] == [{"log"}, {"linear"}]
     assert [axes.get_title(loc="left") for axes in above] == list(curves)
     assert "cost" in above[0].get_ylabel()
     assert "error" in below[0].get_ylabel()
@@ -78,8 +79,64 @@ def test_methods_and_networks_can_be_told_apart(curves):
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 4
     (legend,) = draw_curves(curves, TITLE, "").legends
     assert [text.get_text() for text in legend.get_texts()] == [
-        f"{label}, {network}" for label in ("Pi model", "Mean Teacher") for network in ("teacher", "student")
+        f"{label}, {network}" for label in ("Pi model", "Mean Teacher") for network in ("average", "student")
     ]
+
+
+def test_baseline_is_drawn_by_its_average_alone(curves, run):
+    curves["all labels"]["Supervised-only"] = [run("supervised", 0, curve=[point(100, 0.5, 0.4, (2.0, 1.5))])]
+    figure = draw_curves({"all labels": curves["all labels"]}, TITLE, "")
+    assert [len(axes.get_lines()) for axes in figure.axes] == [5, 5]
+    assert figure.legends[0].get_texts()[-1].get_text() == "Supervised-only, average"
+
+
+def runs_with(run, method, curves):
+    """One run per curve: the errors of the average after 100, 200, ... steps."""
+    return [
+        run(
+            method,
+            seed,
+            n_test=1000,
+            curve=[point(100 * (i + 1), 0.9, error) for i, error in enumerate(errors)],
+            errors={
+                "last": {
+                    "step": 100 * len(errors),
+                    "student": {"test": 0.9, "validation": None},
+                    "teacher": {"test": errors[-1], "validation": None},
+                },
+                "best_validation": None,
+            },
+        )
+        for seed, errors in enumerate(curves)
+    ]
+
+
+def test_curves_are_described_by_difference_crossing_and_the_others_best_step(run):
+    # Means of the Pi model: 30, 20, 22, 24; of Mean Teacher: 40, 19, 23, 20. Differences at the end: -3, -4, -5.
+    pi = runs_with(run, "pi-model", [(0.3, 0.2, 0.22, 0.23), (0.3, 0.2, 0.22, 0.24), (0.3, 0.2, 0.22, 0.25)])
+    ours = runs_with(run, "mean-teacher", [(0.4, 0.19, 0.23, 0.20)] * 3)
+    (found,) = describe_curves({"SVHN": {"Pi model": pi, "Mean Teacher": ours}, "empty": {"Pi model": pi}})
+    assert found == (
+        "SVHN: Mean Teacher minus Pi model is −4.0 (−6.5 to −1.5) points at the end (95 % interval, paired by 3 label "
+        "draws). "
+        "Mean Teacher is below from step 400 on. The Pi model is lowest after 200 of 400 steps, at 20.0 %, and ends at "
+        "24.0 %."
+    )
+
+
+def test_curve_that_ends_above_crosses_nowhere_and_one_that_is_always_below_at_its_first_step(run):
+    low, high = ([(0.1, 0.2)] * 3, [(0.2, 0.3)] * 3)
+    for ours, pi, words in ((high, low, "is not below at the end."), (low, high, "is below from step 100 on.")):
+        curves = {"Pi model": runs_with(run, "pi-model", pi), "Mean Teacher": runs_with(run, "mean-teacher", ours)}
+        assert f"Mean Teacher {words}" in describe_curves({"SVHN": curves})[0]
+
+
+def test_curves_of_label_draws_that_only_one_system_ran_are_left_out(run):
+    pi = runs_with(run, "pi-model", [(0.3, 0.2), (0.3, 0.2)])
+    ours = runs_with(run, "mean-teacher", [(0.4, 0.1), (0.4, 0.1), (0.0, 0.0)])
+    (found,) = describe_curves({"SVHN": {"Pi model": pi, "Mean Teacher": ours}})
+    assert "−10.0 (−10.0 to −10.0) points at the end (95 % interval, paired by 2 label draws)" in found
+    assert "is below from step 200 on" in found
 
 
 def test_step_that_not_all_runs_reached_and_costs_that_were_not_recorded_are_left_out(run):
@@ -136,6 +193,12 @@ def test_figures_without_any_run_are_drawn_empty():
         assert as_files(drawn, TITLE)["png"]
     for drawn in (draw_curves({}, TITLE, ""),):
         assert as_files(drawn, TITLE)["svg"]
+
+
+def test_numbers_of_a_log_axis_are_plain(curves):
+    svg = as_files(draw_curves(curves, TITLE, ""), TITLE)["svg"].decode()
+    assert "mathdefault" not in svg
+    assert {"0.5", "1", "2"} <= set(texts(svg))
 
 
 def test_error_of_zero_does_not_break_the_log_axis(run):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meanteacher.paper.layout import FIGURES, TABLES, Cell, Figure, Quoted
+from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES, Cell, Figure, Quoted
 from meanteacher.paper.recipes import shared as paper
 from meanteacher.recipes import RECIPES
 
@@ -94,9 +94,25 @@ def test_what_is_quoted_says_whose_it_is_and_why_there_is_no_recipe():
 
 def test_every_recipe_of_the_paper_has_a_place_and_every_place_a_recipe():
     placed = {cell for cell in _cells() if isinstance(cell, str)}
-    placed |= {name for figure in FIGURES.values() for panel in figure.panels.values() for name in panel.values()}
-    ours = {name for name in RECIPES if name.startswith(("table", "figure"))}
+    placed |= {cell for (part,) in LAPTOP_TABLES.values() for row in part.rows.values() for cell in row}
+    figures = [*FIGURES.values(), *LAPTOP_FIGURES.values()]
+    placed |= {name for figure in figures for panel in figure.panels.values() for name in panel.values()}
+    ours = {name for name in RECIPES if name.startswith(("table", "figure", LAPTOP))}
     assert placed == {name for name in ours if not name.endswith(f"/{paper.AS_CODED}")}
+
+
+def test_columns_and_rows_of_a_laptop_version_are_some_of_the_papers():
+    for name, (part,) in LAPTOP_TABLES.items():
+        (whole,) = TABLES[name]
+        assert set(part.columns) <= set(whole.columns)
+        for system, row in part.rows.items():
+            (theirs,) = [cells for other, cells in whole.rows.items() if other.partition(" (")[0] == system][-1:]
+            for column, cell in zip(part.columns, row, strict=True):
+                assert cell == f"{LAPTOP}{theirs[whole.columns.index(column)]}"
+
+
+def test_laptop_versions_claim_none_of_the_papers_numbers():
+    assert all(recipe.claim is None for name, recipe in RECIPES.items() if name.startswith(LAPTOP))
 
 
 def test_a_claim_is_of_a_table_in_which_the_recipe_stands():
@@ -108,17 +124,19 @@ def test_a_claim_is_of_a_table_in_which_the_recipe_stands():
     assert all(recipe.claim is None for name, recipe in RECIPES.items() if name.startswith("figure"))
 
 
-@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+@pytest.mark.parametrize(
+    "figure", [*FIGURES.values(), *LAPTOP_FIGURES.values()], ids=[*FIGURES, *map("laptop {}".format, LAPTOP_FIGURES)]
+)
 def test_labels_of_a_figure_are_unique_and_the_evaluation_setting_is_one_of_them(figure: Figure):
     labels = [label for panel in figure.panels.values() for label in panel]
     assert figure.kind == "curves" or len(set(labels)) == len(labels)
     names = {label: name for panel in figure.panels.values() for label, name in panel.items()}
     if figure.kind == "settings":
-        assert names[figure.bold] == "figure4/evaluation"
+        assert names[figure.bold].removeprefix(LAPTOP) == "figure4/evaluation"
         assert len(set(names.values())) == len(names)
     else:
         assert not figure.bold
-    assert FIGURES[figure.name] is figure
+    assert figure in (FIGURES[figure.name], LAPTOP_FIGURES[figure.name])
 
 
 def test_the_page_on_paper_and_code_names_recipes_that_exist():

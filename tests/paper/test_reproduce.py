@@ -20,11 +20,11 @@ SVHN500 = {"supervised": 0.2, "pi-model": 0.1, "mean-teacher": 0.05}
 
 @pytest.fixture
 def fill(tmp_path: Path) -> Callable[..., None]:
-    """Two seeds of three cells of table 1, complete."""
+    """Two seeds of three cells of table 1 or of its laptop version, complete."""
 
-    def fill(scale: float | None = None) -> None:
+    def fill(start: str = "", seeds: int = 2) -> None:
         for method, error in SVHN500.items():
-            for run in runs_of([f"table1/svhn-500/{method}"], seeds=2, scale=scale, out=tmp_path):
+            for run in runs_of([f"{start}table1/svhn-500/{method}"], seeds=seeds, out=tmp_path):
                 write_record(run, error + 0.01 * run.seed)
 
     return fill
@@ -73,11 +73,12 @@ def test_table_shows_what_there_is_and_counts_what_is_missing(tmp_path: Path, fi
 
 
 def test_orderings_of_the_compared_systems_are_judged(tmp_path: Path, fill: Callable[..., None]):
-    fill()
-    made = mt.table("1", cell="svhn-500", seeds=2, out=tmp_path, train=False)
+    fill(seeds=3)
+    made = mt.table("1", cell="svhn-500", seeds=3, out=tmp_path, train=False)
     (line,) = [line for line in made.text.splitlines() if "Mean Teacher better than Pi model?" in line]
     assert "yes" in line
     assert "−5.00" in line
+    assert {each.verdict for each in made.orderings} == {"yes"}
 
 
 def test_orderings_are_listed_by_number_of_labels(tmp_path: Path):
@@ -93,30 +94,47 @@ def test_orderings_are_listed_by_number_of_labels(tmp_path: Path):
 
 def test_orderings_of_table_3_are_judged(tmp_path: Path):
     for method, error in (("pi-model", 0.1), ("mean-teacher", 0.05)):
-        for run in runs_of([f"table1/svhn-500/{method}"], seeds=2, out=tmp_path):
+        for run in runs_of([f"table1/svhn-500/{method}"], seeds=3, out=tmp_path):
             write_record(run, error + 0.01 * run.seed)
-    made = mt.table("3", cell="svhn-500", seeds=2, out=tmp_path, train=False)
+    made = mt.table("3", cell="svhn-500", seeds=3, out=tmp_path, train=False)
     assert "Mean Teacher better than Pi model (ours)? yes" in made.text
 
 
-def test_scaled_table_is_written_beside_the_other_and_says_so(tmp_path: Path, fill: Callable[..., None]):
-    fill(scale=6)
+def test_laptop_version_is_written_beside_the_table_and_says_so(tmp_path: Path, fill: Callable[..., None]):
+    fill("laptop/")
     whole = mt.table("1", cell="svhn-500", seeds=2, out=tmp_path, train=False)
-    twins = mt.table("1", cell="svhn-500", seeds=2, scale=6, out=tmp_path, train=False)
-    assert "5.50" not in whole.text  # no scaled number stands for one of full size
-    assert "5.50 ± 0.71" in twins.text
-    assert "6 min" in twins.text
-    assert "Ours" not in twins.text
-    assert not {path.name for path in whole.files} & {path.name for path in twins.files}
-    assert all("scaled-6-minutes" in path.name for path in twins.files)
+    laptop = mt.table("1", cell="svhn-500", seeds=2, laptop=True, out=tmp_path, train=False)
+    assert "5.50" not in whole.text  # no number of a laptop stands for one of full size
+    (line,) = [line for line in laptop.text.splitlines() if line.startswith("Mean Teacher")]
+    assert "5.50 ± 0.71" in line
+    assert "4.18 ± 0.27" in line  # the paper's, in a column of its own
+    assert "Laptop version: 6,000 steps" in laptop.text
+    assert "Ours" not in laptop.text
+    assert "+1.32" not in laptop.text
+    assert not {path.name for path in whole.files} & {path.name for path in laptop.files}
+    assert all(path.name.startswith("table-1-laptop") for path in laptop.files)
 
 
-def test_caption_says_the_scale_of_all_runs(tmp_path: Path):
-    made = mt.table("1", seeds=1, scale=6, out=tmp_path, train=False)
-    scales = {run.recipe.scale for run in runs_of(recipe_names(find_table("1")), seeds=1, scale=6, out=tmp_path)}
-    longest = {scale.of_steps for scale in scales if scale is not None}
-    assert len(longest) > 1
-    assert f"{min(longest):,} to {max(longest):,}" in made.text
+def test_laptop_version_judges_the_orderings_of_the_paper(tmp_path: Path, fill: Callable[..., None]):
+    fill("laptop/", seeds=4)
+    made = mt.table("1", laptop=True, out=tmp_path, train=False)
+    assert [(each.better, each.worse, each.verdict) for each in made.orderings] == [
+        ("Pi model", "Supervised-only", "yes"),
+        ("Mean Teacher", "Supervised-only", "yes"),
+        ("Mean Teacher", "Pi model", "yes"),
+    ]
+    # The paper's 6.83 and 4.18 %.
+    assert made.orderings[-1].line()[2] == "−2.65"
+
+
+def test_curves_of_a_laptop_are_those_of_the_runs_of_its_tables(tmp_path: Path, fill: Callable[..., None]):
+    fill("laptop/", seeds=4)
+    made = mt.figure("3", laptop=True, out=tmp_path, train=False)
+    in_tables = {name for table in ("1", "2") for name in recipe_names(find_table(table, laptop=True))}
+    assert set(recipe_names(find_figure("3", laptop=True))) <= in_tables
+    (finding,) = made.findings
+    assert finding.startswith("SVHN, 500 labels: Mean Teacher minus Pi model is −5.00 (−5.00 to −5.00) points")
+    assert finding in made.text
 
 
 def test_parts_of_a_table_count_their_own_missing_runs(tmp_path: Path):
@@ -164,16 +182,17 @@ def test_quoted_numbers_are_left_out_of_a_part(tmp_path: Path):
     assert "State of the art using all" not in mt.table("4", cell="cifar10-4000", out=tmp_path, train=False).text
 
 
+@pytest.mark.parametrize("laptop", [False, True], ids=["paper", "laptop"])
 @pytest.mark.parametrize("name", ["3", "4a", "4d"])
-def test_figure_is_drawn_from_what_there_is(name: str, tmp_path: Path):
-    names = recipe_names(find_figure(name))
-    for run in runs_of(names[:2], seeds=2, scale=6, out=tmp_path):
+def test_figure_is_drawn_from_what_there_is(name: str, laptop: bool, tmp_path: Path):
+    names = recipe_names(find_figure(name, laptop=laptop))
+    for run in runs_of(names[:2], seeds=2, out=tmp_path):
         write_record(run, 0.1 + 0.02 * run.seed)
-    made = mt.figure(name, seeds=2, scale=6, out=tmp_path, train=False)
+    made = mt.figure(name, seeds=2, laptop=laptop, out=tmp_path, train=False)
     assert {path.suffix for path in made.files} == {".svg", ".png"}
-    assert all(path.name.startswith(f"figure-{name}-scaled-6-minutes") for path in made.files)
+    assert {path.stem for path in made.files} == {f"figure-{name}{'-laptop' if laptop else ''}"}
     assert made.text.count("11.00 ± 1.41" if name == "3" else "11.0 ± 1.4") == 2
-    assert "6 min" in made.text
+    assert ("Laptop version" in made.text) == laptop
     assert made.unfinished == 2 * len(names) - 4
 
 
@@ -190,7 +209,7 @@ def test_cell_of_a_figure_draws_that_alone(tmp_path: Path):
     assert made.files[0].stem == "figure-4d-decay-0.999"
 
 
-@pytest.mark.parametrize("changes", [{"jobs": 0, "train": True}, {"seeds": 0}, {"preset": "as-writen"}, {"scale": 0.5}])
+@pytest.mark.parametrize("changes", [{"jobs": 0, "train": True}, {"seeds": 0}, {"preset": "as-writen"}])
 def test_wrong_value_is_an_input_error_and_writes_nothing(changes: dict[str, object], tmp_path: Path):
     with pytest.raises(InputError):
         mt.table("1", out=tmp_path / "runs", **{"train": False, **changes})

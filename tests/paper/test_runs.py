@@ -4,19 +4,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Problem
 from meanteacher.experiment.describe import fingerprint
-from meanteacher.experiment.prepared import Prepared
+from meanteacher.experiment.operations import row_operations
 from meanteacher.paper import runs
-from meanteacher.paper.layout import FIGURES, TABLES
+from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES
 from meanteacher.paper.runs import Run, find_figure, find_table, recipe_names, runs_of
 from meanteacher.recipes import RECIPES
 from record_support import write_record
 from support import held_by_another_process
 
 NAME = "table1/svhn-500/mean-teacher"
-PLACES = {**{f"table {n}": place for n, place in TABLES.items()}, **{f"figure {n}": f for n, f in FIGURES.items()}}
+PLACES = {
+    f"{kind} {name}": place
+    for kind, places in {
+        "table": TABLES,
+        "figure": FIGURES,
+        "laptop table": LAPTOP_TABLES,
+        "laptop figure": LAPTOP_FIGURES,
+    }.items()
+    for name, place in places.items()
+}
 
 
 def _run(tmp_path: Path, seed: int = 0) -> Run:
@@ -94,15 +104,18 @@ def test_preset_with_a_typing_error_is_refused_before_anything_runs(tmp_path: Pa
         runs_of([NAME], preset="as-codded", out=tmp_path)  # type: ignore[arg-type]
 
 
-def test_scaled_run_has_a_folder_of_its_own_and_its_command_says_the_scale(tmp_path: Path):
-    (whole,) = runs_of([NAME], seeds=1, out=tmp_path)
-    (twin,) = runs_of([NAME], seeds=1, scale=6, out=tmp_path)
-    (other,) = runs_of([NAME], seeds=1, scale=7.5, out=tmp_path)
+def test_laptop_run_has_a_folder_of_its_own(tmp_path: Path):
+    whole, laptop = runs_of([NAME, f"{LAPTOP}{NAME}"], seeds=1, out=tmp_path)
     assert whole.folder == tmp_path / NAME / "seed-0"
-    assert len({whole.folder, twin.folder, other.folder}) == 3
-    assert "minutes=6" in twin.arguments()
-    assert "minutes=7.5" in other.arguments()
-    assert "--scale" not in whole.arguments()
+    assert laptop.folder == tmp_path / "laptop" / NAME / "seed-0"
+    assert laptop.arguments()[:2] == ["run", f"laptop/{NAME}"]
+
+
+@pytest.mark.parametrize(("find", "name", "known"), [(find_table, "5", "1, 2"), (find_table, "cifar10-250", "1, 2")])
+def test_place_without_a_laptop_version_gets_those_with_one(find, name: str, known: str):
+    assert find(name)
+    with pytest.raises(InputError, match=f"no laptop version of table {name}; there is one of: {known}"):
+        find(name, laptop=True)
 
 
 def test_runs_are_told_apart_and_can_be_keys(tmp_path: Path):
@@ -172,62 +185,70 @@ def test_steps_done_are_read_from_the_last_whole_line(content: str, step: int, t
     assert run.steps_done() == step
 
 
-def test_time_of_a_run_is_that_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The first step, which also allocates, does not count."""
-    monkeypatch.setattr(runs, "step_seconds", lambda recipe, **_: [9.0, 0.1, 0.3])
-    made = runs_of([NAME, "table2/cifar10-4000/mean-teacher"], seeds=2, out=tmp_path)
-    seconds = runs.estimated_seconds(made, device="cpu")
-    assert seconds == {run.recipe.name: pytest.approx(0.2 * run.recipe.training.steps) for run in made}
+@pytest.fixture
+def speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that computes 10⁹ operations per second."""
+    monkeypatch.setattr(runs, "_operations_per_second", lambda device: 1e9)
 
 
-def test_only_step_that_was_timed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "step_seconds", lambda recipe, **_: [2.0])
-    seconds = runs.estimated_seconds(runs_of([NAME], seeds=1, out=tmp_path), device="cpu")
-    assert seconds[NAME] == pytest.approx(2 * RECIPES[NAME].training.steps)
+def _seconds(tmp_path: Path, *names: str) -> dict[str, float]:
+    return runs.estimated_seconds(runs_of(names, seeds=2, out=tmp_path), device="cpu")
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_every_recipe_can_be_measured_on_made_up_images(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows: list[int] = []
+@pytest.mark.usefixtures("speed")
+def test_time_of_a_run_is_that_of_the_operations_of_its_steps(tmp_path: Path):
+    training = RECIPES[f"{LAPTOP}{NAME}"].training
+    problem = Problem(n_classes=10, n_examples=50_000, input_shape=(3, 32, 32))
+    expected = training.steps * training.batch.size * row_operations(training, problem) / 1e9
+    assert _seconds(tmp_path, f"{LAPTOP}{NAME}") == {f"{LAPTOP}{NAME}": pytest.approx(expected)}
 
-    def prepared(training, *, data, split, **_):
-        made = Prepared(training, seed=0, data=data, split=split)
-        assert made.sampler.labelled_share > 0
-        rows.append(training.batch.size)
-        return [1.0, 1.0]
 
-    monkeypatch.setattr(runs, "step_seconds", prepared)
-    made = runs_of(recipe_names(PLACES[place]), seeds=1, out=tmp_path)
-    # Of recipes that differ in nothing that preparing looks at, one is enough.
-    kinds = {
-        (run.recipe.training.batch, run.recipe.data.n_labelled, type(run.recipe.training.method)): run for run in made
+@pytest.mark.usefixtures("speed")
+def test_equal_work_takes_equal_time(tmp_path: Path):
+    """The labels, the weight of a cost and the preset change no operation of a step."""
+    labels = [f"table1/svhn-{n}/mean-teacher" for n in (250, 500, 1000, "all")]
+    seconds = _seconds(tmp_path, *labels, "figure4c/weight-3", "figure4d/decay-0", "figure4/evaluation")
+    assert len(set(seconds.values())) == 1
+    half = RECIPES["table1/svhn-250/pi-model"].training.steps / RECIPES["table1/svhn-500/pi-model"].training.steps
+    pi = _seconds(tmp_path, "table1/svhn-250/pi-model", "table1/svhn-500/pi-model")
+    assert pi["table1/svhn-250/pi-model"] == pytest.approx(half * pi["table1/svhn-500/pi-model"])
+
+
+@pytest.mark.usefixtures("speed")
+def test_a_method_with_more_passes_takes_longer(tmp_path: Path):
+    """Forward and backward are three passes; the teacher adds one, the Pi model doubles them."""
+    start = f"{LAPTOP}table1/svhn-500"
+    seconds = list(
+        _seconds(tmp_path, *(f"{start}/{name}" for name in ("supervised", "mean-teacher", "pi-model"))).values()
+    )
+    rows = [32, 128, 128]
+    per_row = [each / n for each, n in zip(seconds, rows, strict=True)]
+    assert per_row[1] / per_row[0] == pytest.approx(4 / 3, rel=0.1)
+    assert per_row[2] / per_row[0] == pytest.approx(2)
+
+
+@pytest.mark.usefixtures("speed")
+def test_operations_of_every_recipe_are_counted_once_per_network_and_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    counted = []
+    monkeypatch.setattr(runs, "row_operations", lambda training, problem: counted.append(problem.input_shape) or 1.0)
+    names = [name for place in PLACES.values() for name in recipe_names(place)]
+    seconds = _seconds(tmp_path, *names)
+    assert seconds == {
+        name: pytest.approx(RECIPES[name].training.steps * RECIPES[name].training.batch.size / 1e9) for name in names
     }
-    seconds = runs.estimated_seconds(list(kinds.values()), device="cpu")
-    for run, size in zip(kinds.values(), rows, strict=True):
-        whole = run.recipe.training.steps * run.recipe.training.batch.size / size
-        assert seconds[run.recipe.name] == pytest.approx(whole)
+    assert len(counted) < len(seconds) / 4
+    assert counted.count((3, 224, 224)) == 1
 
 
-def test_large_images_are_measured_at_their_size_in_small_batches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    seen = []
-
-    def note(recipe, *, data, **_):
-        seen.append((recipe.batch.size, tuple(data.train.images.shape[2:])))
-        return [1.0]
-
-    monkeypatch.setattr(runs, "step_seconds", note)
-    name = "table4/imagenet-10/mean-teacher-resnet"
-    seconds = runs.estimated_seconds(runs_of([name], seeds=1, out=tmp_path), device="cpu")
-    ((size, shape),) = seen
-    assert shape == (224, 224)
-    assert 2 <= size <= 16
-    assert seconds[name] == pytest.approx(RECIPES[name].training.steps * RECIPES[name].training.batch.size / size)
+@pytest.mark.parametrize(
+    "name",
+    ["table1/svhn-500/gan", "table1/svhn-500/vat-entmin", "table1/svhn-500/temporal-ensembling", "figure4e/distance-1"],
+)
+def test_other_systems_can_be_counted(name: str, tmp_path: Path):
+    assert _seconds(tmp_path, name)[name] > 0
 
 
-def test_a_scaled_table_leaves_out_what_cannot_be_scaled_unless_nothing_else_was_asked_for(tmp_path: Path):
-    names = recipe_names(find_table("5"))
-    assert any("resnet" in name for name in names)
-    twins = runs_of(names, seeds=1, scale=6, out=tmp_path)
-    assert {run.name for run in twins} == {name for name in names if "resnet" not in name}
-    with pytest.raises(InputError, match="can be scaled"):
-        runs_of([name for name in names if "resnet" in name], seeds=1, scale=6, out=tmp_path)
+def test_speed_of_this_machine_is_measured_and_finite():
+    assert 1e6 < runs._operations_per_second(torch.device("cpu")) < 1e15

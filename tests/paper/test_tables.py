@@ -6,7 +6,7 @@ import pytest
 from meanteacher.paper.tables import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
 
 SYSTEMS = ("Supervised-only", "Mean Teacher")
-SCALE = "Scaled to about 6 minutes."
+LAPTOP = "Laptop version: 6,000 steps."
 
 
 class Rows(HTMLParser):
@@ -150,25 +150,25 @@ def test_each_note_stands_once_and_the_cells_give_its_number(cell):
         assert text.count(both) == text.count(own) == 1
 
 
-def test_scaled_number_stands_in_no_column_of_the_papers_and_has_no_difference(cell):
+def test_number_of_a_laptop_stands_in_no_column_of_the_papers_and_has_no_difference(cell):
     whole = cell(errors=(0.04, 0.06))
-    table = PaperTable(title="Table 1", cells=[whole], scale=SCALE)
+    table = PaperTable(title="Table 1", cells=[whole], laptop=LAPTOP)
     line = by_name(table)
     (ours,) = [name for name, content in line.items() if content == "5.00 ± 1.41"]
-    assert "Scaled" in ours
+    assert "Laptop" in ours
     assert "aper" not in ours
     assert not any("ifference" in name for name in line)
     (papers,) = [name for name in line if "aper" in name]
     assert line[papers] == "5.00 ± 0.25"
     assert "full size" in papers
     for text in all_forms(table).values():
-        assert SCALE.removesuffix(".").split("about")[0] in text
+        assert LAPTOP.partition(" ")[0] in text
         assert "Ours, %" not in text
 
 
 @pytest.mark.parametrize("form", ["markdown", "page"])
-def test_scaled_table_has_its_notes_in_the_files(cell, form):
-    table = PaperTable(title="Table 1", cells=[cell(deviations=("Shorter ramps.",))], scale=SCALE)
+def test_laptop_version_has_its_notes_in_the_files(cell, form):
+    table = PaperTable(title="Table 1", cells=[cell(deviations=("Shorter ramps.",))], laptop=LAPTOP)
     assert "Shorter ramps." in all_forms(table)[form]
 
 
@@ -177,7 +177,7 @@ def test_caption_counts_the_runs_and_those_that_are_missing(cell):
     assert PaperTable(title="", cells=cells).caption().startswith("3 runs")
     assert "Not complete: 7 runs" in PaperTable(title="", cells=cells, unfinished=7).caption()
     assert "Not complete" not in PaperTable(title="", cells=cells).caption()
-    assert PaperTable(title="", cells=cells, scale=SCALE).caption().startswith(SCALE)
+    assert PaperTable(title="", cells=cells, laptop=LAPTOP).caption().startswith(LAPTOP)
 
 
 def ordering(cell, supervised, mean_teacher, *, papers=(12.0, 5.0), **changes):
@@ -190,15 +190,14 @@ def ordering(cell, supervised, mean_teacher, *, papers=(12.0, 5.0), **changes):
 
 def test_ordering_that_holds_by_hand(cell):
     # Differences -0.05, -0.08, -0.05: mean -0.06, standard error (0.0003 / 3) ** 0.5 = 0.01.
-    # Deviations 0.02 and 0.01: their mean is 0.015.
+    # The t quantile of 2 degrees of freedom is 4.30.
     (found,) = ordering(cell, (0.10, 0.14, 0.12), (0.05, 0.06, 0.07))
     assert (found.better, found.worse, found.column) == ("Mean Teacher", "Supervised-only", "500 labels")
     assert found.paper == pytest.approx(7.0)
     assert found.ours.mean == pytest.approx(-0.06)
     assert found.ours.standard_error == pytest.approx(0.01)
-    assert found.spread == pytest.approx(0.015)
     assert found.verdict == "yes"
-    assert found.line()[2:5] == ("−7.00", "−6.00 ± 1.00", "3")
+    assert found.line()[2:5] == ("−7.00", "−6.00 (−10.30 to −1.70)", "3")
 
 
 def test_ordering_that_does_not_hold(cell):
@@ -210,16 +209,23 @@ def test_ordering_that_does_not_hold(cell):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_difference_below_the_spread_of_the_runs_decides_nothing(cell, sign):
-    # A difference of 0.01, deviations of 0.02.
-    (found,) = ordering(cell, (0.10, 0.12, 0.14), tuple(error + 0.01 * sign for error in (0.10, 0.12, 0.14)))
-    assert found.verdict == "within the spread"
+def test_interval_that_contains_zero_decides_nothing(cell, sign):
+    # Differences of 0.01, 0.02 and 0.06: mean 0.03, standard error 0.0153, half of the interval 0.066.
+    others = [error + sign * more for error, more in zip((0.10, 0.12, 0.14), (0.01, 0.02, 0.06), strict=True)]
+    (found,) = ordering(cell, (0.10, 0.12, 0.14), others)
+    assert found.verdict == "not shown"
 
 
-def test_one_run_of_a_system_decides_nothing(cell):
-    for supervised in ((0.5,), (0.5, 0.6)):
-        (found,) = ordering(cell, supervised, (0.1,))
-        assert found.verdict not in ("yes", "no", "within the spread")
+def test_luck_of_the_label_draws_cancels(cell):
+    """The errors differ by far more between the draws than between the systems, always in the same direction."""
+    (found,) = ordering(cell, (0.10, 0.20, 0.30), (0.09, 0.189, 0.291))
+    assert found.verdict == "yes"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_fewer_than_three_pairs_of_runs_decide_nothing(cell, n):
+    (found,) = ordering(cell, (0.5, 0.6, 0.7)[:n], (0.1, 0.2, 0.3))
+    assert found.verdict == f"not known from {n} run{'s' if n > 1 else ''}"
 
 
 def test_ordering_needs_runs_of_both_on_the_same_labels_and_numbers_of_the_papers(cell, run):
@@ -253,7 +259,7 @@ def test_orderings_stand_in_the_files(cell, form):
 
 def test_hostile_names_are_text_on_the_page(cell):
     hostile = "<script>alert(1)</script>"
-    table = PaperTable(title=hostile, cells=[cell(hostile, column=hostile, deviations=(hostile,))], scale=hostile)
+    table = PaperTable(title=hostile, cells=[cell(hostile, column=hostile, deviations=(hostile,))], laptop=hostile)
     page = to_html(hostile, [table], [])
     assert Rows(page).scripts == Rows(to_html("", [], [])).scripts
     assert "<script>alert" not in page

@@ -1,11 +1,15 @@
 """The fast recipes compare like with like, and each length of a run is planned for itself."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from meanteacher.data import Fixed
 from meanteacher.experiment import Recipe
-from meanteacher.methods import MeanTeacher, Supervised
+from meanteacher.methods import FixMatch, MeanTeacher, PiModel, Supervised
 from meanteacher.recipes import find
+from meanteacher.schedules import Constant
 from meanteacher.train import MuonSpec
 
 every_task = pytest.mark.parametrize("name", ["fast/svhn-500", "fast/cifar10-4000", "fast/cifar10-250"])
@@ -54,3 +58,31 @@ def test_the_shorter_a_run_the_more_labels_a_batch_shows(name: str):
     shown = [rows(find(f"{name}{part}"))[1] for part in ("/minutes-1", "/minutes-3", "", "/minutes-60")]
     assert shown == sorted(shown, reverse=True)
     assert shown[0] > shown[1] > shown[2] == shown[3]
+
+
+@pytest.mark.parametrize("task", ["svhn-250", "cifar10-1000"])
+def test_an_ablation_differs_from_mean_teacher_in_the_part_that_is_removed(task: str):
+    names = ("mean-teacher", "no-average", "pi-model", "fixmatch", "supervised")
+    ours, no_average, pi_model, fixmatch, supervised = (find(f"fast/{task}/ablation/{name}") for name in names)
+    settings = find({"svhn-250": "fast/svhn-500", "cifar10-1000": "fast/cifar10-4000"}[task]).training
+    assert (ours.training.model, ours.training.views, ours.training.batch) == (
+        settings.model,
+        settings.views,
+        settings.batch,
+    )
+    strong, weak = ours.training.views["student"], ours.training.views["teacher"]
+    method = ours.training.method
+    assert isinstance(method, MeanTeacher)
+    for other in (no_average, pi_model, fixmatch, supervised):
+        same = ("model", "normalise", "optim", "steps", "evaluate_every")
+        assert all(getattr(other.training, field) == getattr(ours.training, field) for field in same)
+        assert other.data == ours.data
+        assert rows(other) == (160, 160 if other is supervised else rows(ours)[1])
+        seen = other.training.views["strong" if other is fixmatch else "student"]
+        assert (seen, other.training.labelled_view or seen) == (strong, ours.training.labelled_view or strong)
+    assert no_average.training.method == replace(method, decay=Constant(0.0))
+    averaged: Any = {"decay": method.decay, "buffers": "average", "weight": method.weight}
+    assert pi_model.training.method == PiModel(**averaged, cost=method.cost, one_sided=True)
+    assert fixmatch.training.method == FixMatch(**averaged, threshold=0.9)
+    assert fixmatch.training.views == {"student": weak, "strong": strong}
+    assert supervised.training.method == Supervised(decay=method.decay, buffers="average")

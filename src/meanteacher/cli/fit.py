@@ -35,8 +35,14 @@ def fit(
             show_default="by the class names: off for digits, text, left and right",
         ),
     ] = None,
-    start: Annotated[
-        Path | None, typer.Option("--start", "--from", help="Folder of an earlier fit, whose model is trained further.")
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="folder|time|COLUMN",
+            help="Which photos belong together and are tested together: those of a folder, of one time, or with the "
+            "same value in a column of the labels file.",
+            show_default="copies, bursts and series, by times, names and looks",
+        ),
     ] = None,
     resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
@@ -48,22 +54,21 @@ def fit(
             metavar="NAME",
             help="Pretrained network: lite0, lite2, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a .safetensors file; "
             "none trains from scratch.",
-            show_default="lite0; for small images a short trial decides between lite0 and none",
+            show_default="lite0, and lite2 beside it; for small images a short trial decides between lite0 and none",
         ),
     ] = "auto",
 ) -> None:
     """Train a classifier on a folder of photos, few of them labelled, within a time limit.
 
-    Checks the images, measures this machine and trains the last layers of a pretrained network twice: with the
-    unlabelled images (Mean Teacher) and without. Labels that are held out estimate the error of both models and
-    whether the unlabelled images helped; the better model is kept. Writes the model, a prediction for every image, the
-    20 images whose labels would help most, and report.html. Ctrl-C saves, and the exit code is 75.
+    Pretrained networks look at each photo, and a classifier learns from all labels and from the unlabelled photos. A
+    complete model is there early, and becomes better while time is left. Writes the model, an answer for every photo,
+    the 20 photos whose labels would help most, and report.html. Ctrl-C saves, and the exit code is 75.
     """
     began = time.perf_counter()  # importing torch is part of the minutes
     from meanteacher.cli.progress import FitProgress
-    from meanteacher.formats import count, percent, percent_range
     from meanteacher.photos.fitting import fit as fitting
     from meanteacher.photos.fitting.config import FitConfig
+    from meanteacher.photos.pages.fit_page import since_sentence
 
     config = FitConfig(
         photos=photos,
@@ -71,7 +76,7 @@ def fit(
         minutes=minutes,
         out=out,
         flip=flip,
-        start=start,
+        group_by=group_by,
         resume=None if start_or_resume else resume,
         overwrite=overwrite,
         device=device,
@@ -84,21 +89,20 @@ def fit(
         FitProgress(console, show, should_stop) as progress,
     ):
         fitted = fitting.run_fit(config, progress, began=began)
-    estimate = fitted.estimate.errors[fitted.answer.shipped]
     console.print()
-    say(console, (fitted.answer.sentence, "bold"))
-    say(
-        console,
-        f"The model is wrong on about {percent(estimate.error)} of new images (95 % interval "
-        f"{percent_range(estimate.low, estimate.high)}), measured on "
-        f"{count(fitted.estimate.n, 'labelled image')} that it had not learned from.",
-    )
+    say(console, (fitted.headline, "bold"))
+    if since := since_sentence(fitted):
+        say(console, since)
+    if fitted.helped:
+        say(console, fitted.helped.sentence)
     for name, what in (
         ("report.html", "the report, to be opened in a browser"),
-        ("predictions.csv", "a label for every image"),
-        ("label-next.csv", "the images whose labels would help most"),
+        ("predictions.csv", "an answer for every photo"),
+        ("label-next.csv", "the photos whose labels would help most") if fitted.gallery["label_next"] else ("", ""),
         ("model", "the model, for meanteacher predict"),
     ):
+        if not name:
+            continue
         say(console, f"  {out / name}: {what}")
 
 
@@ -109,7 +113,7 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     """
     from meanteacher.cli.progress import say_findings
     from meanteacher.formats import count
-    from meanteacher.photos.fitting.plan import image_size, shorter_side
+    from meanteacher.photos.fitting.data import image_size, shorter_side
     from meanteacher.photos.folder import check as checking
     from meanteacher.photos.folder.cache import decode_all
     from meanteacher.photos.folder.check import shapes_of

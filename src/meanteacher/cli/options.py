@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from meanteacher.core import InputError
-
 PhotosArgument = Annotated[
     Path,
     typer.Argument(
@@ -55,25 +53,3 @@ NprocOption = Annotated[
         "share the batches of one process, and give its result without batch norm and dropout.",
     ),
 ]
-ScaleOption = Annotated[
-    str,
-    typer.Option(
-        metavar="minutes=N",
-        help="Run the scaled twin of a recipe of the paper: a narrower network, fewer steps and images, about N "
-        "minutes per run on one core. Its error is not the paper's.",
-    ),
-]
-
-
-def parse_scale(text: str) -> float | None:
-    """The minutes of `--scale minutes=N`; None if it is not given."""
-    if not text:
-        return None
-    name, _, value = text.partition("=")
-    try:
-        minutes = float(value)
-    except ValueError:
-        minutes = 0.0
-    if name != "minutes" or not 1 <= minutes < float("inf"):
-        raise InputError(f"--scale takes minutes=N with N of at least 1, for instance minutes=6; got {text!r}.")
-    return minutes

@@ -1,9 +1,11 @@
 """`meanteacher predict`, `meanteacher evaluate` and `meanteacher export`: the uses of a trained model."""
 
+import json
+import shlex
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,8 +14,12 @@ from rich.table import Table
 from meanteacher.cli.console import cell, graceful_stop, progress_bar, say
 from meanteacher.cli.options import DeviceOption, LabelsOption, ModelArgument, OverwriteOption, PhotosArgument
 from meanteacher.core import InputError, Interrupted
-from meanteacher.files import write_json
+from meanteacher.files import write_atomic
 from meanteacher.formats import count, percent, percent_range, points
+
+if TYPE_CHECKING:
+    from meanteacher.photos.model.predict import Predictions
+    from meanteacher.photos.model.sorting import Sorted
 
 _WHICH = {"new": " that are new to the model", "unlabelled": " whose labels are new to the model", "unknown": ""}
 _MAX_CLASSES = 12
@@ -23,13 +29,55 @@ _MAX_CLASSES = 12
 def predict(
     model: ModelArgument,
     images: Annotated[Path, typer.Argument(help="A folder of images, with or without folders in it.")],
-    out: Annotated[Path, typer.Option(help="CSV file for the predictions.")] = Path("predictions.csv"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file for the predictions.", show_default="predictions.csv, in the folder of --sort-into"
+        ),
+    ] = None,
+    sort_into: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Copy each photo into DIR/CLASS, and write DIR/contact-sheet.html."),
+    ] = None,
+    link: Annotated[
+        bool, typer.Option("--link", help="With --sort-into: make symbolic links instead of copies.")
+    ] = False,
+    move: Annotated[
+        bool,
+        typer.Option("--move", help="With --sort-into: move the photos. `sh DIR/undo.sh` moves them back."),
+    ] = False,
+    unsure_below: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="CONFIDENCE",
+            help="Photos with less confidence, such as 0.8, are unsure: a column of the table, and a folder of their "
+            "own with --sort-into.",
+        ),
+    ] = None,
+    contact_sheet: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write a page of thumbnails with guess and confidence."),
+    ] = None,
     overwrite: OverwriteOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Predict the class of every image in a folder, with constant memory."""
+    """Predict the class of every image in a folder, with constant memory, and sort the photos into folders."""
     from meanteacher.photos.model.bundle import load
+    from meanteacher.photos.model.export import check_new_file
+    from meanteacher.photos.model.sorting import check_outside
 
+    if (link or move) and sort_into is None:
+        raise InputError(f"{'--link' if link else '--move'} says how to sort photos: add --sort-into DIR.")
+    if link and move:
+        raise InputError("--link and --move exclude each other: give one of them.")
+    if sort_into is not None:
+        check_outside(sort_into, images)
+        contact_sheet = contact_sheet or sort_into / "contact-sheet.html"
+    out = out or (sort_into or Path()) / "predictions.csv"
+    if contact_sheet is not None:
+        check_new_file(contact_sheet, overwrite=overwrite)
     console = Console()
     classifier = load(model)
     began = time.monotonic()
@@ -37,25 +85,72 @@ def predict(
         predictions = classifier.predict(
             images,
             out=out,
+            unsure_below=unsure_below,
             overwrite=overwrite,
             device=device,
             progress=partial(show, "Predicting"),
             should_stop=should_stop,
         )
-    if not predictions.complete:
-        say(console, f"Interrupted after {count(len(predictions))}; nothing was written. Run it again to start over.")
-        raise typer.Exit(Interrupted.exit_code)
-    seconds = time.monotonic() - began
+        seconds = time.monotonic() - began
+        if not predictions.complete:
+            say(
+                console,
+                f"Interrupted after {count(len(predictions))}; nothing was written. Run it again to start over.",
+            )
+            raise typer.Exit(Interrupted.exit_code)
+        if contact_sheet is not None:
+            # Before photos are moved.
+            _write(contact_sheet, predictions.contact_sheet())
+        sorting = None
+        if sort_into is not None:
+            sorting = predictions.sort_into(
+                sort_into,
+                how="link" if link else "move" if move else "copy",
+                progress=partial(show, "Sorting"),
+                should_stop=should_stop,
+            )
+    console.print(_counts(predictions))
+    rate = len(predictions) / seconds
+    say(console, f"{count(len(predictions))} in {seconds:.1f} s ({rate:,.0f} images per second).")
+    if unsure_below is not None:
+        n_unsure, below = int(predictions.is_unsure.sum()), percent(unsure_below)
+        say(console, f"{count(n_unsure, 'image is', 'images are')} unsure: the confidence is below {below}.")
+    if predictions.problems:
+        say(console, f"{len(predictions.problems):,} cannot be read and have no guess: the column `problem` says why.")
+    if n_ignored := predictions.images.n_ignored:
+        say(console, f"{count(n_ignored, 'other file was', 'other files were')} left alone: no photos by their names.")
+    for path in filter(None, (out, contact_sheet)):
+        say(console, f"Written: {path}")
+    if sorting is not None:
+        _say_sorted(console, sorting, "linked" if link else "moved" if move else "copied")
+
+
+def _counts(predictions: "Predictions") -> Table:
     table = Table("Class", "Images", box=None)
     table.columns[1].justify = "right"
     for name, n in sorted(predictions.counts.items(), key=lambda item: -item[1]):
         table.add_row(cell(name), f"{n:,}")
-    console.print(table)
-    rate = len(predictions) / seconds
-    say(console, f"{count(len(predictions))} in {seconds:.1f} s ({rate:,.0f} images per second).")
-    if predictions.problems:
-        say(console, f"{len(predictions.problems):,} cannot be read and have no label: the column `problem` says why.")
-    say(console, f"Written: {out}")
+    return table
+
+
+def _say_sorted(console: Console, sorting: "Sorted", done: str) -> None:
+    there = f" ({sorting.n_there:,} of them were there already)" if sorting.n_there else ""
+    say(console, f"{count(sorting.n_sorted, 'photo')} {done} into the folders of {sorting.folder}{there}.")
+    if sorting.n_unsure:
+        say(console, f"{sorting.n_unsure:,} of them are unsure, and in the folder `unsure` there.")
+    if sorting.undo is not None:
+        say(console, f"To move all of them back: sh {shlex.quote(str(sorting.undo))}")
+    if not sorting.complete:
+        say(console, "Interrupted; the other photos are where they were. Repeat the command with --overwrite to go on.")
+        raise typer.Exit(Interrupted.exit_code)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise InputError(f"Cannot write {path} ({error}). Free disk space, or give another file.") from error
 
 
 def evaluate(
@@ -95,11 +190,7 @@ def evaluate(
             f"such as {first['name']} ({first['reason']}).",
         )
     if out is not None:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(out, scores)
-        except OSError as error:
-            raise InputError(f"Cannot write {out} ({error}). Give another file with --out.") from error
+        _write(out, json.dumps(scores, indent=1))
         say(console, f"Written: {out}")
 
 

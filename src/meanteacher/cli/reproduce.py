@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from meanteacher.cli.console import graceful_stop, say
-from meanteacher.cli.options import DataOption, DeviceOption, ScaleOption, parse_scale
+from meanteacher.cli.options import DataOption, DeviceOption
 from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
@@ -35,7 +35,14 @@ def reproduce(
         int | None,
         typer.Option(min=1, metavar="N", help="Number of runs per cell.", show_default="as many as the paper's"),
     ] = None,
-    scale: ScaleOption = "",
+    laptop: Annotated[
+        bool,
+        typer.Option(
+            "--laptop",
+            help="The laptop version (tables 1 and 2, all figures): a small network, minutes per run on one core. "
+            "Its errors are not the paper's.",
+        ),
+    ] = False,
     preset: Annotated[
         Literal["paper", "as-coded"],
         typer.Option(help="as-coded: the settings of the authors' scripts if they differ from the paper's text."),
@@ -65,7 +72,6 @@ def reproduce(
     """
     from meanteacher.cli.progress import RunsProgress
     from meanteacher.paper import runs, workers
-    from meanteacher.paper.reproduce import command_options, figure, table
     from meanteacher.train import RunOptions
 
     console = Console()
@@ -74,23 +80,23 @@ def reproduce(
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; give one of them.")
     is_table = context.info_name == "table"
-    minutes = parse_scale(scale)
-    found = runs.find_table(name) if is_table else runs.find_figure(name)
-    wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, scale=minutes, preset=preset, out=out)
+    found = runs.find_table(name, laptop=laptop) if is_table else runs.find_figure(name, laptop=laptop)
+    wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, preset=preset, out=out)
     run_options = RunOptions(device=device)
-    options = command_options(data, run_options)
     if dry_run:
         _plan(console, wanted, jobs, device)
     elif print_commands:
-        for line in workers.printed_commands(wanted, options):
+        for line in workers.printed_commands(wanted, workers.command_options(data, run_options)):
             typer.echo(line)
     else:
+        from meanteacher.paper.reproduce import figure, table  # they draw, and take a second to import
+
         with graceful_stop(console) as should_stop, RunsProgress(console, len(wanted), should_stop) as progress:
             result = (table if is_table else figure)(
                 name,
                 cell=cell,
                 seeds=seeds,
-                scale=minutes,
+                laptop=laptop,
                 preset=preset,
                 out=out,
                 data=data,
@@ -122,7 +128,6 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
 
     states = {run: run.state() for run in wanted}
     missing = [run for run, state in states.items() if state != "complete"]
-    say(console, "Measuring a few steps of each recipe on this machine …")
     seconds = estimated_seconds(missing, device=device)
     shown = Table(box=None, pad_edge=False)
     shown.add_column("recipe", no_wrap=True)
@@ -140,7 +145,7 @@ def _plan(console: Console, wanted: "Sequence[Run]", jobs: int, device: str) -> 
     console.print(shown)
     say(
         console,
-        f"{count(len(missing), 'run')} to train, about {duration(total)} of training with one run at a time"
+        f"{count(len(missing), 'run')} to train, about {duration(total)} of training on this machine, one run at a time"
         + (f"; with --jobs {jobs} the runs share the cores" if jobs > 1 else "")
         + ". Evaluations come on top. Nothing was run.",
     )

@@ -17,9 +17,7 @@ from meanteacher.cli.options import (
     DeviceOption,
     NprocOption,
     ResumeOption,
-    ScaleOption,
     StartOrResumeOption,
-    parse_scale,
 )
 from meanteacher.core import InputError
 
@@ -52,7 +50,6 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
     resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
-    scale: ScaleOption = "",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -109,16 +106,16 @@ def run(
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
     from meanteacher.formats import count, percent
-    from meanteacher.paper.scaled import scaled
     from meanteacher.train import RunOptions, StopWhen
 
     console = Console(quiet=not is_first_rank())
     options = RunOptions(
         device=device, compile=compiled, precision=precision, micro_batch=micro_batch, sync_batch_norm=sync_batch_norm
     )
-    chosen = api.load_recipe(recipe)
-    minutes = parse_scale(scale)
-    chosen = experiment.override(chosen if minutes is None else scaled(chosen, minutes), *(settings or []))
+    given = api.load_recipe(recipe)
+    chosen = experiment.override(given, *(settings or []))
+    if chosen is not given:
+        say(console, chosen.deviations[-1])
     out = out or api.default_folder(chosen, seed)
     loggers = [_logger(log, chosen.name, seed, out)] if log else []
     with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:

@@ -1,6 +1,6 @@
 """Images and labels: where they come from, which are labelled, what batch t holds."""
 
-from meanteacher.data.dataset import Dataset, Source, Subset, TrainTest
+from meanteacher.data.dataset import Dataset, Source, TrainTest
 from meanteacher.data.encoded import EncodedDataset, Files
 from meanteacher.data.split import BatchSpec, Fixed, Mixed, Sampler, Split, make_split, read_label_list
 from meanteacher.data.stream import ImageStream
@@ -16,7 +16,6 @@ __all__ = [
     "Sampler",
     "Source",
     "Split",
-    "Subset",
     "TrainTest",
     "make_split",
     "read_label_list",

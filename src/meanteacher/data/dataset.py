@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import free_bytes
-from meanteacher.seeding import generator
 
 if TYPE_CHECKING:
     from meanteacher.data.encoded import EncodedDataset  # which imports this module
@@ -146,36 +145,6 @@ class TrainTest:
     test: "Dataset | EncodedDataset"
     official: bool | None = None
     """Whether the files were compared with the official ones; None for a source without a known sha256."""
-
-
-@dataclass(frozen=True)
-class Subset:
-    """A share of another source's images, drawn once for all runs: smaller shares are parts of larger ones."""
-
-    source: "Source"
-    train: float
-    test: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("train", "test"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError(f"A subset is a share above 0 and at most 1; got {name}={getattr(self, name)}.")
-
-    def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
-        whole = self.source.load(folder, progress)
-        return replace(
-            whole, train=_drawn(whole.train, self.train, "train"), test=_drawn(whole.test, self.test, "test")
-        )
-
-
-def _drawn(dataset: "Dataset | EncodedDataset", share: float, part: str) -> "Dataset | EncodedDataset":
-    if share == 1:
-        return dataset
-    if not isinstance(dataset, Dataset):
-        raise InputError("Only images in memory have subsets.")
-    order = torch.randperm(len(dataset), generator=generator(0, f"subset/{part}"))
-    kept = order[: max(1, round(share * len(dataset)))].sort().values
-    return Dataset(dataset.images[kept], dataset.labels[kept], dataset.class_names)
 
 
 class Source(Protocol):

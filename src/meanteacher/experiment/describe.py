@@ -9,7 +9,7 @@ from typing import Any
 from meanteacher.core import LOCATION
 from meanteacher.records import Claim, RecordedRecipe
 
-_NOT_COMPUTED = {"claim", "deviations", "scale", "seeds"}
+_NOT_COMPUTED = {"claim", "deviations", "seeds"}
 """Statements about a run, which do not change it."""
 
 

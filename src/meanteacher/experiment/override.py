@@ -20,7 +20,7 @@ from meanteacher.data import BatchSpec, Source
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.formats import listed
 from meanteacher.models import ModelSpec
-from meanteacher.schedules import Constant
+from meanteacher.schedules import Constant, stretched
 from meanteacher.train import OptimSpec
 from meanteacher.views import Normaliser
 
@@ -91,22 +91,41 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     """The recipe with fields changed, for instance by "steps=300" or "method.weight.value=50".
 
     All are applied at once, so that fields that depend on each other can be given in any order. A schedule given
-    as a number becomes constant. If anything has changed, the name says what, and there is no claim.
+    as a number becomes constant. Other `steps` stretch all schedules in proportion, so that a ramp-down still ends with
+    the run. If anything has changed, the name says what, and there is no claim.
     """
     tree: _Tree = {}
     for setting in settings:
         _plant(tree, setting)
-    changed = _replaced(recipe, Recipe, tree, ()) if tree else recipe
+    followed = _following(recipe, tree.get("steps"))
+    changed = _replaced(followed, Recipe, tree, ()) if tree else recipe
     assert isinstance(changed, Recipe)
-    changes = [f"{path}={text}" for path, text in _changes(recipe, changed, ())]
+    changes = [f"{path}={text}" for path, text in _changes(followed, changed, ())]
     if not changes:
         return recipe
-    return replace(
-        changed,
-        name=f"{recipe.name}+{_short(changes)}",
-        claim=None,
-        deviations=(*recipe.deviations, f"Changed with --set from {recipe.name}: {', '.join(changes)}."),
-    )
+    said = f"Changed with --set from {recipe.name}: {', '.join(changes)}."
+    if followed is not recipe:
+        said += f" The schedules are stretched from {recipe.training.steps} to {changed.training.steps} steps."
+    return replace(changed, name=f"{recipe.name}+{_short(changes)}", claim=None, deviations=(*recipe.deviations, said))
+
+
+def _following(recipe: Recipe, wanted: "_Tree | _Wanted | None") -> Recipe:
+    """The recipe with its schedules stretched to the number of steps that is wanted, and otherwise unchanged."""
+    training = recipe.training
+    if not isinstance(wanted, _Wanted):
+        return recipe
+    steps = _fitting(training.steps, int, wanted, ("steps",))
+    assert isinstance(steps, int)
+    if steps == training.steps or steps < 1:  # which is refused where it is set
+        return recipe
+    parts = {name: _stretched(getattr(training, name), steps / training.steps) for name in ("method", "optim")}
+    return recipe.varied(**parts)
+
+
+def _stretched(part: Any, factor: float) -> Any:
+    """A method or an optimiser with its schedules stretched."""
+    schedules = [name for name, (_, declared) in _fields(part).items() if declared in (Schedule, Scheduled)]
+    return replace(part, **{name: stretched(getattr(part, name), factor) for name in schedules})
 
 
 def _plant(tree: _Tree, setting: str) -> None:

@@ -1,7 +1,7 @@
 """How to train (`TrainingSpec`) and which experiment (`Recipe`): typed, frozen values."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -29,39 +29,6 @@ class DataSpec:
         return make_split(
             train.labels, n_classes=train.n_classes, n_labelled=self.n_labelled, seed=seed, validation=self.validation
         )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scale:
-    """How much smaller than the paper's a run is. Its error stands beside the paper's, never for it."""
-
-    minutes: float
-    """That a run takes on one core, about."""
-    width: float
-    """Width of the network, relative to the paper's."""
-    steps: int
-    """Steps of the run."""
-    of_steps: int
-    """Steps of the paper's longest run of this kind, which they represent."""
-    images: float
-    """The share of the training images."""
-    test: float
-    """The share of the test images."""
-
-    def caption(self, *others: "Scale") -> str:
-        """In words, for the caption of a table or figure with others of the same minutes."""
-        of_steps = _range([f"{n:,}" for n in sorted({scale.of_steps for scale in (self, *others)})])
-        images = _range([f"{100 * n:.0f}" for n in sorted({scale.images for scale in (self, *others)})])
-        test = f"{100 * self.test:.0f}"
-        return (
-            f"Scaled to about {self.minutes:g} min per run on one core: the network at {self.width:g} of its "
-            f"width, {self.steps:,} steps for {of_steps}, {images} % of the training images, "
-            f"{test} % of the test images."
-        )
-
-
-def _range(numbers: Sequence[str]) -> str:
-    return numbers[0] if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,8 +99,6 @@ class Recipe:
     data: DataSpec
     training: TrainingSpec
     seeds: tuple[int, ...]
-    scale: Scale | None = None
-    """How much smaller this is than the paper's run, if it is a scaled twin."""
     claim: Claim | None = None
     deviations: tuple[str, ...] = ()
     """What differs from the paper or from its authors' code, and why."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from meanteacher.files import open_regular
-from meanteacher.files.jpeg import START, Head, read_head, read_orientation
+from meanteacher.files.jpeg import START, Head, read_head, read_orientation, read_time
 from meanteacher.files.limits import (
     MAX_BYTES,
     MAX_SECONDS,
@@ -63,6 +63,11 @@ _KINDS: tuple[tuple[tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImageFile),
     ((b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf"), PpmImageFile),
 )
+_HEIC = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
+"""The bytes after the first four."""
+_NOT_READ = "arw avif cr2 cr3 dng jp2 jxl nef nrw orf pef raf rw2 srw"
+UNSUPPORTED = frozenset(_NOT_READ.split())
+"""Extensions of photos that are not read: raw data of cameras, most of which look like a TIFF of the preview."""
 _TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -135,7 +140,7 @@ def decode_whole(source: bytes | Image.Image, reduction: Callable[[int, int], fl
         image = _open_checked(data) if isinstance(source, bytes) else source
         image.load()
         # Some files have their EXIF data after the pixels.
-        return DecodedImage(_plain(image), image.size, _orientation(image))
+        return DecodedImage(_plain(image), image.size, read_orientation(_exif(image)))
 
 
 def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
@@ -156,8 +161,20 @@ def as_jpeg_or_png(path: Path) -> tuple[bytes, str]:
     return file.getvalue(), "png"
 
 
-def header(path: Path) -> tuple[int, int, str]:
-    """Width and height as displayed, and Pillow's name of the mode, or an UnreadableError. Nothing is decoded."""
+class Header(NamedTuple):
+    """What an image file says about itself before its pixels."""
+
+    width: int
+    height: int
+    """Both as displayed."""
+    mode: str
+    """Pillow's name of the mode."""
+    taken: float
+    """Time of the shot by the camera's clock, in seconds since 1970; NaN if it is unknown."""
+
+
+def header(path: Path) -> Header:
+    """The header of an image file, or an UnreadableError. Nothing is decoded."""
     data = read_content(path, most=_HEAD_BYTES)
     with _explaining_failure(data):
         if data.startswith(START):
@@ -165,17 +182,20 @@ def header(path: Path) -> tuple[int, int, str]:
                 head = read_head(data)
             except EOFError:
                 head = read_head(read_content(path))
-            size, mode, orientation = (head.width, head.height), head.mode, head.orientation
+            size, mode, exif = (head.width, head.height), head.mode, head.exif
         else:
             with open_regular(path) as file:
-                image = _open(BytesIO(data) if data.startswith(b"P") else file, data)
-                size, mode, orientation = image.size, image.mode, _orientation(image)
-    width, height = reversed(size) if orientation in _SWAP_SIDES else size
-    return width, height, mode
+                whole = data if data.startswith(b"P") else read_content(path) if _is_heic(data) else None
+                image = _open(file if whole is None else BytesIO(whole), data)
+                size, mode, exif = image.size, image.mode, _exif(image)
+    width, height = reversed(size) if read_orientation(exif) in _SWAP_SIDES else size
+    return Header(width, height, mode, read_time(exif))
 
 
 def read_content(path: Path, *, most: int = -1) -> bytes:
     """The bytes of an image file, or the first `most`; an UnreadableError if it is unreadable, empty or too large."""
+    if path.suffix.lower().removeprefix(".") in UNSUPPORTED:
+        raise UnreadableError(f"unsupported format {path.suffix.lower()}")
     try:
         with open_regular(path) as file:
             n_bytes = os.fstat(file.fileno()).st_size
@@ -254,7 +274,24 @@ def _open(file: IO[bytes], start: bytes) -> ImageFile.ImageFile:
                 _silence_libtiff()
             check_work(file)
             return kind(file)
+    if _is_heic(start):
+        return _heic_kind()(file)
     raise UnreadableError("not an image")
+
+
+def _is_heic(start: bytes) -> bool:
+    return start[4:].startswith(_HEIC)
+
+
+@cache
+def _heic_kind() -> type[ImageFile.ImageFile]:
+    """Pillow's class for photos of phones. It refuses pixels that its own header does not announce."""
+    # Imported here, because few folders need it, and importing takes a while.
+    from pillow_heif import HeifImageFile, options
+
+    # Each image is decoded in one of our threads already.
+    options.DECODE_THREADS = 1
+    return HeifImageFile
 
 
 @cache
@@ -267,9 +304,10 @@ def _silence_libtiff() -> None:
             handler(ctypes.c_void_p(None))
 
 
-def _orientation(image: Image.Image) -> int:
+def _exif(image: Image.Image) -> bytes:
     # A TIFF file has none here: Pillow transposes it by itself.
-    return read_orientation(image.info.get("exif", b""))
+    exif: bytes = image.info.get("exif") or b""
+    return exif
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -328,7 +366,11 @@ def _reason(error: Exception, data: bytes) -> str:
     # Pillow reports the end of the data in several ways.
     if isinstance(error, EOFError) or isinstance(error.__cause__, IndexError | struct.error | EOFError):
         return "truncated"
-    if "truncated" in str(error) or "not enough image data" in str(error) or _refers_beyond_its_end(data):
+    if (
+        re.search("truncated|end of file", str(error), re.IGNORECASE)
+        or "not enough image data" in str(error)
+        or _refers_beyond_its_end(data)
+    ):
         return "truncated"
     return "damaged"
 

@@ -2,9 +2,9 @@
 
 from meanteacher.models.conv13 import Conv13Spec
 from meanteacher.models.external import ExternalSpec, PooledSpec
-from meanteacher.models.fast import FastNetSpec, MirroredSpec
+from meanteacher.models.fast import FastNetSpec, LaptopNetSpec, MirroredSpec
 from meanteacher.models.layers import ModelSpec
-from meanteacher.models.lite import LiteSpec
+from meanteacher.models.lite import LitePairSpec, LiteSpec
 from meanteacher.models.mlp import ImageGeneratorSpec, MlpSpec, PointGeneratorSpec
 from meanteacher.models.residual import ResNeXt152Spec, Shake26Spec, WideResNetSpec
 
@@ -13,6 +13,8 @@ __all__ = [
     "ExternalSpec",
     "FastNetSpec",
     "ImageGeneratorSpec",
+    "LaptopNetSpec",
+    "LitePairSpec",
     "LiteSpec",
     "MirroredSpec",
     "MlpSpec",

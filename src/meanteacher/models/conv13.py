@@ -1,4 +1,4 @@
-"""The 13-layer ConvNet of Table 5, which all methods in the paper's comparison use."""
+"""The 13-layer ConvNet of Table 6, which all methods in the paper's comparison use."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from meanteacher.models.layers import (
 
 @dataclass(frozen=True, kw_only=True)
 class Conv13Spec:
-    """The 13-layer ConvNet of Table 5 and of Laine & Aila (2017).
+    """The 13-layer ConvNet of Table 6 and of Laine & Aila (2017).
 
     Every layer has weight normalisation and mean-only batch normalisation (Salimans & Kingma 2016); all but the last
     have LeakyReLU 0.1.
@@ -47,7 +47,7 @@ class Conv13Spec:
 
 
 class Conv13Network(nn.Sequential):
-    """The network. Its children are the rows of Table 5, in order and under their names."""
+    """The network. Its children are the rows of Table 6, in order and under their names."""
 
     def __init__(self, n_channels: int, n_classes: int, spec: Conv13Spec) -> None:
         super().__init__()

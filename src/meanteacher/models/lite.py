@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -67,6 +68,39 @@ class LiteSpec:
             blocks.append(_Block(n_in, n_out, kernel=kernel, stride=stride, expansion=expansion))
             blocks += [_Block(n_out, n_out, kernel=kernel, stride=1, expansion=expansion) for _ in range(n - 1)]
         return blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitePairSpec:
+    """Two EfficientNet-Lites side by side: one linear classifier takes the features of both. Lite0 and Lite2.
+
+    >>> LitePairSpec().build(Problem(n_classes=5, n_examples=1, input_shape=(3, 64, 64))).head
+    Linear(in_features=2560, out_features=5, bias=True)
+    """
+
+    width: float = 1.0
+    depth: float = 1.0
+    second_width: float = 1.1
+    second_depth: float = 1.2
+
+    @classmethod
+    def of(cls, first: LiteSpec, second: LiteSpec) -> "LitePairSpec":
+        return cls(width=first.width, depth=first.depth, second_width=second.width, second_depth=second.depth)
+
+    def build(self, problem: Problem) -> nn.Module:
+        first = LiteSpec(width=self.width, depth=self.depth).build(problem)[:-1]
+        second = LiteSpec(width=self.second_width, depth=self.second_depth).build(problem)[:-1]
+        return _Pair(first, second, nn.Linear(2 * N_FEATURES, problem.n_classes))
+
+
+class _Pair(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.first, self.second, self.head = first, second, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.cat([self.first(x), self.second(x)], 1))
+        return logits
 
 
 def _channels(n: int, width: float) -> int:

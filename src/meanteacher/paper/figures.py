@@ -8,14 +8,18 @@ from typing import Literal, get_args
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
+from meanteacher.formats import BASELINE, count, percent
 from meanteacher.records import Part, Record
-from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, styled, to_svg
+from meanteacher.report.compare import difference_by_seed, one_run_per_seed
+from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, log_axis, styled, to_svg
 
 Panels = Mapping[str, Mapping[str, Sequence[Record]]]
 """panel -> curve or setting -> its complete runs"""
 
 _Model = Literal["teacher", "student"]
+_SHOWN: dict[_Model, str] = {"teacher": "average", "student": "student"}
 
 
 def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
@@ -28,16 +32,16 @@ def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
             above, below = grid[0][column], grid[1][column]
             for label, runs in curves.items():
                 colour = PALETTE.get(runs[0].method if runs else "", INK)
-                for model in get_args(_Model):
+                for model in _models(runs):
                     dashes = "-" if model == "teacher" else "--"
                     for axes, values in ((above, _costs(runs, model)), (below, curve(runs, "test", model))):
                         means = [fmean(each) for each in values.values()]
                         (line,) = axes.plot(list(values), means, dashes, color=colour, linewidth=1.4)
-                    handles[f"{label}, {model}"] = line
+                    handles[f"{label}, {_SHOWN[model]}"] = line
             above.set_title(panel, loc="left", fontsize=9)
             for axes in (above, below):
-                if any(value > 0 for line in axes.get_lines() for value in line.get_ydata()):
-                    axes.set_yscale("log")  # which cannot be drawn without a value
+                log_axis(axes, [value for line in axes.get_lines() for value in line.get_ydata() if value > 0])
+                axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
                 axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
             below.set_xlabel("Training steps")
         grid[0][0].set_ylabel("Classification cost")
@@ -45,6 +49,48 @@ def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
         figure.legend(list(handles.values()), list(handles), loc="outside lower left", ncols=2, frameon=False)
         _caption(figure, title, caption)
         return figure
+
+
+def _models(runs: Sequence[Record]) -> Sequence[_Model]:
+    """Both models of a run; only the average of the baseline, which is there for comparison."""
+    return ("teacher",) if runs and runs[0].method == BASELINE else get_args(_Model)
+
+
+def describe_curves(panels: Panels, lower: str = "Mean Teacher", higher: str = "Pi model") -> list[str]:
+    """What figure 3 shows, in a sentence or three per panel with runs of both systems on the same label draws."""
+    return [
+        f"{panel}: {sentence}"
+        for panel, curves in panels.items()
+        if (sentence := _described(curves.get(lower, ()), curves.get(higher, ()), lower, higher))
+    ]
+
+
+def _described(ours: Sequence[Record], theirs: Sequence[Record], lower: str, higher: str) -> str:
+    by_seed, others = one_run_per_seed(ours), one_run_per_seed(theirs)
+    difference = difference_by_seed(others, by_seed, "test")
+    if difference is None:
+        return ""
+    seeds, n_images = [pair.seed for pair in difference.pairs], ours[0].data.n_test
+    mean, other = (
+        {step: fmean(errors) / 100 for step, errors in curve([runs[seed] for seed in seeds], "test", "teacher").items()}
+        for runs in (by_seed, others)
+    )
+    paired = f"95 % interval, paired by {count(difference.n, 'label draw')}" if difference.n > 1 else "one label draw"
+    words = f"{lower} minus {higher} is {difference.with_interval(n_images)} points at the end ({paired})."
+    if not mean.keys() & other.keys():
+        return words
+    best, end = min(other, key=other.__getitem__), max(other)
+    lowest = f"The {higher} is lowest after {best:,} of {end:,} steps, at {percent(other[best], n_images)}"
+    at_the_end = "" if best == end else f", and ends at {percent(other[end], n_images)}"
+    return f"{words} {_crossing(mean, other, lower)} {lowest}{at_the_end}."
+
+
+def _crossing(mean: Mapping[int, float], other: Mapping[int, float], name: str) -> str:
+    """From which step on a mean curve stays below the other."""
+    steps = sorted(mean.keys() & other.keys())
+    above = [step for step in steps if mean[step] >= other[step]]
+    below = [step for step in steps if not above or step > above[-1]]
+    return f"{name} is below from step {below[0]:,} on." if below else f"{name} is not below at the end."
 
 
 def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: Part = "validation") -> Figure:

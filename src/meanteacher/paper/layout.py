@@ -1,10 +1,11 @@
 """The layout of the paper's tables and figures, cell by cell, as names of recipes.
 
-Tables of our own, whose comparisons are not in the paper, have the same form.
+Tables of our own, whose comparisons are not in the paper, and laptop versions have the same form.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from meanteacher.methods import METHODS
@@ -170,42 +171,110 @@ OUR_TABLES = {
             {name: (f"compare/cifar10-250/{name}",) for name in METHODS},
         ),
     ),
+    "fast-ablations": (
+        Table(
+            "fast-ablations",
+            "Test error of the fast recipe without some of its parts, ten minutes on one core",
+            ("SVHN, 250 labels", "CIFAR-10, 1000 labels"),
+            {
+                system: (f"fast/svhn-250/ablation/{name}", f"fast/cifar10-1000/ablation/{name}")
+                for system, name in {
+                    "Supervised-only": "supervised",
+                    "Pi model, its target detached": "pi-model",
+                    "Mean Teacher without the average (decay 0)": "no-average",
+                    "Mean Teacher": "mean-teacher",
+                    "FixMatch": "fixmatch",
+                }.items()
+            },
+        ),
+    ),
 }
 """name -> its parts. The paper has no number for any of their cells."""
 
-_EVALUATION = "figure4/evaluation"
-"""The setting of table 1. Every part of figure 4 contains it, but it is run only once."""
+LAPTOP = "laptop/"
+"""Start of the name of a recipe of a laptop version. The name of the paper's recipe follows."""
 
-
-def _varied(panel: str, settings: Mapping[str, str], evaluation: str) -> dict[str, str]:
-    """label -> recipe. One label is that of the evaluation setting."""
-    return {label: _EVALUATION if label == evaluation else f"{panel}/{name}" for label, name in settings.items()}
-
-
-def _noise(*, augmented: bool) -> dict[str, str]:
-    """Settings with and without input noise and dropout."""
-    word, name = ("augmentation", "augmentation") if augmented else ("no augmentation", "no-augmentation")
-    return _varied(
-        "figure4a",
-        {
-            f"{word}{', input noise' if noise else ''}{', dropout' if dropout else ''}": (
-                f"{name}{'-noise' if noise else ''}{'-dropout' if dropout else ''}"
-            )
-            for noise in (True, False)
-            for dropout in (True, False)
-        },
-        "augmentation, input noise, dropout",
-    )
-
-
-def _over(name: str, title: str, word: str, values: tuple[str, ...], bold: str, axis: str = "") -> Figure:
-    """Figure 4 over the values of one hyperparameter; `word` begins the names of its recipes."""
-    settings = _varied(f"figure{name}", {value: f"{word}-{value}" for value in values}, bold)
-    return Figure(name, f"SVHN, 250 labels: {title}", "settings", {axis or word: settings}, bold)
-
-
-_RATES = ("0", "0.25", "0.5", "0.75")
+_WEIGHTS = ("0", "0.1", "0.3", "1", "3", "10", "30")
 _DISTANCES = ("0", "0.001", "0.01", "0.1", "1")
+_TAUS = ("0", "0.01", "0.1", "0.3", "0.5", "0.7", "0.9", "0.99", "1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Figure4:
+    """The parts of figure 4, over the values of one hyperparameter each."""
+
+    start: str = ""
+    """Start of the names of all recipes."""
+    noise: bool = True
+    """Whether the evaluation setting has noise on the input."""
+    rates: tuple[str, ...] = ("0", "0.25", "0.5", "0.75")
+    dropout: str = "0.5"
+    """Rate of the evaluation setting."""
+    counted: str = "as the authors count it"
+    """Unit of the weights of the consistency cost."""
+    decays: tuple[str, ...] = ("0", "0.9", "0.97", "0.99", "0.997", "0.999", "0.9997", "0.9999", "0.99, then 0.999")
+    decay: str = "0.99, then 0.999"
+    """Decay of the evaluation setting."""
+
+    def figures(self) -> dict[str, Figure]:
+        parts = (
+            self._noise(),
+            self._dropout(),
+            self._over("4c", f"weight of the consistency cost, {self.counted}", "weight", _WEIGHTS, bold="1"),
+            self._over("4d", "decay of the teacher's average", "decay", self.decays, bold=self.decay),
+            self._outputs(),
+            self._over("4f", "from squared error (tau = 0) to KL divergence (tau = 1)", "tau", _TAUS, bold="0"),
+        )
+        return {part.name: part for part in parts}
+
+    def _figure(self, name: str, title: str, panels: Mapping[str, Mapping[str, str]], bold: str) -> Figure:
+        """A figure of the recipes with these names; the evaluation setting is in every part, and run only once."""
+        named = {
+            panel: {
+                label: self.start + ("figure4/evaluation" if label == bold else recipe)
+                for label, recipe in settings.items()
+            }
+            for panel, settings in panels.items()
+        }
+        return Figure(name, f"SVHN, 250 labels: {title}", "settings", named, bold)
+
+    def _over(self, name: str, title: str, word: str, values: tuple[str, ...], bold: str) -> Figure:
+        return self._figure(name, title, {word: {value: f"figure{name}/{word}-{value}" for value in values}}, bold)
+
+    def _noise(self) -> Figure:
+        panels: dict[str, dict[str, str]] = {"with augmentation": {}, "without augmentation": {}}
+        for augmented, noise, dropout in product((True, False), repeat=3):
+            first = "augmentation" if augmented else "no augmentation"
+            label = f"{first}{', input noise' if noise else ''}{', dropout' if dropout else ''}"
+            recipe = label.replace(", input", ",").replace(", ", "-").replace(" ", "-")
+            panels["with augmentation" if augmented else "without augmentation"][label] = f"figure4a/{recipe}"
+        bold = f"augmentation{', input noise' if self.noise else ''}, dropout"
+        return self._figure("4a", "input augmentation, input noise and dropout", panels, bold)
+
+    def _dropout(self) -> Figure:
+        panels = {
+            f"student's dropout {student}": {
+                f"student {student}, teacher {teacher}": f"figure4b/student-{student}-teacher-{teacher}"
+                for teacher in self.rates
+            }
+            for student in self.rates
+        }
+        # This setting is in figure 4a.
+        panels["student's dropout 0"]["student 0, teacher 0"] = f"figure4a/augmentation{'-noise' if self.noise else ''}"
+        bold = f"student {self.dropout}, teacher {self.dropout}"
+        return self._figure("4b", "dropout of the student and of the teacher", panels, bold)
+
+    def _outputs(self) -> Figure:
+        title = "weight of the distance between two outputs, as the authors count it"
+        panels = {
+            "with ramp-up": {"one output": "", **{w: f"figure4e/distance-{w}" for w in _DISTANCES}},
+            "without ramp-up": {
+                "one output, no ramp-up": "figure4e/one-output-no-ramp-up",
+                **{f"{w}, no ramp-up": f"figure4e/distance-{w}-no-ramp-up" for w in _DISTANCES},
+            },
+        }
+        return self._figure("4e", title, panels, "one output")
+
 
 FIGURES: dict[str, Figure] = {
     "3": Figure(
@@ -224,64 +293,58 @@ FIGURES: dict[str, Figure] = {
             )
         },
     ),
-    "4a": Figure(
-        name="4a",
-        title="SVHN, 250 labels: input augmentation, input noise and dropout",
-        kind="settings",
-        panels={"with augmentation": _noise(augmented=True), "without augmentation": _noise(augmented=False)},
-        bold="augmentation, input noise, dropout",
-    ),
-    "4b": Figure(
-        name="4b",
-        title="SVHN, 250 labels: dropout of the student and of the teacher",
-        kind="settings",
-        panels={
-            f"student's dropout {student}": _varied(
-                "figure4b",
-                {f"student {student}, teacher {t}": f"student-{student}-teacher-{t}" for t in _RATES},
-                "student 0.5, teacher 0.5",
-            )
-            # The setting without dropout on either side is in figure 4a.
-            | ({"student 0, teacher 0": "figure4a/augmentation-noise"} if student == "0" else {})
-            for student in _RATES
-        },
-        bold="student 0.5, teacher 0.5",
-    ),
-    "4c": _over(
-        "4c",
-        "weight of the consistency cost, as the authors count it",
-        "weight",
-        ("0", "0.1", "0.3", "1", "3", "10", "30"),
-        bold="1",
-        axis="consistency weight",
-    ),
-    "4d": _over(
-        "4d",
-        "decay of the teacher's average",
-        "decay",
-        ("0", "0.9", "0.97", "0.99", "0.997", "0.999", "0.9997", "0.9999", "0.99, then 0.999"),
-        bold="0.99, then 0.999",
-    ),
-    "4e": Figure(
-        name="4e",
-        title="SVHN, 250 labels: weight of the distance between two outputs, as the authors count it",
-        kind="settings",
-        panels={
-            "with ramp-up": _varied(
-                "figure4e", {"one output": "", **{w: f"distance-{w}" for w in _DISTANCES}}, "one output"
-            ),
-            "without ramp-up": {
-                "one output, no ramp-up": "figure4e/one-output-no-ramp-up",
-                **{f"{w}, no ramp-up": f"figure4e/distance-{w}-no-ramp-up" for w in _DISTANCES},
-            },
-        },
-        bold="one output",
-    ),
-    "4f": _over(
-        "4f",
-        "from squared error (tau = 0) to KL divergence (tau = 1)",
-        "tau",
-        ("0", "0.01", "0.1", "0.3", "0.5", "0.7", "0.9", "0.99", "1"),
-        bold="0",
-    ),
+    **_Figure4().figures(),
 }
+
+# --- laptop versions --------------------------------------------------------------------------------------------------
+
+_LAPTOP_SYSTEMS = {
+    "Supervised-only": "supervised",
+    "Pi model": "pi-model",
+    "Temporal Ensembling": "temporal-ensembling",
+    "Mean Teacher": "mean-teacher",
+}
+
+
+def _laptop_table(name: str, data: str, task: str, labels: tuple[str, str]) -> tuple[Table]:
+    title = f"{data}: test error with {' and '.join(labels)} labels"
+    columns = tuple(f"{n} labels" for n in labels)
+    rows = {system: _cells(f"{LAPTOP}{task}", method, *labels) for system, method in _LAPTOP_SYSTEMS.items()}
+    return (Table(name, title, columns, rows),)
+
+
+LAPTOP_TABLES: dict[str, tuple[Table, ...]] = {
+    "1": _laptop_table("1", "SVHN", "table1/svhn", ("250", "500")),
+    "2": _laptop_table("2", "CIFAR-10", "table2/cifar10", ("1000", "4000")),
+}
+"""number of a table -> its laptop version"""
+
+LAPTOP_FIGURES: dict[str, Figure] = {
+    "3": Figure(
+        name="3",
+        title="classification cost and test error over the training steps",
+        kind="curves",
+        panels={
+            panel: {
+                system: f"{LAPTOP}{task}/{method}"
+                for system, method in _LAPTOP_SYSTEMS.items()
+                if system != "Temporal Ensembling"
+            }
+            for panel, task in (
+                ("SVHN, 250 labels", "table1/svhn-250"),
+                ("SVHN, 500 labels", "table1/svhn-500"),
+                ("CIFAR-10, 1000 labels", "table2/cifar10-1000"),
+            )
+        },
+    ),
+    **_Figure4(
+        start=LAPTOP,
+        noise=False,
+        rates=("0", "0.25", "0.5"),
+        dropout="0.25",
+        counted="relative to that of table 1",
+        decays=("0", "0.9", "0.97", "0.99", "0.995", "0.998", "0.999", "0.9997"),
+        decay="0.995",
+    ).figures(),
+}
+"""number of a figure -> its laptop version. The curves of figure 3 are those of the runs of the tables."""

@@ -6,21 +6,23 @@ from pathlib import Path
 
 from meanteacher.core import InputError
 from meanteacher.files import write_atomic
-from meanteacher.paper.figures import as_files, draw_curves, draw_settings
-from meanteacher.paper.layout import OUR_TABLES, Quoted, Table
+from meanteacher.formats import listed
+from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
+from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Figure, Quoted, Table
 from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
-from meanteacher.paper.tables import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
-from meanteacher.paper.workers import Workers
+from meanteacher.paper.tables import Cell, Ordering, PaperTable, orderings_of, to_html, to_markdown, to_terminal
+from meanteacher.paper.workers import Workers, command_options
 from meanteacher.recipes import RECIPES
 from meanteacher.records import Part, Record, load_record
 from meanteacher.report.compare import percent_spread, spread
 from meanteacher.train import Callback
 from meanteacher.train.execution import DEFAULT, RunOptions
 
-_COMPARED = (
+COMPARED = (
     "Supervised-only",
     "Pi model",
     "Pi model (ours)",
+    "Temporal Ensembling",
     "Temporal Ensembling (Laine & Aila 2017)",
     "VAT+EntMin (Miyato et al. 2017)",
     "Mean Teacher",
@@ -39,6 +41,10 @@ class Reproduced:
     """One sentence for each run that failed."""
     unfinished: int
     """Runs that are not complete."""
+    orderings: tuple[Ordering, ...] = ()
+    """Which orderings of the paper hold, column by column of a table."""
+    findings: tuple[str, ...] = ()
+    """What the curves of figure 3 show, panel by panel."""
 
 
 def table(
@@ -46,7 +52,7 @@ def table(
     *,
     cell: str = "",
     seeds: int | None = None,
-    scale: float | None = None,
+    laptop: bool = False,
     preset: Preset = "paper",
     out: Path | str = "runs",
     data: Path | str | None = None,
@@ -61,7 +67,7 @@ def table(
         name: "1" to "5", as the paper numbers them; or "cifar10-250", which compares all methods on images
         cell: a part of it, such as "svhn-500/mean-teacher", "svhn-500" or "mean-teacher"
         seeds: how many runs per cell; as many as the paper's if not given
-        scale: minutes of a run on one core: scaled twins are run instead, which are no runs of the paper's
+        laptop: its laptop version, a small network for minutes on one core; the errors are none of the paper's
         preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's text
         out: the folder of all runs and of the written table
         data: the folder of the data files
@@ -79,25 +85,24 @@ def table(
     >>> made.unfinished, [path.name for path in made.files]
     (2, ['table-1-svhn-500-mean-teacher.md', 'table-1-svhn-500-mean-teacher.html'])
     """
-    parts = find_table(name)
-    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, scale=scale, preset=preset, out=Path(out))
+    parts = find_table(name, laptop=laptop)
+    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, preset=preset, out=Path(out))
     problems = _train(runs, data, options, jobs, callback) if train else ()
-    records = _complete(runs)
-    tables = [_table(part, runs, records, chosen=bool(cell)) for part in parts]
-    tables = [part for part in tables if part.cells]
-    orderings = orderings_of(tables, _COMPARED)
-    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper"
-    stem = f"table-{name}" + _suffix(cell, scale, preset)
+    records = complete(runs)
+    tables = tables_of(parts, runs, records, chosen=bool(cell))
+    orderings = orderings_of(tables, COMPARED)
+    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper" + _on_a(laptop)
+    stem = f"table-{name}" + _suffix(cell, laptop, preset)
     contents = {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)}
     files = _written(Path(out), contents)
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
             f"{each.column}: {each.better} better than {each.worse}? {each.verdict} "
-            f"({each.ours.cell(each.n_images)} points; paper −{each.paper:.2f})"
+            f"({each.ours.with_interval(each.n_images)} points; paper −{each.paper:.2f})"
             for each in orderings
         )
-    return Reproduced(text, files, problems, len(runs) - len(records))
+    return Reproduced(text, files, problems, len(runs) - len(records), tuple(orderings))
 
 
 def figure(
@@ -105,7 +110,7 @@ def figure(
     *,
     cell: str = "",
     seeds: int | None = None,
-    scale: float | None = None,
+    laptop: bool = False,
     preset: Preset = "paper",
     out: Path | str = "runs",
     data: Path | str | None = None,
@@ -122,30 +127,23 @@ def figure(
     >>> figure("4d", cell="decay-0.999", seeds=1, train=False, out=mkdtemp()).unfinished
     1
     """
-    place = find_figure(name)
-    names = recipe_names(place, cell=cell)
-    runs = runs_of(names, seeds=seeds, scale=scale, preset=preset, out=Path(out))
+    place = find_figure(name, laptop=laptop)
+    runs = runs_of(recipe_names(place, cell=cell), seeds=seeds, preset=preset, out=Path(out))
     problems = _train(runs, data, options, jobs, callback) if train else ()
-    records = _complete(runs)
-    by_name: dict[str, list[Record]] = {}
-    for run in runs:
-        if run in records:
-            by_name.setdefault(_paper_name(run.name), []).append(records[run])
-    panels = {
-        panel: {label: by_name.get(recipe, []) for label, recipe in curves.items() if recipe in names}
-        for panel, curves in place.panels.items()
-    }
-    panels = {panel: curves for panel, curves in panels.items() if curves}
-    title = f"Figure {name} of the paper: {place.title}"
-    caption = _scale_caption(runs)
+    records = complete(runs)
+    panels = panels_of(place, runs, records)
+    title = f"Figure {name} of the paper{_on_a(laptop)}: {place.title}"
+    caption = _laptop_caption(runs)
+    findings: list[str] = []
     if place.kind == "curves":
-        drawn = draw_curves(panels, title, caption)
+        drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
     else:
         drawn = draw_settings(panels, title, caption, bold=place.bold)
-    stem = f"figure-{name}" + _suffix(cell, scale, preset)
+    stem = f"figure-{name}" + _suffix(cell, laptop, preset)
     files = _written(Path(out), {f"{stem}.{ending}": content for ending, content in as_files(drawn, title).items()})
     text = _figure_text(title, caption, panels, part="test" if place.kind == "curves" else "validation")
-    return Reproduced(text, files, problems, len(runs) - len(records))
+    text += "".join(f"{finding}\n" for finding in findings)
+    return Reproduced(text, files, problems, len(runs) - len(records), findings=tuple(findings))
 
 
 def _train(
@@ -158,16 +156,32 @@ def _train(
     return tuple(workers.problems.values())
 
 
-def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
-    """The words that the commands of all runs have in common."""
-    return [*([] if data is None else ["--data", str(data)]), *options.flags()]
-
-
-def _complete(runs: Sequence[Run]) -> dict[Run, Record]:
+def complete(runs: Sequence[Run]) -> dict[Run, Record]:
+    """The complete ones of these runs, with their records."""
     return {run: load_record(run.record) for run in runs if run.state() == "complete"}
 
 
-def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chosen: bool) -> PaperTable:
+def panels_of(place: Figure, runs: Sequence[Run], records: Mapping[Run, Record]) -> dict[str, dict[str, list[Record]]]:
+    """panel -> curve or setting -> the records of its runs; only what some of the runs belong to."""
+    by_name: dict[str, list[Record]] = {}
+    for run in runs:
+        by_name.setdefault(_paper_name(run.name), []).extend([records[run]] if run in records else [])
+    panels = {
+        panel: {label: by_name[recipe] for label, recipe in curves.items() if recipe in by_name}
+        for panel, curves in place.panels.items()
+    }
+    return {panel: curves for panel, curves in panels.items() if curves}
+
+
+def tables_of(
+    parts: Sequence[Table], runs: Sequence[Run], records: Mapping[Run, Record], *, chosen: bool = False
+) -> list[PaperTable]:
+    """The parts that have a cell with some of the runs, or a quoted number unless single cells were chosen."""
+    tables = [_table(part, runs, records, chosen=chosen) for part in parts]
+    return [table for table in tables if table.cells]
+
+
+def _table(part: Table, runs: Sequence[Run], records: Mapping[Run, Record], *, chosen: bool) -> PaperTable:
     cells = []
     for system, row in part.rows.items():
         for column, entry in zip(part.columns, row, strict=True):
@@ -175,7 +189,7 @@ def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chos
                 reason = f"{entry.source}; {entry.reason}."
                 cells.append(Cell(system=system, column=column, paper=(entry.error, entry.spread), quoted=reason))
             elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
-                claim = RECIPES[entry].claim
+                claim = RECIPES[entry.removeprefix(LAPTOP)].claim
                 cells.append(
                     Cell(
                         system=system,
@@ -193,7 +207,7 @@ def _table(part: Table, runs: Sequence[Run], records: dict[Run, Record], *, chos
         title=part.title if part.name in OUR_TABLES else f"Table {part.name}. {part.title}",
         cells=cells,
         columns=part.columns,
-        scale=_scale_caption(its_runs),
+        laptop=_laptop_caption(its_runs),
         unfinished=sum(run not in records for run in its_runs),
     )
 
@@ -202,14 +216,19 @@ def _paper_name(name: str) -> str:
     return name.removesuffix("/as-coded")
 
 
-def _scale_caption(runs: Sequence[Run]) -> str:
-    scales = list(dict.fromkeys(run.recipe.scale for run in runs if run.recipe.scale is not None))
-    return scales[0].caption(*scales[1:]) if scales else ""
+def _on_a(laptop: bool) -> str:
+    return " on a laptop" if laptop else ""
 
 
-def _suffix(cell: str, scale: float | None, preset: Preset) -> str:
-    parts = [cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
-    parts.append("" if scale is None else f"scaled-{scale:g}-minutes")
+def _laptop_caption(runs: Sequence[Run]) -> str:
+    if not any(run.name.startswith(LAPTOP) for run in runs):
+        return ""
+    steps = listed([f"{n:,}" for n in sorted({run.recipe.training.steps for run in runs})])
+    return f"Laptop version: {steps} steps of a small network. Only the order can be compared with the paper's."
+
+
+def _suffix(cell: str, laptop: bool, preset: Preset) -> str:
+    parts = ["laptop" if laptop else "", cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
     return "".join(f"-{part}" for part in parts if part)
 
 

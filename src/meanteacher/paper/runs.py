@@ -1,32 +1,44 @@
 """The runs behind a table or figure of the paper: which there are, which are missing, and how long they take."""
 
+import copy
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import torch
+from torch import nn
 
 from meanteacher.api import default_folder
-from meanteacher.core import InputError, check_choice
-from meanteacher.data import Dataset, Fixed, Mixed, TrainTest, make_split
-from meanteacher.experiment import Recipe, step_seconds
+from meanteacher.core import InputError, Problem, check_choice
+from meanteacher.devices import choose_device, wait_for
+from meanteacher.experiment import Recipe
 from meanteacher.experiment.describe import fingerprint
+from meanteacher.experiment.operations import row_operations
 from meanteacher.files import LOCK, HeldError, last_lines, locked
-from meanteacher.paper.layout import FIGURES, OUR_TABLES, TABLES, Figure, Table
+from meanteacher.paper.layout import (
+    FIGURES,
+    LAPTOP,
+    LAPTOP_FIGURES,
+    LAPTOP_TABLES,
+    OUR_TABLES,
+    TABLES,
+    Figure,
+    Table,
+)
 from meanteacher.paper.recipes.shared import AS_CODED
-from meanteacher.paper.scaled import has_twin, scaled
 from meanteacher.recipes import RECIPES
 from meanteacher.records import load_record
 
 Preset = Literal["paper", "as-coded"]
 State = Literal["complete", "running", "started", "missing"]
-_TRIAL_SECONDS, _TRIAL_STEPS, _TRIAL_ROWS = 10.0, 3, 128
-"""For measuring a step: at most so long, so many, on so many rows of 32x32 pixels."""
+T = TypeVar("T")
+_CHANNELS = 64
+"""Of the convolutions that measure the speed of this machine."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +71,7 @@ class Run:
 
     def arguments(self) -> list[str]:
         """Arguments of the command that starts the run, or continues it."""
-        scale = [] if self.recipe.scale is None else ["--scale", f"minutes={self.recipe.scale.minutes:g}"]
-        return ["run", self.name, *scale, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
+        return ["run", self.name, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
 
     def state(self) -> State:
         """What there is of it. A run of another version of the recipe is refused, and a damaged record."""
@@ -102,21 +113,30 @@ class Run:
             raise InputError(f"{lock} is no lock of a run ({error.strerror}). Move the folder away.") from error
 
 
-def find_table(name: str) -> tuple[Table, ...]:
-    """The parts of a table of the paper, or of our own."""
+def find_table(name: str, *, laptop: bool = False) -> tuple[Table, ...]:
+    """The parts of a table of the paper, of its laptop version, or of a table of our own."""
     tables = {**TABLES, **OUR_TABLES}
     if name not in tables:
         raise InputError(
             f"The paper has no table {name!r} of results. It has: {', '.join(TABLES)}. Tables of our own are: "
             f"{', '.join(OUR_TABLES)}."
         )
-    return tables[name]
+    return _laptop_version(LAPTOP_TABLES, name, "table") if laptop else tables[name]
 
 
-def find_figure(name: str) -> Figure:
+def find_figure(name: str, *, laptop: bool = False) -> Figure:
+    """A figure of the paper, or its laptop version."""
     if name not in FIGURES:
         raise InputError(f"The paper has no figure {name!r} of results. It has: {', '.join(FIGURES)}.")
-    return FIGURES[name]
+    return _laptop_version(LAPTOP_FIGURES, name, "figure") if laptop else FIGURES[name]
+
+
+def _laptop_version(versions: Mapping[str, T], name: str, kind: str) -> T:
+    if name not in versions:
+        raise InputError(
+            f"There is no laptop version of {kind} {name}; there is one of: {', '.join(versions)}. Leave out --laptop."
+        )
+    return versions[name]
 
 
 def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str]:
@@ -129,67 +149,70 @@ def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str
     # A whole part of the name: svhn-500 is not svhn-500-extra-100k.
     chosen = [name for name in names if f"/{cell}/" in f"/{name}/"] if cell else names
     if not chosen:
-        cells = [name.partition("/")[2] for name in names]
+        cells = [name.removeprefix(LAPTOP).partition("/")[2] for name in names]
         near = get_close_matches(cell, cells, n=3, cutoff=0.3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise InputError(f"There is no cell {cell!r}.{hint} The cells are: {', '.join(cells)}.")
     return chosen
 
 
-def runs_of(
-    names: Sequence[str], *, seeds: int | None = None, scale: float | None = None, preset: Preset = "paper", out: Path
-) -> list[Run]:
+def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = "paper", out: Path) -> list[Run]:
     """Every run of these recipes: first the first seed of each, so that a table fills evenly.
 
     The arguments are those of `table`.
     """
     check_choice("preset", preset, ("paper", AS_CODED))
+    if preset == AS_CODED and any(name.startswith(LAPTOP) for name in names):
+        raise InputError(
+            f"--laptop and --preset {AS_CODED} do not go together: the authors' code has no laptop version."
+        )
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds is at least 1, got {seeds}.")
-    if scale is not None:
-        # A table without the cells that cannot be scaled; where none can, the first one's twin is refused.
-        names = [name for name in names if has_twin(RECIPES[name])] or names
     by_recipe: list[list[Run]] = []
     for paper_name in names:
         coded = f"{paper_name}/{AS_CODED}"
         name = coded if preset == AS_CODED and coded in RECIPES else paper_name
-        recipe = RECIPES[name] if scale is None else scaled(RECIPES[name], scale)
-        chosen = recipe.seeds if seeds is None else tuple(range(seeds))
-        by_recipe.append([Run(name, recipe, seed, out) for seed in chosen])
+        chosen = RECIPES[name].seeds if seeds is None else tuple(range(seeds))
+        by_recipe.append([Run(name, RECIPES[name], seed, out) for seed in chosen])
     longest = max(map(len, by_recipe), default=0)
     return [runs[i] for i in range(longest) for runs in by_recipe if i < len(runs)]
 
 
 def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:
-    """recipe -> seconds that one of its runs takes on this machine, by a few steps of each on made-up images."""
+    """recipe -> seconds that one of its runs takes on this machine, without evaluations.
+
+    The operations of a step are counted, and divided by the speed of this machine, which one short measurement gives.
+    """
     recipes = {run.recipe.name: run.recipe for run in runs}
-    return {name: recipe.training.steps * _step_seconds(recipe, device) for name, recipe in recipes.items()}
+    speed = _operations_per_second(choose_device(device)) if recipes else 1.0
+    counted: dict[object, float] = {}
+    seconds = {}
+    for name, recipe in recipes.items():
+        training, source = recipe.training, recipe.data.source
+        side = getattr(source, "size", 32)
+        # Other fields of a method, such as weights and costs, change no pass of a network.
+        switches = {name: value for name, value in vars(training.method).items() if name in ("buffers", "one_sided")}
+        key = (training.model, type(training.method), *switches.values(), side)
+        if key not in counted:
+            problem = Problem(getattr(source, "n_classes", 10), n_examples=50_000, input_shape=(3, side, side))
+            counted[key] = row_operations(training, problem)
+        seconds[name] = training.steps * training.batch.size * counted[key] / speed
+    return seconds
 
 
-def _step_seconds(recipe: Recipe, device: str) -> float:
-    """Seconds of a step on made-up images. A large batch is measured in part: its time grows like its rows."""
-    from meanteacher.views import PerChannel
-
-    training = recipe.training
-    batch = training.batch
-    method: Any = training.method
-    side = getattr(recipe.data.source, "size", 32)
-    part = max(1, batch.size * side**2 // (_TRIAL_ROWS * 32**2))
-    if isinstance(batch, Fixed):
-        batch = replace(batch, size=batch.size // part, labelled=max(1, batch.labelled // part))
-    if getattr(method, "labelled_share", None) is not None:
-        method = replace(method, labelled_share=None)  # of the real data; no step takes longer by it
-    n, n_classes = 1000, 10
-    labels = torch.arange(n) % n_classes
-    images = torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    data = Dataset(images, labels, tuple(map(str, range(n_classes))))
-    split = make_split(
-        labels, n_classes=n_classes, n_labelled=None if recipe.data.n_labelled is None else n // 2, seed=0
-    )
-    assert isinstance(batch, Fixed | Mixed)
-    trial = replace(training, batch=batch, method=method, normalise=PerChannel(), steps=max(training.steps, 2000))
-    times = step_seconds(
-        trial, data=TrainTest(data, data), split=split, seconds=_TRIAL_SECONDS, most=_TRIAL_STEPS, device=device
-    )
-    # The first one also allocates.
-    return training.batch.size / batch.size * fmean(times[1:] or times)
+def _operations_per_second(device: torch.device) -> float:
+    """Speed of two convolutions and their gradients; on a CPU by processor time, so that load counts little."""
+    layers = [nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1), nn.BatchNorm2d(_CHANNELS), nn.ReLU()]
+    network = nn.Sequential(*layers, *map(copy.deepcopy, layers)).to(device)
+    rows = 16 if device.type == "cpu" else 512
+    images = torch.randn(rows, _CHANNELS, 32, 32, device=device)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    times = []
+    for _ in range(3):
+        wait_for(device)
+        begin = clock()
+        network(images).sum().backward()
+        wait_for(device)
+        times.append((clock() - begin) / (torch.get_num_threads() if device.type == "cpu" else 1))
+    # Two layers forward, and the gradients of both weights and of the second layer's input.
+    return 5 * 2 * 9 * _CHANNELS**2 * 32**2 * rows / min(times)

@@ -54,14 +54,14 @@ class PaperTable:
     columns: Sequence[str] = ()
     """From left to right, as the paper has them: its first row may have no number in the first column. Those of other
     cells follow."""
-    scale: str = ""
-    """How much smaller the runs are than the paper's, in words; empty for full size."""
+    laptop: str = ""
+    """The size of the runs of a laptop version, in words; empty for the paper's own size."""
     unfinished: int = 0
 
     def header(self) -> tuple[str, ...]:
-        # A scaled number never stands in a column of the paper's, and is not subtracted from one.
-        if self.scale:
-            return ("System", "Setting", "Scaled, %", "n", "Cost per run", "Paper at full size, %")
+        # A number of a laptop version never stands in a column of the paper's, and is not subtracted from one.
+        if self.laptop:
+            return ("System", "Setting", "Laptop, %", "n", "Cost per run", "Paper at full size, %")
         return ("System", "Setting", "Paper, %", "Ours, %", "n", "Difference", "Cost per run", "Notes")
 
     def lines(self) -> Iterator[tuple[str, ...]]:
@@ -71,7 +71,7 @@ class PaperTable:
             mean = percent_spread(ours, cell.n_images)
             n = str(len(cell.runs))
             cost = duration(fmean(run.seconds for run in cell.runs)) if cell.runs else _NOTHING
-            if self.scale:
+            if self.laptop:
                 yield cell.system, cell.column, mean, n, cost, paper
             else:
                 notes = " ".join(numbers[note] for note in self._of(cell))
@@ -88,7 +88,7 @@ class PaperTable:
         n_runs = sum(len(cell.runs) for cell in self.cells)
         left = f" Not complete: {count(self.unfinished, 'run')}." if self.unfinished else ""
         what = f"{count(n_runs, 'run')}; mean ± standard deviation over n label draws."
-        return " ".join(filter(None, (self.scale, what))) + left
+        return " ".join(filter(None, (self.laptop, what))) + left
 
 
 def to_terminal(table: PaperTable) -> str:
@@ -122,6 +122,8 @@ def to_html(title: str, tables: Sequence[PaperTable], orderings: Sequence["Order
 
 
 ORDERING_HEADER = ("Setting", "Lower error expected for", "Paper: difference", "Ours: difference", "n", "Holds")
+_FEWEST_RUNS = 3
+"""Pairs of runs from which on an ordering is judged: the interval of two is too wide to say anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +137,24 @@ class Ordering:
     """Points by which the paper's error is lower."""
     ours: Difference
     """Difference of the better system's error to the other's, paired by label draw; negative if the order holds."""
-    spread: float | None
-    """The standard deviation over the runs of a system, the mean of both; as a share of the images. None where a system
-    has one run."""
     n_images: int
 
     @property
     def verdict(self) -> str:
-        if self.spread is None:
-            return "not known from one run"
-        if abs(self.ours.mean) <= self.spread:
-            return "within the spread"
-        return "yes" if self.ours.mean < 0 else "no"
+        """Whether the 95 % interval of the difference lies below zero (yes), above it (no), or contains it."""
+        interval = self.ours.interval
+        if interval is None or self.ours.n < _FEWEST_RUNS:
+            return f"not known from {count(self.ours.n, 'run')}"
+        if interval.low <= 0 <= interval.high:
+            return "not shown"
+        return "yes" if interval.high < 0 else "no"
 
     def line(self) -> tuple[str, ...]:
         return (
             self.column,
             f"{self.better} than {self.worse}",
             f"−{self.paper:.2f}",
-            self.ours.cell(self.n_images),
+            self.ours.with_interval(self.n_images),
             str(self.ours.n),
             self.verdict,
         )
@@ -182,14 +183,12 @@ def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
     ours = compare.difference_by_seed(higher, lower, "test")
     if ours is None:
         return None
-    deviations = [each.deviation for cell in (better, worse) if (each := cell.ours) and each.deviation is not None]
     return Ordering(
         column=column,
         better=better.system,
         worse=worse.system,
         paper=abs(first.paper[0] - second.paper[0]),
         ours=ours,
-        spread=fmean(deviations) if len(deviations) == 2 else None,
         n_images=better.n_images,
     )
 

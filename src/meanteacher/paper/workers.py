@@ -9,11 +9,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from meanteacher.core import InputError, Interrupted
 from meanteacher.files import append_to, last_lines
 from meanteacher.paper.runs import Run
 from meanteacher.train import Callback
+from meanteacher.train.execution import RunOptions
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
@@ -21,6 +23,11 @@ _PATIENCE_SECONDS = 120.0
 _WHOLE = 10_000
 """All work of all runs, for `Callback.on_progress`."""
 _Running = dict[Run, "subprocess.Popen[bytes]"]
+
+
+def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
+    """The words that the commands of all runs have in common."""
+    return [*([] if data is None else ["--data", str(data)]), *options.flags()]
 
 
 def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:

@@ -1,19 +1,21 @@
 """Low errors in minutes on two CPU cores: a small network, few steps, and a cost that counts confident predictions.
 
 Each benchmark has Mean Teacher and supervised-only with the same network, optimiser, steps and batch size. The
-experiments behind the settings are in docs/experiments/fast-network.md, the errors in docs/results.md.
+experiments behind the settings are in docs/experiments/fast-network.md, the errors in docs/results.md. The recipes
+`ablation` remove a part of Mean Teacher each; `meanteacher table fast-ablations` runs them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from meanteacher.core import Augment
+from meanteacher.core import Augment, Method
 from meanteacher.costs import Confident
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.methods import MeanTeacher, Supervised
+from meanteacher.methods import FixMatch, MeanTeacher, PiModel, Supervised
 from meanteacher.models import FastNetSpec, MirroredSpec
 from meanteacher.schedules import Constant, Cosine, LinearWarmUp, Product, SigmoidRampUp
 from meanteacher.train import MuonSpec
@@ -112,6 +114,38 @@ class Benchmark:
         """Mean Teacher in less and in more time."""
         return tuple(self.recipe(f"{self.name}/minutes-{n}", "mean-teacher", n) for n in (1, 3, 10, 60))
 
+    def ablation(self) -> tuple[Recipe, ...]:
+        """Mean Teacher and the same with a part of it removed: about ten minutes each on one core.
+
+        All share network, optimiser, steps, size of a batch and views. The Pi model and FixMatch keep the average, and
+        it is evaluated; without an average, the last student is both the teacher and the evaluated network. FixMatch
+        has rounded targets, for the unlabelled rows alone. Supervised-only has batches of labelled images alone.
+        """
+        base = self.recipe(f"{self.name}/ablation/mean-teacher", "mean-teacher", 8)
+        ours = base.training.method
+        assert isinstance(ours, MeanTeacher)
+        strong, weak = base.training.views["student"], base.training.views["teacher"]
+        matched = {"student": weak, "strong": strong}
+        averaged: Any = {"decay": ours.decay, "buffers": ours.buffers, "weight": ours.weight}
+        others: dict[str, tuple[Method, Mapping[str, Augment]]] = {
+            "no-average": (replace(ours, decay=Constant(0.0)), base.training.views),
+            "pi-model": (PiModel(**averaged, cost=_COST, one_sided=True), base.training.views),
+            "fixmatch": (FixMatch(**averaged, threshold=_COST.threshold), matched),
+        }
+        return (
+            base,
+            *(
+                base.varied(
+                    name=f"{self.name}/ablation/{name}",
+                    method=method,
+                    views=views,
+                    labelled_view=base.training.labelled_view or strong,  # FixMatch's student sees the weak view
+                )
+                for name, (method, views) in others.items()
+            ),
+            self.recipe(f"{self.name}/ablation/supervised", "supervised", 8),
+        )
+
 
 _SVHN = Benchmark(
     name="fast/svhn-500",
@@ -132,5 +166,16 @@ _CIFAR10 = Benchmark(
     weak_labelled_view=True,
 )
 CIFAR10_250 = replace(_CIFAR10, name="fast/cifar10-250", n_labelled=250, labelled_rows=32, weak_labelled_view=False)
+_ABLATED = (
+    replace(_SVHN, name="fast/svhn-250", n_labelled=250),
+    replace(_CIFAR10, name="fast/cifar10-1000", n_labelled=1000),
+)
 
-RECIPES = (*_SVHN.both(), *_SVHN.curve(), *_CIFAR10.both(), *_CIFAR10.curve(), *CIFAR10_250.both())
+RECIPES = (
+    *_SVHN.both(),
+    *_SVHN.curve(),
+    *_CIFAR10.both(),
+    *_CIFAR10.curve(),
+    *CIFAR10_250.both(),
+    *(recipe for benchmark in _ABLATED for recipe in benchmark.ablation()),
+)

@@ -1,6 +1,6 @@
 """Small recipes: scikit-learn's digits in seconds, and the paper's ConvNet at a quarter of its width in minutes.
 
-Digits with 40 labels are the demo, and need no download. A few hundred steps of the ConvNet show the whole system at
+Digits with 40 labels need no download. A few hundred steps of the ConvNet show the whole system at
 work on real images; their errors are not the paper's. Short runs have to deviate from it: they have more labelled rows
 per batch, and shorter ramps and averages.
 """

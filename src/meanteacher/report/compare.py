@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 from meanteacher.files.typed import RecordError
 from meanteacher.formats import BASELINE, METHODS, display_name, percentage
 from meanteacher.records import Claim, Part, Record
+from meanteacher.stats import Interval, mean_interval
 
 
 def place(method: str, recipe: str = "") -> tuple[int, str, list[str | int]]:
@@ -205,11 +206,31 @@ class Difference:
         """Whether the mean is more than two standard errors away from zero."""
         return self.standard_error is not None and abs(self.mean) > 2 * self.standard_error
 
+    @property
+    def interval(self) -> Interval | None:
+        """The 95 % interval of the mean, by Student's t distribution; None for a single pair."""
+        return mean_interval([pair.difference for pair in self.pairs]) if self.n > 1 else None
+
     def cell(self, n_images: int) -> str:
         """Percentage points with their sign ± the standard error, for a cell of a table."""
-        size = percentage(abs(self.mean), n_images)
-        sign = ("−" if self.mean < 0 else "+") if float(size) else ""
-        return _plus_minus(sign + size, self.standard_error, n_images)
+        return _plus_minus(_signed(self.mean, n_images), self.standard_error, n_images)
+
+    def with_interval(self, n_images: int) -> str:
+        """Percentage points with their sign and their 95 % interval, for a cell of a table.
+
+        >>> pairs = tuple(Pair(seed, 0.2, other) for seed, other in enumerate((0.12, 0.14, 0.13)))
+        >>> Difference(-0.07, 0.0058, pairs).with_interval(1000)
+        '−7.0 (−9.5 to −4.5)'
+        """
+        shown, interval = _signed(self.mean, n_images), self.interval
+        if interval is None:
+            return shown
+        return f"{shown} ({_signed(interval.low, n_images)} to {_signed(interval.high, n_images)})"
+
+
+def _signed(share: float, n_images: int) -> str:
+    size = percentage(abs(share), n_images)
+    return (("−" if share < 0 else "+") if float(size) else "") + size
 
 
 class NoPairsError(RecordError):

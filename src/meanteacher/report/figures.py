@@ -5,7 +5,7 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
-from meanteacher.formats import count, display_name, percent, percentage
-from meanteacher.records import TOP5, CalibrationBin, Evaluation, Part, Record
+from meanteacher.formats import count, percent, percentage
+from meanteacher.records import TOP5, CalibrationBin, Part, Record
 from meanteacher.report.compare import one_run_per_seed, place, recipe_labels
 
 INK = "#010203"
@@ -239,17 +239,24 @@ def _line(axes: Axes, points: dict[int, list[float]], colour: str, dashes: str, 
 
 def _error_axis(axes: Axes, values: Sequence[float]) -> None:
     """Logarithmic where errors span a factor of five, as at the start of training; else from zero."""
-    if values and min(values) > 0 and max(values) > 5 * min(values):
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        ticks = [digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5)]
-        axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
+    if not log_axis(axes, values):
         axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+
+def log_axis(axes: Axes, values: Sequence[float]) -> bool:
+    """Make the axis logarithmic if the values span a factor of five; returns whether they do."""
+    if not values or min(values) <= 0 or max(values) <= 5 * min(values):
+        return False
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    digits = (1, 2, 5) if high < 100 * low else (1,)
+    ticks = [digit * 10.0**power for power in range(-6, 3) for digit in digits]
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    return True
 
 
 def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_student: bool) -> None:
@@ -263,40 +270,6 @@ def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_studen
         teacher = Line2D([], [], color=INK, linewidth=1.2, label="teacher")
         student = Line2D([], [], color=INK, linewidth=1.2, linestyle="--", label="student")
         axes.legend(handles=[teacher, student], loc="upper right", frameon=False)
-
-
-def fit_curves(curves: Mapping[str, Sequence[Evaluation]]) -> Markup:
-    """Error over steps of the baseline, the student and the teacher; the teacher is drawn boldest.
-
-    The line of the baseline is that of its averaged network, as for Mean Teacher.
-    """
-    baseline, ours = curves.get("supervised", ()), curves.get("mean-teacher", ())
-    lines = {
-        display_name("supervised"): ([(p.step, 100 * p.teacher) for p in baseline], "supervised", "-", 1.4),
-        "Student": ([(p.step, 100 * p.student) for p in ours], "mean-teacher", "--", 1.1),
-        "Teacher": ([(p.step, 100 * p.teacher) for p in ours], "mean-teacher", "-", 2.0),
-    }
-    drawn = {label: line for label, line in lines.items() if line[0]}
-    if not drawn:
-        return Markup("")
-    with styled():
-        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-        axes = figure.add_subplot()
-        for label, (points, method, dashes, width) in drawn.items():
-            # One evaluation is no line, but it is still a point.
-            marker = "o" if len(points) == 1 else ""
-            axes.plot(
-                *zip(*points, strict=True), dashes, marker=marker, color=PALETTE[method], linewidth=width, label=label
-            )
-        axes.set(xlim=(0, None), ylim=(0, None))
-        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-        axes.set_xlabel("Step")
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-        axes.set_title("Error, %", loc="left", fontsize=9)
-        figure.legend(loc="outside lower left", ncols=3, frameon=False, columnspacing=2.5)
-        ends = ", ".join(f"{label} {percent(points[-1][1] / 100)}" for label, (points, *_) in drawn.items())
-        return Markup(to_svg(figure, "Learning curves", f"Error over training steps. At the last step: {ends}."))
 
 
 def reliability_diagram(bins: Sequence[CalibrationBin]) -> Markup:

@@ -211,18 +211,29 @@ def _mean(written: Callable[[float], str], values: Sequence[float | None]) -> st
     return written(fmean(known)) if known else "–"
 
 
-def write_page(records: Iterable[Record], path: str | Path, title: str, *, part: Part = "test") -> Path:
+def write_page(
+    records: Iterable[Record],
+    path: str | Path,
+    title: str,
+    *,
+    part: Part = "test",
+    picture: str = "",
+    sentences: Sequence[str] = (),
+) -> Path:
     """Write the page and return its path. The same records always give the same bytes.
 
-    The file appears whole or not at all: a reader never sees half a page, and a failure keeps the old one.
+    The file appears whole or not at all: a reader never sees half a page, and a failure keeps the old one. The
+    picture of decision boundaries, as SVG, and the sentences about it come before the health checks.
     """
-    html = render_page(records, title, part=part)
+    html = render_page(records, title, part=part, picture=picture, sentences=sentences)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_atomic(path, html)
 
 
-def render_page(records: Iterable[Record], title: str, *, part: Part = "test") -> str:
+def render_page(
+    records: Iterable[Record], title: str, *, part: Part = "test", picture: str = "", sentences: Sequence[str] = ()
+) -> str:
     """The page as text. Everything in it comes from the records."""
     records = list(records)
     if not records:
@@ -234,6 +245,8 @@ def render_page(records: Iterable[Record], title: str, *, part: Part = "test") -
         part=part,
         records=records,
         comparisons=comparisons(records, part),
+        picture=Markup(picture),
+        sentences=sentences,
         alarms=[(record, alarm) for record in records for alarm in record.alarms],
         n_checks=sum(len(record.vitals) for record in records),
         costs=list(dict.fromkeys(cost for record in records for v in record.vitals for cost in v.gradients)),

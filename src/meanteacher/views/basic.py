@@ -57,7 +57,7 @@ def _widest_dtype(images: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Translate:
-    """Shift each image by up to `pixels` whole pixels along each axis; the border is reflected (Table 5).
+    """Shift each image by up to `pixels` whole pixels along each axis; the border is reflected (Table 6).
 
     The reflection does not repeat the edge pixel.
 
@@ -105,7 +105,7 @@ def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int
 
 @dataclass(frozen=True)
 class Noise:
-    """Add independent noise from N(0, deviation²) to every value of the normalised images (Table 5).
+    """Add independent noise from N(0, deviation²) to every value of the normalised images (Table 6).
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
     >>> Noise(0.15)(images, draws).shape

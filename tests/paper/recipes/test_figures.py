@@ -116,7 +116,7 @@ def _settings(figure: str, panel: str) -> dict[str, Recipe]:
 
 
 def test_figure_4c_has_the_authors_weights():
-    weights = {label: _at(_method(recipe).weight) for label, recipe in _settings("4c", "consistency weight").items()}
+    weights = {label: _at(_method(recipe).weight) for label, recipe in _settings("4c", "weight").items()}
     assert weights == pytest.approx({f"{w:g}": 99 * w for w in (0, 0.1, 0.3, 1, 3, 10, 30)})
 
 

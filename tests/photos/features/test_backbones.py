@@ -50,26 +50,11 @@ def test_features_are_those_of_the_published_network(name: str, size: int):
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("name", "n_channels"), [("lite0", 192), ("lite2", 208)])
-@pytest.mark.parametrize("size", [96, 160])
-def test_cuts_are_before_the_last_block_and_at_the_pooled_features(name: str, n_channels: int, size: int):
-    backbone = find_backbone(name)
-    network = backbone.network()
-    middle, last = backbone.cuts
-    with torch.no_grad():
-        features = network[:middle](images(size).float())
-        pooled = network[middle:last](features)
-    assert features.shape == (2, n_channels, size // 32, size // 32)
-    assert pooled.shape == (2, 1280)
-    # The block, the last convolution and the mean.
-    assert last == len(network) == middle + 3
-
-
 @pytest.mark.parametrize("name", LITES)
 def test_the_whole_network_of_the_spec_begins_with_the_backbone(name: str):
     backbone = find_backbone(name)
     whole = backbone.spec.build(Problem(n_classes=5, n_examples=1, input_shape=(3, 64, 64)))
-    front = whole[: backbone.cuts[-1]]
+    front = whole[:-1]
     front.load_state_dict(backbone.network().state_dict())
     assert whole(torch.randn(2, 3, 64, 64)).shape == (2, 5)
 
@@ -190,7 +175,7 @@ def check_against(backbone: Backbone, network: torch.nn.Module) -> None:
         expected = network.eval()(x)
         torch.testing.assert_close(pooled(x), expected)
     assert expected.shape == (2, backbone.n_features)
-    assert backbone.cuts == (1,) == (len(pooled),)
+    assert len(pooled) == 1
     assert (backbone.mean, backbone.deviation) == ((0.4, 0.5, 0.6), (0.1, 0.2, 0.3))
     assert backbone.size == SIZE
     json.dumps(describe(backbone))

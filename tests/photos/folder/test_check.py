@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,24 @@ def test_few_unlabelled_images_promise_little(n: int, words: str | None):
 
 def test_files_that_are_passed_over_are_counted():
     assert says(found(photos(GOOD, n_ignored=3))["ignored"], "3 files are ignored")
+
+
+def test_photos_of_an_unsupported_format_are_listed_with_advice():
+    finding = found(photos(GOOD), unreadable={0: "unsupported format .nef", 3: "unsupported format .nef"})["unreadable"]
+    assert says(finding, "2 images cannot be read (unsupported format .nef)", "0.jpg and 3.jpg", "Save them as .jpg")
+
+
+@pytest.mark.parametrize("name", ["unsorted", "Rest", "new", "misc"])
+def test_a_folder_that_seldom_is_a_class_is_asked_about(name: str):
+    finding = found(photos(GOOD, class_names=("cat", name)))["unsorted"]
+    assert says(finding, f'"{name}" is taken for a class', 'name the folder "unlabelled"')
+    assert finding.severity == "warning"
+    assert "unsorted" not in found(photos(GOOD, class_names=("cat", "newt")))
+
+
+def test_a_folder_that_was_entered_is_named():
+    finding = found(replace(photos(GOOD), root=Path("archive/photos"), is_wrapped=True))["wrapped"]
+    assert says(finding, '"photos" is the only one in archive')
 
 
 ANIMALS = ("cat", "dog", "fish", "hen")

@@ -77,7 +77,7 @@ def test_only_images_count_by_their_extension_and_none_that_is_hidden(two: Path)
 
 @pytest.mark.parametrize("extension", [*sorted(EXTENSIONS), "JPG", "Jpeg", "TIFF"])
 def test_the_extensions_of_images(extension: str, two: Path) -> None:
-    assert len(EXTENSIONS) == 10
+    assert len(EXTENSIONS) == 13
     (two / "dog" / f"x.{extension}").touch()
     assert f"dog/x.{extension}" in find_photos(two).names
 
@@ -238,6 +238,42 @@ def test_links_to_files_are_followed_and_those_to_nowhere_are_kept_as_unreadable
     names = find_photos(two).names
     assert {"cat/link.png", "cat/broken.png"} < set(names)
     assert "cat/pipe.png" not in names
+
+
+@pytest.mark.parametrize("target", ["/", "..", "."])
+def test_a_link_to_a_folder_that_contains_the_photos_is_not_followed(target: str, two: Path) -> None:
+    before = find_photos(two).names
+    (two / "cat" / "everything").symlink_to(target if target == "/" else two / target)
+    assert find_photos(two).names == before
+
+
+def test_photos_that_cannot_be_read_are_found_by_their_names(two: Path) -> None:
+    for name in ("cat/a.HEIC", "dog/b.nef", "dog/c.avif"):
+        (two / name).write_bytes(b"?")
+    (two / "dog/d.mov").write_bytes(b"?")
+    found = find_photos(two)
+    assert {"cat/a.HEIC", "dog/b.nef", "dog/c.avif"} < set(found.names)
+    assert found.n_ignored == 1
+
+
+def test_a_folder_within_a_folder_is_entered(tmp_path: Path) -> None:
+    names = ("cat/1.png", "dog/2.png", "unlabelled/3.png")
+    folder_of(tmp_path / "archive", *(f"photos/{name}" for name in names), "photos/._x.png", "photos/cat/more/4.png")
+    found = find_photos(tmp_path / "archive")
+    assert found.root == tmp_path / "archive" / "photos"
+    assert found.names == ("cat/1.png", "cat/more/4.png", "dog/2.png", "unlabelled/3.png")
+    assert found.is_wrapped
+    assert found.path(0).is_file()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("cat/1.png", "dog/2.png"), ("cat/1.png", "0.png"), ("cat/1.png", "cat/2.png"), ("cat/a/1.png", "cat/2.png")],
+    ids=["two classes", "beside", "one class", "one deep"],
+)
+def test_other_folders_are_not_entered(names: tuple[str, ...], tmp_path: Path) -> None:
+    found = find_photos(folder_of(tmp_path, *names), min_classes=1)
+    assert (found.root, found.is_wrapped) == (tmp_path, False)
 
 
 def test_names_that_are_not_utf8_open_and_can_be_printed(two: Path) -> None:

@@ -31,8 +31,23 @@ def file(tmp_path: Path) -> Path:
         b"path\tlabel\na.jpg\tcat\nb/c.jpg\t\n",
         b"Path, Label\na.jpg, cat \nb/c.jpg,  \t \n",
         b"path,label\na.jpg,cat\nb/c.jpg,\n\n,\n  \n",
+        b"label,path\ncat,a.jpg\n,b/c.jpg\n",
+        b"path,label,plant\na.jpg,cat,7\nb/c.jpg,\n",
     ],
-    ids=["plain", "CRLF", "CR", "no end", "BOM", "semicolons", "quotes", "tabs", "spaces", "empty rows"],
+    ids=[
+        "plain",
+        "CRLF",
+        "CR",
+        "no end",
+        "BOM",
+        "semicolons",
+        "quotes",
+        "tabs",
+        "spaces",
+        "empty rows",
+        "order",
+        "more",
+    ],
 )
 def test_the_ways_of_writing_the_same_file(data: bytes, file: Path) -> None:
     file.write_bytes(data)
@@ -51,8 +66,9 @@ def test_rows_are_counted_as_a_person_counts_lines(file: Path) -> None:
         (b"\xef\xbb\xbf \r\n", r"is empty"),
         (b"name,class\na.jpg,cat\n", r"the columns 'name,class' instead of path,label"),
         (b"a.jpg,cat\nb.jpg,dog\n", r"columns 'a.jpg,cat' instead of path,label"),
-        (b"path,label,confidence\na.jpg,cat,1\n", r"columns 'path,label,confidence' instead of path,label"),
-        (b"label,path\ncat,a.jpg\n", r"columns 'label,path' instead of"),
+        (b"path,guess,confidence\na.jpg,cat,1\n", r"columns 'path,guess,confidence' instead of path,label"),
+        (b"path,label,plant\na.jpg,cat,1,2\n", r"row 2 has 4 cells instead of 3"),
+        (b"label,plant,path\na.jpg,cat\n", r"row 2 has 2 cells instead of 3"),
         (b"path,label\na.jpg,cat\nb.jpg\n", r"row 3 has 1 cell instead of 2"),
         (
             b"path,label\na, b.jpg,cat\n",
@@ -89,7 +105,7 @@ LABELS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).map(str.
 @given(st.dictionaries(NAMES.filter(lambda name: bool(name.strip())), LABELS, max_size=5))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, str]) -> None:
     file = tmp_path_factory.getbasetemp() / "labels.csv"
-    write_labels(file, rows)
+    write_labels(file, [LabelRow(0, *each) for each in rows.items()])
     assert [(row.path, row.label) for row in read_labels(file)] == list(rows.items())
 
 
@@ -97,12 +113,12 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     "label", ["a/b", 'say "x"', "it's", "a,b", "a;b", "two\nlines", "cr\rlf", "=1+1", "@x", "-", "é"]
 )
 def test_a_class_may_have_any_name(label: str, file: Path) -> None:
-    write_labels(file, {"a.jpg": label, "b.jpg": "cat"})
+    write_labels(file, [LabelRow(0, "a.jpg", label), LabelRow(0, "b.jpg", "cat")])
     assert [row.label for row in read_labels(file)] == [label, "cat"]
 
 
 def test_a_failed_write_leaves_the_old_file_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_labels(file, {"a.jpg": "cat"})
+    write_labels(file, [LabelRow(0, "a.jpg", "cat")])
     before = file.read_bytes()
 
     def fail(_: int) -> None:
@@ -110,6 +126,6 @@ def test_a_failed_write_leaves_the_old_file_alone(file: Path, monkeypatch: pytes
 
     monkeypatch.setattr("meanteacher.files.os.fsync", fail)
     with pytest.raises(InputError, match=r"Could not write .*labels.csv \(No space left on device\)"):
-        write_labels(file, {"a.jpg": "dog"})
+        write_labels(file, [LabelRow(0, "a.jpg", "dog")])
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]

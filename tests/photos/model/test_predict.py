@@ -1,8 +1,10 @@
 """A label for every image, whatever the images and their names are like; and an honest score."""
 
+import codecs
 import csv
 import dataclasses
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +22,11 @@ from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model import predict as prediction
 from meanteacher.photos.model.bundle import Classifier, Seen
 from meanteacher.photos.model.images import Images, as_images
-from meanteacher.photos.model.predict import cell, prediction_rows
 from meanteacher.views import PerChannel
 
 SIZE = 8
 COLOURS = {"red": (200, 30, 10), "green": (10, 200, 30), "blue": (30, 10, 200), "yellow": (190, 200, 10)}
-HEADER = ["path", "label", "confidence", "second", "second_confidence", "third", "third_confidence", "problem"]
+HEADER = ["path", "guess", "confidence", "second", "second_confidence", "third", "third_confidence", "problem"]
 
 
 def colour_model(names: tuple[str, ...] = ("red", "green", "blue"), *, temperature: float = 0.2) -> Classifier:
@@ -44,7 +45,8 @@ def draw(path: Path, colour: str, *, seed: int = 0) -> None:
 
 
 def read(path: Path) -> list[list[str]]:
-    with path.open(encoding="utf-8", newline="") as file:
+    assert path.read_bytes().startswith(codecs.BOM_UTF8), "Excel does not take it for UTF-8"
+    with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == HEADER
     assert {len(row) for row in rows} <= {len(HEADER)}
@@ -147,16 +149,6 @@ def test_with_two_classes_there_is_no_third(photos: Path, tmp_path: Path):
     for row in read(tmp_path / "p.csv"):
         assert {row[1], row[3]} == {"red", "green"}
         assert row[5:] == ["", "", ""]
-
-
-def test_rows_of_a_fit_are_the_same_table(photos: Path, tmp_path: Path):
-    (photos / "04.png").write_bytes(b"no image at all")
-    model = colour_model()
-    model.predict(photos, out=tmp_path / "p.csv")
-    (chunk,) = prediction.classify(model, found := as_images(photos))
-    table = prediction_rows(found.names, chunk.probabilities.numpy(), model.class_names, chunk.unreadable)
-    assert table.encode() == (tmp_path / "p.csv").read_bytes()
-    assert cell("\t=x") == r"\x09=x"
 
 
 def test_arrays_without_labels_are_predicted_like_files(tmp_path: Path):
@@ -370,3 +362,68 @@ def test_unreadable_images_are_named_and_not_judged(labelled: Path):
         path.write_bytes(b"")
     with pytest.raises(InputError, match="None of the 9 labelled images"):
         colour_model().evaluate(labelled)
+
+
+def test_representations_are_short_and_escape_what_they_show(tmp_path: Path):
+    names = ("<b>red", "green", "blue")
+    model = dataclasses.replace(
+        colour_model(names), about={"estimate": {"error": 0.15, "low": 0.1, "high": 0.2}}, seen=Seen(b"1" * 160)
+    )
+    for k in range(30):
+        draw(tmp_path / f"{k:02d}<i>.png", list(COLOURS)[k % 3], seed=k)
+    (tmp_path / "broken.png").write_bytes(b"?")
+    found = model.predict(tmp_path, unsure_below=0.999999)
+    assert len(repr(model)) < 400
+    assert "3: <b>red, green and blue" in repr(model)
+    assert "15.0 % (10.0 to 20.0 %)" in repr(model)
+    assert "10 labelled images" in repr(model)
+    assert repr(found).startswith("Predictions: 10 <b>red, 10 green and 10 blue; ")
+    assert "1 cannot be read; 31 in all" in repr(found)
+    assert "  00<i>.png: <b>red" in repr(found)
+    assert len(repr(found)) < 500
+    for html in (model._repr_html_(), found._repr_html_()):
+        assert "&lt;b&gt;red" in html
+        assert "<b>red" not in html
+    assert found._repr_html_().count("<img") == 24
+    assert "and 7 more" in found._repr_html_()
+
+
+def test_a_data_frame_has_a_row_for_every_image(photos: Path):
+    (photos / "broken.png").write_bytes(b"?")
+    found = colour_model().predict(photos, unsure_below=0.5)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["path", "guess", "confidence", "unsure", "problem"]
+    assert frame["path"].tolist() == list(found.names)
+    assert frame["guess"].tolist() == list(found)
+    assert frame.loc[frame["path"] == "broken.png", "problem"].item() == "not an image"
+    assert not frame.loc[frame["path"] == "broken.png", "unsure"].item()
+
+
+def test_without_pandas_a_data_frame_says_what_to_install(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        colour_model().predict(photos).to_frame()
+
+
+def test_unsure_images_are_those_below_the_threshold(photos: Path, tmp_path: Path):
+    (photos / "broken.png").write_bytes(b"?")
+    model = colour_model(temperature=2.0)
+    known = model.predict(photos).confidence
+    threshold = float(np.nanmedian(known))
+    found = model.predict(photos, out=tmp_path / "p.csv", unsure_below=threshold)
+    assert found.is_unsure.tolist() == (known < threshold).tolist()
+    with (tmp_path / "p.csv").open(encoding="utf-8-sig", newline="") as file:
+        column = [row["unsure"] for row in csv.DictReader(file)]
+    expected = ["" if np.isnan(value) else "yes" if value < threshold else "no" for value in known]
+    assert column == expected
+    assert {"", "yes", "no"} == set(column)
+    assert not model.predict(photos).is_unsure.any()
+    with pytest.raises(InputError, match=r"unsure_below is 80: give a confidence from 0 to 1, such as 0.8"):
+        model.predict(photos, unsure_below=80)
+
+
+def test_arrays_cannot_be_sorted_into_folders(tmp_path: Path):
+    found = colour_model().predict(np.zeros((2, SIZE, SIZE, 3), np.uint8))
+    with pytest.raises(InputError, match="These images are not files"):
+        found.sort_into(tmp_path / "out")
+    assert found._repr_html_().count("<img") == 2

@@ -69,8 +69,8 @@ _LABELS = f"250 labels, as the paper says; the authors' script has 500: the pres
 _LABELS_AS_CODED = "500 labels, as in the authors' script; the paper says 250."
 _NOISE = "The paper does not list the combinations: these are all of augmentation, input noise and dropout."
 _DROPOUT = (
-    "The paper does not list the rates: these are the authors' on either side. Their script as published runs the Pi "
-    "model, which has one rate only."
+    "All 16 pairs of the authors' rates. Their script has the 7 pairs with equal rates or a student's rate of 0.5, and "
+    "as published it runs the Pi model, whose second pass has the teacher's rate; the paper does not list the pairs."
 )
 _WEIGHTS = f"The weight in the name is the authors'; in our normalisation it is {_WEIGHT:g} times as high."
 _DISTANCES = (

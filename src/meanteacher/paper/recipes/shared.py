@@ -29,6 +29,9 @@ DEVIATIONS = (
     "The teacher's average starts as the plain mean of the students so far; the authors' TensorFlow code "
     "starts it at the random first weights and averages the weights before the step, one step late.",
     "Running means for evaluation start as a plain mean instead of at zero; the same after some thousand steps.",
+    "Adam adds epsilon after the correction of the second moment, TensorFlow's Adam before it, where it acts like one "
+    "divided by sqrt(1 - beta2^t): 32 times as large in the first step with a beta2 of 0.999, and the same after some "
+    "thousand steps.",
 )
 AVERAGED_STATISTICS = (
     "The evaluated average runs on averaged running means; the authors run it once a step to collect its own.",

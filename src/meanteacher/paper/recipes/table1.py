@@ -31,8 +31,8 @@ _SEMI_SUPERVISED = (
     "consistency cost leaves the labelled row out; the paper says neither.",
 )
 _EXTRA = (
-    "The extra images are a random part of the extra set, the same in every run; the paper does not say how they were "
-    "chosen.",
+    "The extra images are a random part of the extra set, the same in every run; the authors' code draws another part "
+    "in every run.",
 )
 
 

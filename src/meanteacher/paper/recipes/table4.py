@@ -44,7 +44,8 @@ _FOUR_GPUS = (
 _TEN_GPUS = (
     "A batch is normalised as a whole; the authors' ten GPUs normalise 40 rows each, with the labelled and the "
     "unlabelled rows on different ones.",
-    "Images are rotated after the random crop; in the authors' code before it.",
+    "Images are rotated after the random crop, with bilinear interpolation; in the authors' code before it, by the "
+    "nearest pixel.",
     "The mean and variance of the normalisation are those of 4096 training images.",
     f"{_NORMALISED_FIRST} What a rotation brings in is the mean colour instead of black, and the colour jitter is that "
     "of normalised values.",

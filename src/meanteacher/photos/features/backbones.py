@@ -46,8 +46,6 @@ class Backbone:
     licence: str
     trained_on: str
     title: str
-    cuts: tuple[int, ...]
-    """Numbers of first layers that can be frozen. The last number is that of all layers of `network`."""
     n_features: int
 
     def network(self) -> nn.Sequential:
@@ -137,7 +135,6 @@ def _of_package(name: str, sha256: str) -> tuple[Backbone, Tensors]:
 
 
 def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str) -> Backbone:
-    n_blocks = lite.spec.n_blocks()
     return Backbone(
         name=name,
         spec=lite.spec,
@@ -148,8 +145,6 @@ def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str)
         licence=licence,
         trained_on=trained_on,
         title=lite.title,
-        # The cuts are after the last block at 1/16 of the resolution, and after the blocks, last convolution and mean.
-        cuts=(1 + sum(n_blocks[:-1]), 1 + sum(n_blocks) + 2),
         n_features=N_FEATURES,
     )
 
@@ -195,7 +190,6 @@ def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Te
         licence=found.licence,
         trained_on=found.trained_on,
         title=f"{network.removeprefix('hf-hub:')} of {library}",
-        cuts=(1,),
         n_features=found.features.n_features,
     )
     # A saved model rebuilds the network from its name alone, without options that came with the weights.
@@ -276,7 +270,6 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         licence=about.get("license") or _UNKNOWN,
         trained_on=_UNKNOWN,
         title=f"{spec.name} of timm",
-        cuts=(1,),
         n_features=cast(PooledFeatures, network[0]).n_features,
         **given,
     )

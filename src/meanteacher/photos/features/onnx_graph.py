@@ -267,6 +267,7 @@ _WRITERS: dict[str, Callable[..., str | tuple[str, ...]]] = {
     "hardswish.default": lambda w, x: w.add("HardSwish", x),
     "silu.default": lambda w, x: w.add("Mul", x, w.add("Sigmoid", x)),
     "rsqrt.default": lambda w, x: w.add("Reciprocal", w.add("Sqrt", x)),
+    "cat.default": lambda w, parts, axis: w.add("Concat", *parts, axis=axis),
     "_softmax.default": lambda w, x, axis, _: w.add("Softmax", x, axis=axis),
     "add.Tensor": _binary("Add"),
     "sub.Tensor": _binary("Sub"),

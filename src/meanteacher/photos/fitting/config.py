@@ -1,16 +1,21 @@
-"""The options of a fit, and the callback that prints its progress."""
+"""The options of a fit, and its progress in plain lines."""
 
 import math
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from meanteacher.core import InputError
-from meanteacher.formats import percent
 from meanteacher.records import Finding
-from meanteacher.train import Alarm, Callback, Evaluation
+from meanteacher.train import Callback
 
 MIN_MINUTES = 1
+_READING_SECONDS, _REFUSAL_SECONDS = 3.0, 12.0
+"""Time of reading images before its speed is judged, and since the start after which a fit is not refused any more."""
+_READING_SHARE = 0.5
+"""Largest share of the minutes for reading images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +27,7 @@ class FitConfig:
     minutes: float = 30
     out: Path = Path("fit")
     flip: bool | None = None
-    start: Path | None = None
+    group_by: str | None = None
     resume: bool | None = False
     overwrite: bool = False
     device: str = "auto"
@@ -44,8 +49,6 @@ class FitConfig:
 class PrintedProgress(Callback):
     """Plain lines on standard error."""
 
-    _run = ""
-
     def on_message(self, sentence: str) -> None:
         sys.stderr.write(f"{sentence}\n")
 
@@ -53,12 +56,24 @@ class PrintedProgress(Callback):
         for finding in findings:
             self.on_message(f"{finding.severity.capitalize()}: {finding.sentence}")
 
-    def on_run(self, name: str, steps: int) -> None:
-        self._run = name
-        self.on_message(f"{name}: {steps:,} steps")
 
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self.on_message(f"{self._run}: step {evaluation.step:,}, error {percent(evaluation.teacher)}")
+class ReadingBudget:
+    """Reports how many images are read, and refuses early when reading would leave too little time for learning."""
 
-    def on_alarm(self, alarm: Alarm) -> None:
-        self.on_message(f"{self._run}: step {alarm.step:,}, alarm: {alarm.sentence}")
+    def __init__(self, on_progress: Callable[[str, int, int], None], began: float, minutes: float) -> None:
+        self.on_progress, self.minutes = on_progress, minutes
+        self.began, self.reading = began, time.perf_counter()
+
+    def __call__(self, done: int, n: int) -> None:
+        self.on_progress("Reading images", done, n)
+        now = time.perf_counter()
+        took = now - self.reading
+        if not took > _READING_SECONDS or now - self.began > _REFUSAL_SECONDS:
+            return
+        expected = took * n / done
+        if expected > _READING_SHARE * 60 * self.minutes:
+            raise InputError(
+                f"Reading the {n:,} images would take about {max(1, round(expected / 60))} of the "
+                f"{self.minutes:g} minutes ({done / took:.0f} images per second). Give smaller copies of "
+                f"the images, or set minutes (--minutes) to at least {math.ceil(expected / _READING_SHARE / 60)}."
+            )

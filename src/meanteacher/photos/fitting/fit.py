@@ -1,44 +1,29 @@
 """From a folder of photos and a few labels to a classifier, predictions and a report: the story of a fit, in order."""
 
+import shutil
 import time
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 
-import torch
-
-from meanteacher.core import InputError
+from meanteacher.core import InputError, MissingBackboneError
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed.ranks import join
 from meanteacher.files import is_left_over, locked_folder
-from meanteacher.models import FastNetSpec
-from meanteacher.photos.features.backbones import Backbone
-from meanteacher.photos.fitting.budget import ReadingBudget, Timing, measure_backbone, measure_machine
-from meanteacher.photos.fitting.config import FitConfig, PrintedProgress
-from meanteacher.photos.fitting.crossval import choose_network
-from meanteacher.photos.fitting.plan import (
-    SMALL,
-    BackboneSpeed,
-    Machine,
-    backbone_size,
-    check_enough,
-    image_size,
-    shorter_side,
-)
-from meanteacher.photos.fitting.results import write_results
-from meanteacher.photos.fitting.split import is_held_out, prepare
-from meanteacher.photos.fitting.stands import choose_backbone
-from meanteacher.photos.fitting.training import PlanFile, Training, if_stopped, remove_old_fit
-from meanteacher.photos.fitting.warm_start import EarlierFit, read_earlier_fit
+from meanteacher.photos.features.backbones import Backbone, find_backbone
+from meanteacher.photos.fitting.config import FitConfig, PrintedProgress, ReadingBudget
+from meanteacher.photos.fitting.data import SMALL, FitData, image_size, prepare, shorter_side
+from meanteacher.photos.fitting.pretrained import Pretrained, choose_backbones, pretrained_size
+from meanteacher.photos.fitting.results import complete_fit, keep_earlier_answers, write_results
+from meanteacher.photos.fitting.scratch import Scratch, choose_network
+from meanteacher.photos.fitting.work import Work, check_same, read_work
 from meanteacher.photos.folder.cache import Decoded, decode_all
 from meanteacher.photos.folder.check import check, shapes_of
-from meanteacher.photos.folder.duplicates import find_duplicates
+from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.flip import flip_evidence
-from meanteacher.photos.model.bundle import Classifier, Seen, load
-from meanteacher.records import Fit, runs_of
+from meanteacher.photos.model.bundle import Classifier, load
+from meanteacher.records import WORK_FILE, Fit, WorkRecord
 from meanteacher.train import Callback
 
 
@@ -49,7 +34,7 @@ def fit(
     minutes: float = 30,
     out: str | PathLike[str] = "fit",
     flip: bool | None = None,
-    start: str | PathLike[str] | None = None,
+    group_by: str | None = None,
     resume: bool | None = False,
     overwrite: bool = False,
     device: str = "auto",
@@ -59,11 +44,12 @@ def fit(
 ) -> Classifier:
     """Train a classifier on photos of which a few are labelled, within the given minutes.
 
-    Stands on a pretrained network. Trains its last layers once with the unlabelled photos (Mean Teacher) and once
-    without, evaluates both on labels that were not trained on, and keeps the better model. The folder `out` then
-    holds the model, a prediction for every photo, the photos whose labels would help most, and report.html.
+    Pretrained networks turn each photo into a vector; a linear classifier learns from all labels and from the
+    unlabelled photos. Cross-validation estimates its error. The folder `out` then holds the model, an answer for every
+    photo, the photos whose labels would help most, and report.html.
 
-    Ctrl-C raises KeyboardInterrupt; the fit continues from its last checkpoint with `resume=True`.
+    A complete model is written early, and replaced by a better one while time is left. Ctrl-C raises
+    KeyboardInterrupt; the fit continues with `resume=True`.
 
     Args:
         photos: a folder with one folder per class and one named `unlabelled`; or any folder, with `labels`; or an .npz
@@ -72,14 +58,16 @@ def fit(
         minutes: that it may take, 1 or more; more give a better model
         out: the folder for everything that it writes
         flip: whether a mirrored image is still of its class; None decides by the names of the classes
-        start: the folder of an earlier fit whose model is continued
+        group_by: photos that belong together are tested together: "folder", "time" (the time of the shot), or a column
+            of `labels`; None finds copies, bursts and series by times, names and features
         resume: continue the interrupted fit in `out`; one that is complete is only loaded. None starts the fit, or
             continues it where it was started before
-        overwrite: replace the fit in `out`
+        overwrite: fit again in `out`: what was computed for unchanged photos is used, and the report compares both fits
         device: "auto" takes a GPU if there is one; to resume, the kind of device that the fit was started on
         backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
             "torchvision:NAME", "hf:OWNER/NAME" or the path of a .safetensors file; "none" trains a small network from
-            scratch; "auto" takes lite0, or for images of at most 48 pixels the better of both in a short trial
+            scratch; "auto" takes lite0, then lite2 beside it if there is time; for images of at most 48 pixels a short
+            trial decides between lite0 and "none"
         callback: follows the fit; None prints plain lines to standard error, `Callback()` nothing
         began: when the minutes began, by `time.perf_counter`; None for now
 
@@ -95,7 +83,7 @@ def fit(
         minutes=minutes,
         out=Path(out),
         flip=flip,
-        start=None if start is None else Path(start),
+        group_by=group_by,
         resume=resume,
         overwrite=overwrite,
         device=device,
@@ -106,136 +94,102 @@ def fit(
 
 
 def run_fit(config: FitConfig, callback: Callback, *, began: float | None = None) -> Fit:
-    """Do what `fit` says. Returns the content of fit.json.
-
-    Ends within 1.2 times the minutes, or refuses in the first seconds: the machine is measured before any image is
-    read, and a run that turns out slower than planned skips steps.
-    """
+    """Do what `fit` says. Returns the content of fit.json."""
+    began = time.perf_counter() if began is None else began
     if (n := join().size) > 1:
         raise InputError(f"A fit trains in one process, but {n} were started: start it without torchrun or srun.")
     if config.resume is None:
-        config = replace(config, resume=PlanFile(config.out).exists())
-    with ExitStack() as lock:
-        return _fitted(config, callback, lock, began=began)
+        config = replace(config, resume=(config.out / WORK_FILE).exists())
+    find_photos(config.photos, config.labels)  # a mistake is reported before anything is written
+    _check_folder(config)
+    with locked_folder(config.out, "fitting in"):
+        _check_folder(config)  # another fit may have been there since the first look
+        return _fitted(config, callback, began)
 
 
-def _fitted(config: FitConfig, callback: Callback, lock: ExitStack, *, began: float | None) -> Fit:
-    timing = Timing(time.perf_counter() if began is None else began)
+def _fitted(config: FitConfig, callback: Callback, began: float) -> Fit:
     photos = find_photos(config.photos, config.labels)
-    earlier = read_earlier_fit(config.start) if config.start else None
-    plan_file = PlanFile(config.out)
-    _check_folder(config, holds_fit=plan_file.exists())
-    # A fit that was stopped before it had a plan begins again.
-    saved = plan_file.read() if config.resume and plan_file.exists() else None
-    plan, trial = (saved.plan, saved.trial) if saved else (None, None)
+    # A fit that was stopped before its first piece of work begins again.
+    saved = read_work(config.out) if config.resume else None
     device = same_kind(config.device, saved.device, config.out) if saved else choose_device(config.device)
-    # A resumed fit has the minutes that it was started with.
-    config = replace(config, minutes=plan.minutes) if plan else config
-
-    # Choose what to stand on, measure the machine, and refuse too little time before the photos are read.
     shapes = None if photos.arrays is not None else shapes_of(photos)
     side = shorter_side(photos, shapes)
-    backbone = choose_backbone(config.backbone, earlier, plan, callback.on_message)
     flip = flip_evidence(photos.class_names).is_safe if config.flip is None else config.flip
-    measured = partial(_measured, config, earlier, n_classes=len(photos.class_names), device=device)
-    size = on_backbone = plan.size if plan else earlier.size if earlier else image_size(side)
-    speed: BackboneSpeed | Machine | None = None
-    if plan is None:
-        callback.on_message("Measuring this machine …")
-        speed = measured(backbone, size=size)
-        check_enough(speed, minutes=config.minutes, spent=timing.total(), n_images=len(photos))
-    if isinstance(speed, BackboneSpeed) and earlier is None:
-        on_backbone = backbone_size(
-            speed,
-            seconds=60 * config.minutes - timing.total(),
-            n_images=len(photos),
-            n_runs=len(runs_of(1 if is_held_out(photos.labels) else 4)),
-            side=side,
-        )
-    timing.end("measure")
+    backbones = _backbones(config, saved, callback)
 
-    # From here on it writes: one process per folder, until the end of the fit.
-    lock.enter_context(locked_folder(config.out, "fitting in"))
-    _check_folder(config, holds_fit=plan_file.exists())  # another fit may have been there since the first look
+    # Read the photos.
+    def read(size: int) -> tuple[FitData, Decoded, Duplicates]:
+        progress = ReadingBudget(callback.on_progress, began, config.minutes)
+        decoded = decode_all(photos, size, config.out / "cache", progress=progress)
+        duplicates = find_duplicates(decoded.images)
+        data = prepare(photos, decoded, duplicates, group_by=config.group_by, labels_file=config.labels)
+        return data, decoded, duplicates
 
-    # Read the photos. Small ones are first read for a network from scratch, and a trial chooses the network.
-    def read(size: int) -> Decoded:
-        return decode_all(
-            photos, size, config.out / "cache", progress=ReadingBudget(callback.on_progress, timing, config.minutes)
-        )
+    size = pretrained_size(backbones, side) if backbones else image_size(side)
+    data, decoded, duplicates = read(size)
+    record = saved or WorkRecord(
+        fingerprint=data.fingerprint(),
+        device=device.type,
+        minutes=config.minutes,
+        flip=flip,
+        backbones=tuple(backbone.name for backbone in backbones),
+    )
+    work = Work(config.out, record, began=began, callback=callback, device=device)
+    cache = config.out / "cache"
+    pretrained = Pretrained(data=data, backbones=backbones, folder=cache / "features", work=work)
 
-    has_trial = config.backbone == "auto" and not (plan or earlier) and side <= SMALL
-    decoded = read(size if has_trial else on_backbone)
-    timing.end("decode")
-    if has_trial and backbone is not None and isinstance(speed, BackboneSpeed):
-        with if_stopped(partial(remove_old_fit, config.out)):
-            trial = choose_network(
-                config, callback, timing, photos, decoded, backbone, speed, size=on_backbone, flip=flip, device=device
-            )
+    # A trial chooses the network for small ones.
+    if config.backbone == "auto" and backbones and side <= SMALL and not saved:
+        small = read(image_size(side))
+        trial = choose_network(pretrained, small[0], cache)
+        work.record = replace(work.record, trial=trial)
         if trial.chosen == "scratch":
-            backbone, speed = None, measured(None, size=size)
-        else:
-            decoded = read(on_backbone)
-        timing.end("trial")
+            backbones, (data, decoded, duplicates) = (), small
+            work.record = replace(work.record, backbones=(), fingerprint=data.fingerprint())
 
-    # Check them.
-    duplicates = find_duplicates(decoded.images)
+    # Check them. From here on, what is done is noted, so that an interrupted fit continues.
     findings = check(photos, decoded, shapes, duplicates=duplicates, flip=config.flip)
     callback.on_findings(findings)
-    data = prepare(photos, decoded, duplicates)
-    timing.end("check")
-    fingerprint = data.fingerprint()
-    # A run reads all pixels about twice, for the fingerprint or the normaliser, before its first step.
-    overhead = 0.5 + 2 * timing.end("fingerprint")
-    if plan and (complete := plan_file.complete_fit(fingerprint)):
-        return complete
+    if saved:
+        check_same(saved, data.fingerprint(), config.out)
+        if complete := complete_fit(config.out, saved):
+            return complete
+    else:
+        keep_earlier_answers(config.out)
+        _remove_old_fit(config.out)
+    work.note({"reading": work.spent()} if not saved else {})
 
-    # Train and evaluate both methods.
-    training = Training(
-        config=config,
-        callback=callback,
-        timing=timing,
-        plan=plan,
-        trial=trial,
-        data=data,
-        flip=flip,
-        fingerprint=fingerprint,
-        overhead=overhead,
-        device=device,
-        earlier=earlier,
-        spent=plan_file.spent(fingerprint) if plan else timing.total(),
-        began=time.perf_counter(),
-    )
-    validation, comparison = training.on_backbone(backbone, speed) if backbone else training.from_scratch(speed)
-
-    # Predict every photo with the better model, and write the results.
-    content = write_results(
-        config, validation, comparison, findings, trial=trial, earlier=earlier.seen if earlier else Seen()
-    )
-    if training.extraction is not None:
-        training.extraction.delete()
+    # Learn: each round has a better model, and leaves a complete folder.
+    content = None
+    learner = pretrained if backbones else Scratch(data=data, folder=config.out / "runs", work=work)
+    for learned in learner.rounds():
+        with work.piece("results"):
+            content = write_results(config, data, learned, findings, work)
+    assert content is not None
+    work.note({}, finished=True)
+    _clear_cache(cache)
     return content
 
 
-def _measured(
-    config: FitConfig,
-    earlier: EarlierFit | None,
-    backbone: Backbone | None,
-    *,
-    size: int,
-    n_classes: int,
-    device: torch.device,
-) -> BackboneSpeed | Machine:
-    """How fast this machine is on the pretrained network, or on one from scratch."""
-    minutes = config.minutes
-    if backbone is not None:
-        cut = earlier.cut if earlier else None
-        return measure_backbone(backbone, minutes=minutes, n_classes=n_classes, cut=cut, device=device)
-    width = earlier.network.width if earlier and isinstance(earlier.network, FastNetSpec) else None
-    return measure_machine(minutes=minutes, size=size, n_classes=n_classes, width=width, device=str(device))
+def _backbones(config: FitConfig, saved: WorkRecord | None, callback: Callback) -> tuple[Backbone, ...]:
+    """The pretrained networks: those of a resumed fit, or those that were asked for; none from scratch."""
+    if saved:
+        return tuple(find_backbone(name) for name in saved.backbones)
+    if config.backbone == "none":
+        return ()
+    try:
+        return choose_backbones(config.backbone)
+    except MissingBackboneError as error:
+        if config.backbone != "auto":
+            raise
+        callback.on_message(
+            "No pretrained network is there, so a small one is trained from scratch; on photos the pretrained one "
+            f"makes less than half as many errors. {error}"
+        )
+        return ()
 
 
-def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
+def _check_folder(config: FitConfig) -> None:
     """See that the folder is free, or is to be resumed or overwritten."""
     out = config.out
     if out.exists() and not out.is_dir():
@@ -243,6 +197,7 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
     for folder in (out / "cache", out / "runs", out / "model"):
         if folder.is_symlink():
             raise InputError(f"{folder} is a link, and nothing is written outside {out}. Delete the link.")
+    holds_fit = (out / WORK_FILE).exists()
     if config.resume:
         if not holds_fit and not (out / "cache").exists():
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
@@ -251,6 +206,19 @@ def _check_folder(config: FitConfig, *, holds_fit: bool) -> None:
         and out.exists()
         and not all(path.name == "cache" or is_left_over(path) for path in out.iterdir())
     ):
-        or_else = "Continue it with resume=True (--resume), replace it with overwrite=True (--overwrite), or"
+        or_else = "Continue it with resume=True (--resume), fit again with overwrite=True (--overwrite), or"
         holds = f"a fit already. {or_else}" if holds_fit else "other files:"
         raise InputError(f"{out} holds {holds} give another folder as out (--out).")
+
+
+def _remove_old_fit(out: Path) -> None:
+    """So that it is not resumed in the place of a new one. Called once nothing can be refused any more."""
+    for name in ("runs", "model"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    (out / WORK_FILE).unlink(missing_ok=True)
+
+
+def _clear_cache(cache: Path) -> None:
+    """Delete the decoded photos, which take most of the folder. The features stay for the next fit."""
+    for path in cache.glob("images-*"):
+        path.unlink()

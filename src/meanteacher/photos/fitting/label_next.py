@@ -8,7 +8,6 @@ from itertools import zip_longest
 import numpy as np
 
 from meanteacher.formats import count, percent
-from meanteacher.photos.fitting.spreading import unit_length
 
 _SURE = 0.8
 _N_SUGGESTIBLE, _N_COVERED = 500, 10_000
@@ -66,6 +65,20 @@ def label_next(
     ]
 
 
+def most_diverse(
+    features: np.ndarray, candidates: np.ndarray, *, labelled: Sequence[int] | np.ndarray = (), n: int = 20
+) -> list[Suggestion]:
+    """The n candidates that represent all of them best beside the labelled images, the best first.
+
+    Of more than 500 candidates the first 500 are suggested, so their order should be random. Features are [N, D].
+    """
+    if not len(candidates):
+        return []
+    covered = candidates[:_N_COVERED]
+    chosen = _representative(features, covered, np.ones(len(covered), np.float32), labelled, n)
+    return [Suggestion(int(covered[k]), likeness) for k, likeness in chosen.items()]
+
+
 def _representative(
     features: np.ndarray, unsure: np.ndarray, doubt: np.ndarray, labelled: Sequence[int] | np.ndarray, n: int
 ) -> dict[int, str]:
@@ -75,11 +88,11 @@ def _representative(
     nearest image that is labelled or chosen. That leaves out images that resemble a labelled one or each other, and
     outliers that resemble nothing, which the farthest images often are.
     """
-    centre = unit_length(features[unsure]).mean(0)
+    centre = _unit_length(features[unsure]).mean(0)
     # Features of one network have much in common. Without that, similarities differ more.
-    points = unit_length(unit_length(features[unsure]) - centre)
+    points = _unit_length(_unit_length(features[unsure]) - centre)
     nearest = np.full(len(points), -1.0, dtype=np.float32)
-    known = unit_length(unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
+    known = _unit_length(_unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
     for start in range(0, len(known), _N_SUGGESTIBLE):
         nearest = np.maximum(nearest, (points @ known[start : start + _N_SUGGESTIBLE].T).max(1))
     unlike = nearest <= np.quantile(nearest, _UNLIKE)
@@ -101,6 +114,10 @@ def _representative(
         for k in chosen
         for n_like in [int((np.delete(owner, k) == k).sum())]
     }
+
+
+def _unit_length(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)
 
 
 def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> str:

@@ -1,147 +1,157 @@
 """What a fit leaves in its folder: the model, the tables, fit.json and the pages."""
 
-import base64
 import csv
 import io
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
 from meanteacher.experiment.run import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
-from meanteacher.files.images import UnreadableError, decode
-from meanteacher.files.typed import checked
+from meanteacher.files.typed import RecordError, checked
 from meanteacher.formats import escape_name
-from meanteacher.photos.fitting.answer import answer, error_of, estimate
+from meanteacher.photos.fitting.answer import headline, helped
 from meanteacher.photos.fitting.config import FitConfig
-from meanteacher.photos.fitting.crossval import Comparison, CrossValidation, EvaluationResult
+from meanteacher.photos.fitting.data import FitData, Learned
+from meanteacher.photos.fitting.estimate import Estimate, OutOfFold, class_frequencies, error_estimate
+from meanteacher.photos.fitting.heads import softmax
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
-from meanteacher.photos.fitting.split import EvaluationSplit, FitData
+from meanteacher.photos.fitting.work import Work
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
-from meanteacher.photos.model.predict import cell, prediction_rows
+from meanteacher.photos.model.predict import BOM, cell
 from meanteacher.photos.pages import write_fit_pages
+from meanteacher.photos.pages.contact_sheet import thumbnail
 from meanteacher.records import (
-    FIT_METHODS,
+    BackboneSummary,
     Calibration,
     ClassResult,
     Finding,
     Fit,
+    FitEstimate,
     FitPhotos,
+    Helped,
     Picture,
-    TrainingChecks,
-    Trial,
+    Since,
+    Sure,
+    WorkRecord,
+    read_fit,
 )
-from meanteacher.stats import calibration, confusion
+from meanteacher.stats import CONFIDENCE, calibration, confusion
 from meanteacher.views import PerChannel
 
+RESULTS = ("fit.json", "model", "predictions.csv", "label-next.csv", "report.html", "MODEL_CARD.md")
+"""Files of a complete fit."""
+PREDICTIONS, BEFORE = "predictions.csv", "predictions-before.csv"
+"""The answers of this fit, and of the one that it replaced."""
 _N_SHOWN = 12
 """Images in each row of the gallery."""
-_THUMBNAIL_SIDE = 96
+_N_GUESSES = 3
+_CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 
 
-def write_results(
-    config: FitConfig,
-    validation: CrossValidation,
-    comparison: Comparison,
-    findings: tuple[Finding, ...],
-    *,
-    trial: Trial | None,
-    earlier: Seen,
-) -> Fit:
-    """Predict every image with the better model, write all files to `config.out`, and return what fit.json holds."""
-    stand, split, out = validation.stand, validation.split, config.out
-    data, plan = stand.data, stand.plan
-    photos, usable, model = data.photos, data.usable, comparison.model
-    better = comparison.results[comparison.better]
-    truth = photos.labels[split.positions]
-    calibrated = checked(calibration(better.logits, truth), Calibration)
-    errors, gain = estimate(split.how, *(comparison.results[m].wrong for m in ("mean-teacher", "supervised")))
-    labelled = data.labels != UNLABELLED
-    n_unlabelled = len(usable) - int(labelled.sum())
-    labels_file = config.labels and config.labels.resolve()
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """One answer for every photo, by a model that has not learned from its label."""
+
+    probabilities: NDArray[np.float32]
+    """[N, n_classes], calibrated; NaN if there is no answer."""
+    why_none: dict[int, str]
+    """position -> why there is no answer"""
+
+    @property
+    def guesses(self) -> NDArray[np.int64]:
+        """[N], the most probable class, or `UNLABELLED` without an answer."""
+        known = ~np.isnan(self.probabilities[:, 0])
+        return np.where(known, np.nan_to_num(self.probabilities).argmax(1), UNLABELLED)
+
+
+def answers_of(learned: Learned, labels: NDArray[np.int64]) -> Answers:
+    """The model's answers for unlabelled photos, and the answers of cross-validation for labelled ones."""
+    tested = learned.out_of_fold
+    probabilities = softmax(learned.logits / tested.temperature)
+    labelled = np.flatnonzero(labels != UNLABELLED)
+    probabilities[labelled] = np.nan
+    probabilities[tested.positions] = tested.probabilities
+    untested = np.setdiff1d(labelled, tested.positions)
+    reason = "all photos with this label were learned from, so none could be tested"
+    return Answers(probabilities, learned.missing | dict.fromkeys(untested.tolist(), reason))
+
+
+def write_results(config: FitConfig, data: FitData, learned: Learned, findings: tuple[Finding, ...], work: Work) -> Fit:
+    """Write all files to `config.out`, and return what fit.json holds."""
+    out, photos, tested = config.out, data.photos, learned.out_of_fold
+    answers = answers_of(learned, data.labels)
+    looked_at = np.setdiff1d(data.readable, np.array(sorted(learned.missing), dtype=np.int64))
+    unlabelled = np.setdiff1d(looked_at, data.labelled)
+    estimate = error_estimate(tested, _frequencies(data, answers, unlabelled))
+    suggestions = label_next(
+        answers.probabilities, unlabelled, data.near, photos.class_names, features=learned.features,
+        labelled=data.labelled,
+    )  # fmt: skip
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made_with = environment(next(model.network.parameters()).device)
-    about = {
-        "created": created,
-        "method": comparison.better,
-        "estimate": asdict(errors.errors[comparison.better]) | {"how": split.how, "n": errors.n},
-        "environment": made_with,
-    }
-    seen = _seen(data, split, comparison.better, earlier)
-    backbone = stand.backbone_described()
-    network, normalise, spec = stand.whole(model.network, model.normalise)
+    made_with = environment(work.device)
+    measured = FitEstimate(
+        error=estimate.error, low=estimate.low, high=estimate.high, wrong=estimate.wrong, n=estimate.n,
+        confidence=CONFIDENCE,
+    )  # fmt: skip
     classifier = Classifier(
-        network=network,
-        normalise=normalise,
+        network=learned.network,
+        normalise=learned.normalise,
         class_names=photos.class_names,
-        size=plan.size,
-        temperature=calibrated.temperature,
-        about=about,
-        seen=seen,
-        spec=spec,
+        size=data.size,
+        temperature=tested.temperature,
+        about={"created": created, "estimate": asdict(measured), "environment": made_with},
+        seen=seen_by(data.digests, labelled=data.labelled, unlabelled=unlabelled, earlier=Seen()),
+        spec=learned.spec,
         normaliser=PerChannel(),
     )
     classifier.save(out / "model", overwrite=True)
-    # Unreadable images are black here; their rows are never used.
-    probabilities = classifier.predict_proba(
-        data.decoded.images.transpose(0, 2, 3, 1),
-        device=str(next(model.network.parameters()).device),
-        progress=lambda done, total: validation.callback.on_progress("Predicting", done, total),
-    )
-    positions = np.flatnonzero(labelled)
-    candidates = np.setdiff1d(usable, positions)
-    suggestions = label_next(
-        probabilities, candidates, data.groups, photos.class_names, features=stand.pooled, labelled=positions
-    )
-    rows = prediction_rows(photos.names, probabilities, photos.class_names, data.decoded.unreadable)
     with reporting_full_disk(out):
-        write_atomic(out / "predictions.csv", rows)
-        write_atomic(out / "label-next.csv", _label_next_rows(photos, probabilities, suggestions))
+        write_atomic(out / PREDICTIONS, _prediction_rows(data, answers))
+        write_atomic(out / "label-next.csv", _label_next_rows(photos, answers, suggestions))
     content = Fit(
         title=escape_name(config.photos.resolve().name),
         folder=str(out.resolve()),
         created=created,
         version=version("meanteacher"),
-        answer=answer(
-            errors, gain, shipped=comparison.better, n_unlabelled=n_unlabelled, on_backbone=backbone is not None
+        headline=headline(estimate, photos.class_names, n_next=len(suggestions)),
+        estimate=measured,
+        helped=_helped(learned, n_unlabelled=len(unlabelled)),
+        since=_since(out, data, answers),
+        data=_described(config, data),
+        backbones=tuple(
+            BackboneSummary(**{field.name: getattr(backbone, field.name) for field in fields(BackboneSummary)})
+            for backbone in learned.backbones
         ),
-        data=FitPhotos(
-            n_images=len(photos),
-            n_labelled=int(labelled.sum()),
-            n_unlabelled=n_unlabelled,
-            n_unreadable=len(data.decoded.unreadable),
-            class_names=photos.class_names,
-            labelled_per_class=tuple(_counts(photos.labels[labelled], photos).tolist()),
-            size=plan.size,
-            source="npz" if photos.arrays is not None else "csv" if labels_file else "class folders",
-            photos=str(photos.root.resolve()),
-            labels_file=str(labels_file) if labels_file else None,
+        trial=work.record.trial,
+        confusion=tuple(
+            map(tuple, confusion(tested.labels, tested.logits.argmax(1), len(photos.class_names)).tolist())
         ),
-        backbone=backbone,
-        estimate=errors,
-        alternatives={name: error_of(wrong) for name, wrong in comparison.alternatives.items()},
-        trial=trial,
-        confusion=tuple(map(tuple, confusion(truth, better.logits.argmax(1), len(photos.class_names)).tolist())),
-        per_class=_per_class(data, truth, better, probabilities, labelled),
-        calibration=calibrated,
-        curves={method: comparison.results[method].first.record.curve for method in FIT_METHODS},
-        vitals={
-            method: TrainingChecks(readings=result.first.record.vitals, alarms=result.first.record.alarms)
-            for method, result in comparison.results.items()
-        },
+        per_class=_per_class(data, answers, estimate, unlabelled),
+        calibration=_calibration(tested),
+        sure=_sure(answers, data, estimate, unlabelled),
         findings=findings,
-        gallery=_gallery(photos, probabilities, candidates, suggestions),
-        held_out=tuple(photos.names[i] for i in split.positions) if split.how == "held-out" else (),
-        plan=plan,
-        network=stand.title,
-        n_parameters=sum(p.numel() for p in network.parameters()),
-        planned=" ".join(filter(None, (plan.sentence(), comparison.skipped))),
-        timing=validation.timing.finish("predict"),
+        gallery={
+            "disagreements": _disagreements(data, answers),
+            "label_next": tuple(
+                _picture(photos, answers, suggestion.index, suggestion.reason) for suggestion in suggestions
+            ),
+            "most_confident": _most_confident(photos, answers, unlabelled),
+        },
+        minutes=work.record.minutes,
+        flip=work.record.flip,
+        network=learned.title,
+        n_parameters=sum(p.numel() for p in learned.network.parameters()),
+        n_views=learned.n_views,
+        pieces=work.record.pieces,
+        seconds=round(work.spent(), 1),
         environment=made_with,
     )
     with reporting_full_disk(out):
@@ -150,24 +160,113 @@ def write_results(
     return content
 
 
-def _seen(data: FitData, split: EvaluationSplit, method: str, earlier: Seen) -> Seen:
-    """The images that the kept model was trained on. With folds it is trained on every label."""
-    held_out = split.positions if split.how == "held-out" else np.empty(0, dtype=np.int64)
-    labelled, unlabelled = data.training_rows(held_out)
-    if method == "supervised":
-        unlabelled = unlabelled[:0]
-    return seen_by(data.digests, labelled=labelled, unlabelled=unlabelled, earlier=earlier)
+def complete_fit(out: Path, record: WorkRecord) -> Fit | None:
+    """The content of fit.json, if the fit is finished and no file of it is missing."""
+    if not (record.finished and all((out / name).exists() for name in RESULTS)):
+        return None
+    try:
+        return read_fit(out)
+    except RecordError:
+        return None  # results are written again
 
 
-def _label_next_rows(photos: Photos, probabilities: np.ndarray, suggestions: list[Suggestion]) -> str:
+def _frequencies(data: FitData, answers: Answers, unlabelled: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The class frequencies of the folder, by its unlabelled photos; without any, those of its labels."""
+    if len(unlabelled):
+        return class_frequencies(answers.probabilities[unlabelled])
+    counts = np.bincount(data.labels[data.labelled], minlength=len(data.photos.class_names))
+    return np.asarray(counts / counts.sum())
+
+
+def _helped(learned: Learned, *, n_unlabelled: int) -> Helped | None:
+    if learned.baseline is None or not n_unlabelled or not len(learned.baseline.wrong):
+        return None
+    return helped(learned.out_of_fold.wrong, learned.baseline.wrong, n_unlabelled=n_unlabelled)
+
+
+def _calibration(tested: OutOfFold) -> Calibration:
+    if not len(tested.labels):
+        return Calibration(temperature=1.0, before=0.0, after=0.0)
+    return checked(calibration(tested.logits, tested.labels), Calibration)
+
+
+def _described(config: FitConfig, data: FitData) -> FitPhotos:
+    photos, labels_file = data.photos, config.labels and config.labels.resolve()
+    return FitPhotos(
+        n_images=len(photos),
+        n_labelled=len(data.labelled),
+        n_unlabelled=len(data.readable) - len(data.labelled),
+        n_unreadable=len(data.unreadable.keys() - photos.none_of_these),
+        class_names=photos.class_names,
+        labelled_per_class=tuple(_counts(data.labels[data.labelled], photos).tolist()),
+        size=data.size,
+        source="npz" if photos.arrays is not None else "csv" if labels_file else "class folders",
+        photos=str(photos.root.resolve()),
+        labels_file=str(labels_file) if labels_file else None,
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _prediction_rows(data: FitData, answers: Answers) -> str:
+    """The given label and the model's answers, which are never about a photo that it learned from with its label."""
+    names = ("guess", "confidence", "second", "second_confidence", "third", "third_confidence")
+    rows: list[Sequence[str]] = []
+    classes = data.photos.class_names
+    for k, (name, p) in enumerate(zip(data.photos.names, answers.probabilities, strict=True)):
+        given = classes[data.photos.labels[k]] if data.photos.labels[k] != UNLABELLED else ""
+        best = [] if k in answers.why_none else np.argsort(-p, kind="stable")[:_N_GUESSES].tolist()
+        guesses = [value for c in best for value in (cell(classes[c]), f"{p[c]:.4f}")]
+        empty = [""] * (len(names) - len(guesses))
+        rows.append([cell(name), cell(given), *guesses, *empty, cell(answers.why_none.get(k, ""))])
+    return _table(("path", "given", *names, "problem"), rows)
+
+
+def _label_next_rows(photos: Photos, answers: Answers, suggestions: list[Suggestion]) -> str:
+    def row(suggestion: Suggestion) -> Sequence[str]:
+        p = answers.probabilities[suggestion.index]
+        guess = photos.class_names[int(p.argmax())]
+        return [cell(photos.names[suggestion.index]), cell(guess), f"{p.max():.4f}", cell(suggestion.reason)]
+
+    return _table(("path", "guess", "confidence", "reason"), map(row, suggestions))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["path", "guess", "confidence", "reason"])
-    for suggestion in suggestions:
-        p = probabilities[suggestion.index]
-        guess = photos.class_names[int(p.argmax())]
-        writer.writerow([cell(photos.names[suggestion.index]), cell(guess), f"{p.max():.4f}", cell(suggestion.reason)])
-    return file.getvalue()
+    writer.writerow(header)
+    writer.writerows(rows)
+    return BOM + file.getvalue()
+
+
+def keep_earlier_answers(out: Path) -> None:
+    """Keep the answers of the fit that is replaced, for the comparison with the new one."""
+    if (out / PREDICTIONS).is_file():
+        (out / PREDICTIONS).replace(out / BEFORE)
+
+
+def _since(out: Path, data: FitData, answers: Answers) -> Since | None:
+    """Compare with the answers of the replaced fit, on photos that were labelled then or chosen at random since."""
+    try:
+        rows = list(csv.DictReader((out / BEFORE).read_text(encoding="utf-8-sig").splitlines()))
+    except OSError:
+        return None
+    before = {row.get("path"): row for row in rows}
+    n = n_before = n_now = 0
+    for k in data.labelled.tolist():
+        earlier, label = before.get(cell(data.photos.names[k])), data.photos.class_names[data.labels[k]]
+        if earlier is None or not earlier.get("guess") or answers.guesses[k] == UNLABELLED:
+            continue
+        if not earlier.get("given") and k not in data.photos.random:
+            continue
+        n += 1
+        n_before += earlier["guess"] != cell(label)
+        n_now += bool(answers.guesses[k] != data.labels[k])
+    return Since(n=n, before=n_before, now=n_now) if n else None
+
+
+# --- parts of fit.json ------------------------------------------------------------------------------------------------
 
 
 def _counts(labels: np.ndarray, photos: Photos) -> np.ndarray:
@@ -175,50 +274,71 @@ def _counts(labels: np.ndarray, photos: Photos) -> np.ndarray:
 
 
 def _per_class(
-    data: FitData, truth: np.ndarray, result: EvaluationResult, probabilities: np.ndarray, labelled: np.ndarray
+    data: FitData, answers: Answers, estimate: Estimate, unlabelled: NDArray[np.int64]
 ) -> tuple[ClassResult, ...]:
     photos = data.photos
-    n_labelled = _counts(photos.labels[labelled], photos)
-    n_predicted = _counts(probabilities[data.usable].argmax(1), photos)
+    tested = data.labelled[answers.guesses[data.labelled] != UNLABELLED]
+    n_labelled, n_tested = (_counts(data.labels[rows], photos) for rows in (data.labelled, tested))
+    n_predicted = _counts(answers.guesses[unlabelled], photos)
     return tuple(
         ClassResult(
             name=name,
             n_labelled=int(n_labelled[k]),
-            n_judged=int((truth == k).sum()),
-            error=float(result.wrong[truth == k].mean()) if (truth == k).any() else None,
+            n_tested=int(n_tested[k]),
+            error=estimate.per_class[k],
             n_predicted=int(n_predicted[k]),
+            share=estimate.frequencies[k],
         )
         for k, name in enumerate(photos.class_names)
     )
 
 
-def _gallery(
-    photos: Photos, probabilities: np.ndarray, candidates: np.ndarray, suggestions: list[Suggestion]
-) -> dict[str, tuple[Picture, ...]]:
-    def shown(index: int, reason: str = "") -> Picture:
-        p = probabilities[index]
-        return Picture(
-            name=escape_name(photos.names[index]),
-            label=photos.class_names[int(p.argmax())],
-            confidence=float(p.max()),
-            thumb=_thumbnail(photos, index),
-            reason=reason,
+def _sure(answers: Answers, data: FitData, estimate: Estimate, unlabelled: NDArray[np.int64]) -> tuple[Sure, ...]:
+    """How many photos the model is sure about, and how many of them are wrong in the mix of the folder."""
+    tested = data.labelled[answers.guesses[data.labelled] != UNLABELLED]
+    labels, confidence = data.labels[tested], answers.probabilities[tested].max(1)
+    wrong = answers.guesses[tested] != labels
+    weights = np.array(estimate.frequencies)[labels] / _counts(labels, data.photos).clip(1)[labels]
+    rows = unlabelled if len(unlabelled) else tested
+    found = []
+    for limit in _CONFIDENCES:
+        sure = confidence >= limit
+        total = float(weights[sure].sum())
+        found.append(
+            Sure(
+                confidence=limit,
+                share=float((answers.probabilities[rows].max(1) >= limit).mean()) if len(rows) else 0.0,
+                error=min(1.0, float(weights[sure & wrong].sum()) / total) if total else None,
+                n=int(sure.sum()),
+            )
         )
-
-    order = candidates[np.argsort(-probabilities[candidates].max(1), kind="stable")]
-    return {
-        "most_confident": tuple(shown(int(i)) for i in order[:_N_SHOWN]),
-        "least_confident": tuple(shown(int(i)) for i in order[::-1][:_N_SHOWN]),
-        "label_next": tuple(shown(s.index, s.reason) for s in suggestions),
-    }
+    return tuple(found)
 
 
-def _thumbnail(photos: Photos, index: int) -> str:
-    """As a data: address; empty where the image can no longer be read."""
-    try:
-        image = Image.fromarray(decode(photos.picture(index), _THUMBNAIL_SIDE))
-    except UnreadableError:
-        return ""
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+def _disagreements(data: FitData, answers: Answers) -> tuple[Picture, ...]:
+    """Labelled photos for which cross-validation is most sure of another class."""
+    guesses, names = answers.guesses, data.photos.class_names
+    rows = data.labelled[
+        (guesses[data.labelled] != UNLABELLED) & (guesses[data.labelled] != data.labels[data.labelled])
+    ]
+    order = rows[np.argsort(-answers.probabilities[rows].max(1), kind="stable")][:_N_SHOWN]
+    return tuple(
+        _picture(data.photos, answers, k, f"labelled {names[data.labels[k]]}, looks like {names[guesses[k]]}")
+        for k in order.tolist()
+    )
+
+
+def _most_confident(photos: Photos, answers: Answers, unlabelled: NDArray[np.int64]) -> tuple[Picture, ...]:
+    order = unlabelled[np.argsort(-answers.probabilities[unlabelled].max(1), kind="stable")]
+    return tuple(_picture(photos, answers, k) for k in order[:_N_SHOWN].tolist())
+
+
+def _picture(photos: Photos, answers: Answers, index: int, reason: str = "") -> Picture:
+    p = answers.probabilities[index]
+    return Picture(
+        name=escape_name(photos.names[index]),
+        label=photos.class_names[int(p.argmax())],
+        confidence=float(p.max()),
+        thumb=thumbnail(photos.picture(index)),
+        reason=reason,
+    )

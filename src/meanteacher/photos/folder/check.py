@@ -28,6 +28,12 @@ _HUGE = 50_000_000
 _MANY_SHAPES = 0.2
 _MAX_CONFLICTS = 5
 """Number of conflicts with a sentence of their own. The others share one."""
+_REST = """
+    all inbox misc miscellaneous neu new remaining rest todo uncategorised uncategorized unclassified unsorted
+    unsortiert untagged various
+"""
+_NO_CLASS = frozenset(_REST.split())
+"""Names of folders that seldom are classes."""
 _MAX_COMPARED = 100
 """Number of labelled images of its group that each image is compared with, because a long film has too many pairs."""
 
@@ -46,6 +52,7 @@ def check(
     plain, other = readable[is_plain[readable]], readable[~is_plain[readable]]
     findings = [
         *_unreadable(photos, decoded),
+        *_folders(photos),
         *_classes(photos, readable),
         *copy_findings(photos, decoded.images, duplicates or find_duplicates(decoded.images), other),
         *_plain(photos, plain),
@@ -64,14 +71,33 @@ def _unreadable(photos: Photos, decoded: Decoded) -> list[Finding]:
     findings = []
     side = decoded.images.shape[-1]
     for reason, names in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
-        kind, advice = (
-            ("huge", f"Use smaller copies: only {side} by {side} pixels of each image are used.")
-            if reason == "too large"
-            else ("unreadable", "Replace or delete broken files.")
-        )
+        kind, advice = "unreadable", "Replace or delete broken files."
+        if reason == "too large":
+            kind, advice = "huge", f"Use smaller copies: only {side} by {side} pixels of each image are used."
+        elif reason.startswith("unsupported"):
+            advice = "Save them as .jpg or .png."
         shown = listed(names, N_SHOWN)
         sentence = f"{count(len(names))} cannot be read ({reason}) and will be left out: {shown}. {advice}"
         findings.append(Finding(kind, "problem", sentence, tuple(names)))
+    return findings
+
+
+def _folders(photos: Photos) -> list[Finding]:
+    """Findings about folders that may not be classes."""
+    findings = []
+    if photos.is_wrapped:
+        sentence = (
+            f'The folder "{escape_name(photos.root.name)}" is the only one in {escape_name(str(photos.root.parent))}, '
+            "so the folders in it are the classes. If it is a class itself, put it beside the others."
+        )
+        findings.append(Finding("wrapped", "note", sentence))
+    if names := tuple(escape_name(name) for name in photos.class_names if name.strip().lower() in _NO_CLASS):
+        is_are = "is taken for a class" if len(names) == 1 else "are taken for classes"
+        sentence = (
+            f"{_quoted(names)} {is_are}. If photos in there are of several classes, or not sorted yet, name the folder "
+            '"unlabelled" instead.'
+        )
+        findings.append(Finding("unsorted", "warning", sentence, names, "class"))
     return findings
 
 
@@ -163,10 +189,8 @@ def _amounts(photos: Photos, readable: NDArray[np.int64]) -> list[Finding]:
         )
         findings.append(Finding("few-unlabelled", "note", sentence))
     if photos.n_ignored:
-        sentence = (
-            f"{count(photos.n_ignored, 'file is', 'files are')} ignored, because the extension is not that of a "
-            "supported image format. Save images of other formats, such as .heic, as .jpg or .png."
-        )
+        files = count(photos.n_ignored, "file is", "files are")
+        sentence = f"{files} ignored, because the extension is not that of a photo."
         findings.append(Finding("ignored", "note", sentence))
     return findings
 

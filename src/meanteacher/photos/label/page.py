@@ -84,7 +84,7 @@ SMALLEST = 384
 
 def as_jpeg(path: Path) -> bytes:
     """The image in its own proportions, its longer side from SMALLEST to LARGEST pixels."""
-    width, height, _ = header(path)
+    width, height, *_ = header(path)
     longer = max(width, height)
     # The square contains the whole image; the second resize restores its proportions.
     square = Image.fromarray(decode(path, min(longer, LARGEST)))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import choose_device
 from meanteacher.files import atomic_folder, read_regular, write_atomic
+from meanteacher.formats import count, escape_name, listed, percent, percent_range
 from meanteacher.models import ModelSpec
 from meanteacher.passes import to_channels_last
 from meanteacher.photos.folder.duplicates import DIGEST_BYTES
@@ -30,6 +31,7 @@ from meanteacher.photos.model.export import check_new_file, export_onnx
 from meanteacher.photos.model.images import ImagesLike, as_images
 from meanteacher.photos.model.manifest import AGAIN, Manifest, manifest_of, read_manifest
 from meanteacher.photos.model.predict import ClassifierModule, Predictions, classify, prediction_file, rows_of
+from meanteacher.report.page import render
 from meanteacher.views import Normaliser
 
 WEIGHTS, MANIFEST, SEEN = "weights.safetensors", "model.json", "seen.bin"
@@ -89,7 +91,7 @@ class _StoppedError(Exception):
     """Raised by `predict` itself when it is stopped, so that the file is not written."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Classifier:
     """A trained network with everything that is needed to use it.
 
@@ -122,6 +124,7 @@ class Classifier:
         images: ImagesLike,
         *,
         out: str | PathLike[str] | None = None,
+        unsure_below: float | None = None,
         overwrite: bool = False,
         device: str = "auto",
         progress: Progress = lambda done, total: None,
@@ -134,14 +137,18 @@ class Classifier:
         Args:
             images: see the class
             out: also write predictions.csv here, with the three most probable classes of each image
+            unsure_below: confidence below which a label counts as unsure, from 0 to 1; a column of the table
             overwrite: replace `out` if it exists
             device: "auto", "cpu", "cuda", "cuda:N" or "mps"
             progress: called with the number of images so far and in all
             should_stop: asked after every chunk; stopping leaves no file
 
         Raises:
-            InputError: there is no image or no such device, or `out` exists already or cannot be written.
+            InputError: there is no image or no such device, `out` exists already or cannot be written, or
+                `unsure_below` is not from 0 to 1.
         """
+        if unsure_below is not None and not 0 <= unsure_below <= 1:
+            raise InputError(f"unsure_below is {unsure_below:g}: give a confidence from 0 to 1, such as 0.8.")
         chosen, file = choose_device(device), None if out is None else Path(out)
         if file is not None:
             check_new_file(file, overwrite=overwrite)
@@ -151,7 +158,7 @@ class Classifier:
         done = 0
         with (
             suppress(_StoppedError),
-            prediction_file(file) as write,
+            prediction_file(file, unsure=unsure_below is not None) as write,
             closing(classify(self, given, device=chosen)) as chunks,
         ):
             for chunk in chunks:
@@ -160,7 +167,10 @@ class Classifier:
                 rows = slice(done, done + len(chunk.index))
                 names = given.names[rows]
                 if write:
-                    write(rows_of(names, chunk.probabilities, self.class_names, chunk.unreadable))
+                    table = rows_of(
+                        names, chunk.probabilities, self.class_names, chunk.unreadable, unsure_below=unsure_below
+                    )
+                    write(table)
                 readable = np.array([row not in chunk.unreadable for row in range(len(names))])
                 best = chunk.probabilities.max(1)
                 classes[rows][readable], confidence[rows][readable] = best.indices[readable], best.values[readable]
@@ -174,6 +184,8 @@ class Classifier:
             complete=done == len(given),
             classes=classes[:done],
             class_names=self.class_names,
+            images=given,
+            unsure_below=unsure_below,
         )
 
     def predict_proba(
@@ -259,6 +271,34 @@ class Classifier:
                 f"Cannot write the model to {folder}: {error}. Free some space, or give another folder."
             ) from error
         return folder
+
+    def _facts(self) -> dict[str, str]:
+        """What a person wants to know of the model, in words."""
+        n_parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        facts = {
+            "Classes": f"{len(self.class_names):,}: {listed([escape_name(name) for name in self.class_names], 10)}",
+            "Images": f"{self.size} x {self.size} pixels",
+            "Parameters": f"{n_parameters:,}",
+        }
+        try:
+            found = self.about["estimate"]
+            facts["Wrong on new images"] = (
+                f"{percent(found['error'])} ({percent_range(found['low'], found['high'])}), estimated by the fit"
+            )
+        except (KeyError, TypeError, ValueError):
+            pass
+        if self.seen is not None:
+            facts["Learned from"] = (
+                f"{count(self.seen.n_labelled, 'labelled image')} and {self.seen.n_unlabelled:,} without labels"
+            )
+        return facts
+
+    def __repr__(self) -> str:
+        return "\n".join(["Classifier", *(f"  {name}: {value}" for name, value in self._facts().items())])
+
+    def _repr_html_(self) -> str:
+        """The facts as a table, as a notebook shows them."""
+        return render("classifier.html.jinja", facts=self._facts())
 
     def module(self) -> ClassifierModule:
         """The model as one torch module, from bytes [B, 3, size, size] to probabilities [B, n_classes]."""

@@ -32,6 +32,10 @@ class Images:
     names: Sequence[str]
     picture: Callable[[int], Path | Image.Image | NDArray[np.uint8]]
     """The image at a position: its file, or the image itself."""
+    root: Path | None = None
+    """The folder that the names are below; None if the images were not given as a folder."""
+    n_ignored: int = 0
+    """Number of files in that folder that are no photos by their names."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -65,10 +69,10 @@ def _of_path(path: Path) -> Images:
             return _of_list([path])
         content = read_npz(path)
         return Images(content.names, content.images.__getitem__)
-    names, _ = images_below(path)
+    names, n_ignored = images_below(path)
     if not names:
         raise InputError(f"There is no image in {path}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
-    return Images(names, lambda position: path / names[position])
+    return Images(names, lambda position: path / names[position], path, n_ignored)
 
 
 def _of_array(array: NDArray[np.uint8]) -> Images:

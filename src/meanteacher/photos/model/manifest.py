@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from meanteacher.core import InputError, Problem
 from meanteacher.files.typed import read_json
 from meanteacher.formats import listed
-from meanteacher.models import ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
+from meanteacher.models import (
+    ExternalSpec,
+    FastNetSpec,
+    LitePairSpec,
+    LiteSpec,
+    ModelSpec,
+    PooledSpec,
+    WideResNetSpec,
+)
 from meanteacher.records import SCHEMA, Described, ModelFile, SeenSummary
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
@@ -34,6 +42,8 @@ NETWORKS: dict[str, type[Any]] = {
     "FastNet": FastNetSpec,
     "WideResNet": WideResNetSpec,
     "EfficientNetLite": LiteSpec,
+    "EfficientNetLitePair": LitePairSpec,
+    "Pooled": PooledSpec,
     "External": ExternalSpec,
 }
 NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}

@@ -2,29 +2,32 @@
 
 import csv
 import io
-import reprlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import CPU
 from meanteacher.files import atomic_file
 from meanteacher.files.images import UnreadableError
-from meanteacher.formats import escape_name
+from meanteacher.formats import certainty, escape_name, listed
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.images import Images
+from meanteacher.photos.model.sorting import How, Sorted, sort_photos
+from meanteacher.photos.pages.contact_sheet import contact_sheet, thumbnail
+from meanteacher.report.page import render
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
@@ -125,12 +128,22 @@ class Predictions(Sequence[str]):
     classes: NDArray[np.int64]
     """Position of each label in `class_names`, [N]; `UNLABELLED` (-1) for an unreadable image."""
     class_names: tuple[str, ...]
+    images: Images
+    """The images themselves."""
+    unsure_below: float | None = None
+    """Confidence below which a label is unsure; None if none is."""
 
     @property
     def counts(self) -> dict[str, int]:
         """The number of images with each label, by class."""
         n = np.bincount(self.classes[self.classes != UNLABELLED], minlength=len(self.class_names))
         return dict(zip(self.class_names, n.tolist(), strict=True))
+
+    @property
+    def is_unsure(self) -> NDArray[np.bool_]:
+        """Mask [N] of the images whose confidence is below `unsure_below`."""
+        # NaN is below nothing.
+        return np.asarray(self.confidence < (-1 if self.unsure_below is None else self.unsure_below))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -147,12 +160,103 @@ class Predictions(Sequence[str]):
     def _label(self, k: int) -> str:
         return "" if k == UNLABELLED else self.class_names[k]
 
+    def to_frame(self) -> Any:
+        """A pandas data frame with the columns path, guess, confidence, unsure and problem.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("A data frame needs pandas: install it with `pip install pandas`.") from error
+        return pandas.DataFrame(
+            {
+                "path": [escape_name(name) for name in self.names],
+                "guess": self[:],
+                "confidence": self.confidence,
+                "unsure": self.is_unsure,
+                "problem": [self.problems.get(name, "") for name in self.names],
+            }
+        )
+
+    def sort_into(
+        self,
+        folder: str | PathLike[str],
+        *,
+        how: How = "copy",
+        progress: Progress = lambda done, total: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Sorted:
+        """Put each photo into a folder of its label below `folder`, and unsure ones into `unsure` there.
+
+        "copy" copies, "link" makes symbolic links, "move" moves and writes undo.sh there. No file is ever replaced: of
+        equal names all but the first get a number. Unreadable photos stay where they are.
+
+        Raises:
+            InputError: the images are not files, or `folder` is among them or cannot be written.
+
+        Example: `model.predict("photos/", unsure_below=0.8).sort_into("sorted/")`
+        """
+        pictures = [self.images.picture(k) for k in range(len(self))]
+        files = [picture if isinstance(picture, Path) else None for picture in pictures]
+        if not any(files):
+            raise InputError("These images are not files, so they cannot be sorted into folders: give files.")
+        return sort_photos(
+            files,
+            self[:],
+            self.is_unsure.tolist(),
+            Path(folder),
+            root=self.images.root,
+            how=how,
+            progress=progress,
+            should_stop=should_stop,
+        )
+
+    def contact_sheet(self, title: str = "") -> str:
+        """An offline HTML page of thumbnails with label and confidence, by class, the unsure ones apart."""
+        root = self.images.root
+        return contact_sheet(
+            self.names,
+            self[:],
+            self.confidence,
+            self.images.picture,
+            title=title or escape_name("these images" if root is None else root.resolve().name),
+            problems=[(escape_name(name), reason) for name, reason in self.problems.items()],
+            unsure_below=self.unsure_below,
+        )
+
+    def _summary(self) -> str:
+        most = sorted(self.counts.items(), key=lambda item: -item[1])
+        parts = [listed([f"{n:,} {escape_name(name)}" for name, n in most if n], _N_CLASSES)]
+        n_unsure = int(self.is_unsure.sum())
+        parts += [f"{n_unsure:,} unsure"] if n_unsure else []
+        parts += [f"{len(self.problems):,} cannot be read"] if self.problems else []
+        return "; ".join([*filter(None, parts), f"{len(self):,} in all"])
+
     def __repr__(self) -> str:
-        return f"Predictions({reprlib.repr(self[:7])}, {len(self):,} in all)"
+        rows = [
+            f"  {escape_name(name)}: {label} {certainty(confidence)}" if label else f"  {escape_name(name)}: not read"
+            for name, label, confidence in zip(self.names[:_N_ROWS], self[:_N_ROWS], self.confidence, strict=False)
+        ]
+        more = [f"  … and {len(self) - _N_ROWS:,} more"] if len(self) > _N_ROWS else []
+        return "\n".join([f"Predictions: {self._summary()}", *rows, *more])
+
+    def _repr_html_(self) -> str:
+        """Thumbnails with label and confidence, as a notebook shows them."""
+        rows = range(min(len(self), _N_THUMBNAILS))
+        shown = [
+            (escape_name(self.names[k]), self[k], self.confidence[k], thumbnail(self.images.picture(k))) for k in rows
+        ]
+        return render("predictions.html.jinja", summary=self._summary(), shown=shown, n_more=len(self) - len(shown))
+
+
+_N_CLASSES, _N_ROWS, _N_THUMBNAILS = 8, 5, 24
+"""Classes, rows and thumbnails in a representation."""
 
 
 @contextmanager
-def prediction_file(out: Path | None) -> Iterator[Callable[[str], object] | None]:
+def prediction_file(out: Path | None, *, unsure: bool = False) -> Iterator[Callable[[str], object] | None]:
     """A function that appends text to `out`, which is created when the block ends without an error; None for None."""
     if out is None:
         yield None
@@ -160,13 +264,14 @@ def prediction_file(out: Path | None) -> Iterator[Callable[[str], object] | None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(out) as file:
-            file.write(HEADER.encode("utf-8"))
+            file.write((BOM + _header(unsure=unsure)).encode("utf-8"))
             yield lambda text: file.write(text.encode("utf-8"))
     except OSError as error:
         raise InputError(f"Cannot write {out} ({error}). Free disk space, or give another file.") from error
 
 
-HEADER = "path,label,confidence,second,second_confidence,third,third_confidence,problem\n"
+BOM = "\ufeff"
+"""The first character of a table; without it Excel does not take the others for UTF-8."""
 _N_GUESSES = 3
 _FORMULA = ("=", "+", "-", "@")
 
@@ -181,29 +286,29 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def prediction_rows(
-    names: Sequence[str],
-    probabilities: NDArray[np.floating],
-    class_names: Sequence[str],
-    unreadable: Mapping[int, str],
-) -> str:
-    """The content of predictions.csv for probabilities [N, n_classes]. `unreadable` maps a row to a reason."""
-    return HEADER + rows_of(names, torch.from_numpy(probabilities), class_names, unreadable)
+def _header(*, unsure: bool = False) -> str:
+    columns = ["path", "guess", "confidence", *(["unsure"] if unsure else []), "second", "second_confidence"]
+    return ",".join([*columns, "third", "third_confidence", "problem"]) + "\n"
 
 
 def rows_of(
-    names: Sequence[str], probabilities: Tensor, class_names: Sequence[str], unreadable: Mapping[int, str]
+    names: Sequence[str],
+    probabilities: Tensor,
+    class_names: Sequence[str],
+    unreadable: Mapping[int, str],
+    *,
+    unsure_below: float | None = None,
 ) -> str:
-    """Rows of predictions.csv without its header."""
+    """Rows of predictions.csv without its header; the column `unsure` exists if there is a threshold."""
     labels = [cell(name) for name in class_names]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     best = probabilities.topk(min(_N_GUESSES, len(labels)))
     empty = [""] * 2 * (_N_GUESSES - best.indices.shape[1])  # two classes have no third guess
     for row, (name, ks, ps) in enumerate(zip(names, best.indices.tolist(), best.values.tolist(), strict=True)):
+        guesses = [value for k, p in zip(ks, ps, strict=True) for value in (labels[k], f"{p:.4f}")] + empty
+        unsure = [] if unsure_below is None else ["yes" if ps[0] < unsure_below else "no"]
         if row in unreadable:
-            table.writerow([cell(name), *[""] * 2 * _N_GUESSES, cell(unreadable[row])])
-            continue
-        guesses = [value for k, p in zip(ks, ps, strict=True) for value in (labels[k], f"{p:.4f}")]
-        table.writerow([cell(name), *guesses, *empty, ""])
+            guesses, unsure = [""] * len(guesses), [""] * len(unsure)
+        table.writerow([cell(name), *guesses[:2], *unsure, *guesses[2:], cell(unreadable.get(row, ""))])
     return text.getvalue()

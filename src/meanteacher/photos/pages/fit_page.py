@@ -1,16 +1,19 @@
-"""One offline HTML page about a fit: the answer first, then what it is based on."""
+"""One offline HTML page about a fit: how good the model is, what to do next, then what that is based on."""
 
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from meanteacher.formats import BASELINE, count, display_name, percent, points
-from meanteacher.photos.pages import fit_tables
-from meanteacher.photos.pages.fit_tables import OURS
-from meanteacher.records import Calibration, Estimate, Fit, Picture
-from meanteacher.report.figures import fit_curves, reliability_diagram
+from meanteacher.formats import count, duration, percent, points
+from meanteacher.records import SEVERITIES, Calibration, ClassResult, Finding, Fit, Picture
+from meanteacher.report.figures import reliability_diagram
 from meanteacher.report.page import render
+
+MOST_CLASSES = 20
+"""A larger matrix cannot be read: the pairs that are confused most often are listed instead."""
+N_PAIRS = 20
 
 
 def fit_page(fit: Fit) -> str:
@@ -18,16 +21,14 @@ def fit_page(fit: Fit) -> str:
     return render(
         "fit.html.jinja",
         **shown(fit),
-        curves=fit_curves(fit.curves),
-        matrix=fit_tables.matrix(fit),
+        matrix=matrix(fit),
         groups=gallery(fit),
         safe_thumb=safe_thumb,
         reliability=reliability_diagram(fit.calibration.bins),
-        readings=fit_tables.readings(fit),
-        plan=fit_tables.plan(fit),
-        spans=fit_tables.spans(fit),
+        work=work(fit),
+        spans=spans(fit),
         placeholders=placeholders(fit.folder, fit.data.photos, where="page"),
-        commands=commands(fit.folder, fit.data.photos, source=fit.data.source),
+        commands=commands(fit, fit.folder, fit.data.photos),
         python=python_code(fit.folder),
     )
 
@@ -37,105 +38,60 @@ def shown(fit: Fit) -> dict[str, Any]:
     return {
         "fit": fit,
         "data": fit.data,
-        "lead": lead(fit),
-        "difference": difference_sentence(fit.estimate),
-        "shipped": shipped_sentence(fit),
+        "since": since_sentence(fit),
         "tested": tested_sentence(fit),
-        "confidence": confidence(fit.estimate),
+        "confidence": f"{100 * fit.estimate.confidence:g} %",
         "foundation": foundation_sentence(fit),
-        "intervals": fit_tables.intervals(fit),
-        "tried": fit_tables.tried(fit),
-        "pairs": fit_tables.confused_pairs(fit),
-        "classes": fit_tables.class_rows(fit),
+        "pairs": confused_pairs(fit),
+        "classes": class_rows(fit),
         "calibrated": calibration_sentence(fit.calibration),
-        "alarms": fit_tables.alarms(fit),
-        "findings": fit_tables.findings(fit),
-        "made_with": fit_tables.made_with(fit),
+        "findings": findings(fit),
+        "made_with": made_with(fit),
     }
 
 
-def lead(fit: Fit) -> str:
-    """The answer in a sentence: the fit's own, unless it claims more than the interval of the difference supports."""
-    if supported(fit):
-        return fit.answer.sentence
-    names = {OURS: display_name(OURS), BASELINE: f"{display_name(BASELINE).lower()} training"}
-    errors = [
-        f"{percent(fit.estimate.errors[method].error, fit.estimate.n)} with {name}" for method, name in names.items()
-    ]
-    return (
-        f"There are too few labels to tell whether the unlabelled images helped: the error is {' and '.join(errors)}."
-    )
-
-
-def supported(fit: Fit) -> bool:
-    """Whether the interval of the difference excludes zero on the side that the answer claims, if it claims one."""
-    helped, difference = fit.answer.helped, fit.estimate.difference
-    if helped == "yes":
-        return difference.low > 0
-    return helped != "no" or difference.high < 0
-
-
-def difference_sentence(estimate: Estimate) -> str:
-    """How far the two errors lie apart, and how sure that is."""
-    seen, low, high = estimate.difference.points, estimate.difference.low, estimate.difference.high
-    interval = f"{confidence(estimate)} interval"
-    if low > 0 or high < 0:
-        ends = sorted((abs(low), abs(high)))
-        return f"That is {_fewer(seen)} ({interval}: {points(ends[0])} to {points(ends[1])})."
-    return (
-        f"The difference of {points(abs(seen))} percentage points may be chance: the {interval} reaches from "
-        f"{_fewer(high)} to {_fewer(low)}."
-    )
-
-
-def _fewer(difference: float) -> str:
-    return f"{points(abs(difference))} percentage points {'fewer' if difference > 0 else 'more'} errors"
+def since_sentence(fit: Fit) -> str:
+    """The errors of the fit before and of this one; empty if there was none."""
+    if fit.since is None:
+        return ""
+    n, before, now = fit.since.n, fit.since.before, fit.since.now
+    if n < _FEW:
+        return f"Before, {before} of the same {count(n, 'photo')} were wrong; now {now}."
+    return f"Before {percent(before / n)} wrong, now {percent(now / n)}, on the same {count(n, 'photo')}."
 
 
 def tested_sentence(fit: Fit) -> str:
-    """Which images the models were tested on, and what that is worth."""
-    estimate = fit.estimate
-    if estimate.how == "held-out":
-        were = "was" if estimate.n == 1 else "were"
-        tested = (
-            f"{estimate.n:,} of the {count(fit.data.n_labelled, 'labelled image')} {were} kept apart as test "
-            "images: no model learned from them."
-        )
-    else:
-        tested = (
-            f"Each of the {count(estimate.n, 'labelled image')} was a test image once, for models that learned from "
-            "the others only (cross-validation). The model in this folder learned from all of them and is probably "
-            "slightly better."
-        )
-    return (
-        f"{tested} A {confidence(estimate)} interval contains the true error for images like these in "
-        f"{confidence(estimate)} of all cases. The model to keep was chosen by these errors, which makes its own look "
-        "slightly too low. Photos from another camera or another season may be harder."
+    """Which photos the model was tested on, and for which photos the estimate holds."""
+    n = fit.estimate.n
+    if not n:
+        return "No class has two labels that do not belong together, so nothing could be tested. Label more photos."
+    mix = (
+        "It holds for photos in the mix of classes that the unlabelled photos seem to have (the column “Share”), not "
+        "for the mix of the labels."
+        if fit.data.n_unlabelled
+        else "It holds for photos in the mix of classes of the labels."
     )
-
-
-def shipped_sentence(fit: Fit) -> str:
-    """Which of the two models is in the folder."""
-    shipped = fit.answer.shipped
-    if shipped == OURS:
-        return f"The model in this folder is the one trained with {display_name(OURS)}, on all images."
-    return f"The model in this folder is the {display_name(shipped).lower()} one, trained on the labelled images alone."
+    return (
+        f"Each of {count(n, 'labelled photo')} tested a model that had learned from the others only: "
+        f"{fit.estimate.wrong:,} were wrong. The model in this folder learned from all of them. {mix} Photos from "
+        "another camera or another season may be harder."
+    )
 
 
 def foundation_sentence(fit: Fit) -> str:
     """What the network had learned before, and what that means for its errors."""
-    if fit.backbone is None:
+    if not fit.backbones:
         return "Its network had learned from no other images before."
-    title, learned_from = fit.backbone.title, fit.backbone.trained_on
+    title, learned_from = fit.network, fit.backbones[0].trained_on
     if "imagenet" not in learned_from.lower():
         which = "images of which nothing is recorded" if learned_from == "unknown" else learned_from
         return (
-            f"It builds on {title}, a network that had learned from {which} before. Expect better results for things "
+            f"It builds on {title}, which had learned from {which} before. Expect better results for things "
             "that those images showed than for others."
         )
     how_many = "1.2 million photos of ImageNet" if learned_from.lower() == "imagenet-1k" else f"photos ({learned_from})"
     return (
-        f"It builds on {title}, a network that had learned from {how_many} before. ImageNet shows mostly animals, "
+        f"It builds on {title}, which had learned from {how_many} before. ImageNet shows mostly animals, "
         "vehicles, food and household things: expect better results for classes like these than for, say, medical "
         "images or letters."
     )
@@ -143,6 +99,8 @@ def foundation_sentence(fit: Fit) -> str:
 
 def calibration_sentence(calibration: Calibration) -> str:
     """How reliable a confidence is."""
+    if not calibration.bins:
+        return "No photo was tested, so the confidence is not adjusted."
     before, after = (points(100 * error) for error in (calibration.before, calibration.after))
     n = sum(each.n for each in calibration.bins)
     better = "" if calibration.after < calibration.before else "no better than "
@@ -153,40 +111,38 @@ def calibration_sentence(calibration: Calibration) -> str:
     )
 
 
-def confidence(estimate: Estimate) -> str:
-    """The coverage of the intervals, such as 95 %."""
-    return f"{100 * estimate.confidence:g} %"
-
-
+_FEW = 20
+"""Fewer photos give no percentage."""
 _MODEL, _PHOTOS = "DIR", "PHOTOS"
 """They stand for the paths on a model card, which leaves the computer."""
 
 
-def commands(folder: str = "", photos: str = "", *, source: str) -> list[tuple[str, str]]:
+def commands(fit: Fit, folder: str = "", photos: str = "") -> list[tuple[str, str]]:
     """The purpose of each command, and the command, with the real paths if they are given."""
     model, images = _quoted(folder) or _MODEL, _quoted(photos) or _PHOTOS
     labels = _quoted(f"{folder}/labels.csv") if folder else f"{_MODEL}/labels.csv"
-    again = "Train again with more labels"
-    use = [
-        ("Classify other photos", f"meanteacher predict {model} OTHER"),
-        ("Test the model on other photos with labels", f"meanteacher evaluate {model} OTHER"),
-    ]
-    if source == "npz":
+    again, same = "Fit again with more labels", f"--minutes {fit.minutes:g} --out {model} --overwrite"
+    use = [("Classify other photos", f"meanteacher predict {model} OTHER")]
+    if fit.data.source == "npz":
         # Its labels are in the file itself, where the labelling page cannot add any.
-        use += [(again, f"meanteacher fit {images} --start {model} --out NEW")]
+        use += [(again, f"meanteacher fit {images} {same}")]
     else:
         use += [
-            ("Label the images that would help most", f"meanteacher label {images} --run {model}"),
-            (again, f"meanteacher fit {images} --labels {labels} --start {model} --out NEW"),
+            ("Label the photos that would help most", f"meanteacher label {images} --run {model}"),
+            (again, f"meanteacher fit {images} --labels {labels} {same}"),
         ]
-    return [*use, ("Export it for use without Python", f"meanteacher export {model} --onnx")]
+    return [
+        *use,
+        ("Test the model on other photos with labels", f"meanteacher evaluate {model} OTHER"),
+        ("Export it for use without Python", f"meanteacher export {model} --onnx"),
+    ]
 
 
 def placeholders(folder: str = "", photos: str = "", *, where: str) -> str:
     """What the words in capitals stand for."""
     unknown = [] if folder else [f"{_MODEL} is the folder of this {where}"]
     unknown += [] if photos else [f"{_PHOTOS} is the folder of your photos"]
-    return ", ".join([*unknown, "OTHER is a folder with other photos", "NEW is a new folder"]) + "."
+    return ", ".join([*unknown, "OTHER is a folder with other photos"]) + "."
 
 
 def python_code(folder: str = "") -> str:
@@ -215,9 +171,13 @@ LONGEST_THUMB = 200_000
 N_PICTURES = 24
 """As many of a kind as a reader looks at."""
 GROUPS = {
-    "most_confident": ("Most certain", "The model is most certain of these. If one is wrong, look at others like it."),
-    "least_confident": ("Least certain", "The model can hardly decide what these are."),
+    "disagreements": (
+        "Labels to look at",
+        "A model that had not learned from these labels is most sure of another class. The label may be wrong, or the "
+        "photo hard.",
+    ),
     "label_next": ("To label next", "Labels for these would help the model most. They are listed in label-next.csv."),
+    "most_confident": ("Most certain", "The model is most certain of these. If one is wrong, look at others like it."),
 }
 
 
@@ -237,3 +197,66 @@ def safe_thumb(thumb: str) -> str:
     ('data:image/png;base64,iVBORw0KGgo=', '')
     """
     return thumb if len(thumb) <= LONGEST_THUMB and THUMB.fullmatch(thumb) else ""
+
+
+# --- tables and lists -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Confused:
+    """Images of one class that were mistaken for another."""
+
+    true: str
+    mistaken_for: str
+    n: int
+    of: int
+
+
+def matrix(fit: Fit) -> list[tuple[str, tuple[int, ...]]]:
+    """Rows of the confusion matrix with the name of their true class; empty if there are too many classes."""
+    return list(zip(fit.data.class_names, fit.confusion, strict=True)) if len(fit.confusion) <= MOST_CLASSES else []
+
+
+def confused_pairs(fit: Fit) -> list[Confused]:
+    """The confusions in order of how often they happened, the most frequent only."""
+    names, confusion = fit.data.class_names, fit.confusion
+    wrong = [(n, i, j) for i, row in enumerate(confusion) for j, n in enumerate(row) if n and i != j]
+    worst = sorted(wrong, key=lambda pair: (-pair[0], pair[1:]))[:N_PAIRS]
+    return [Confused(names[i], names[j], n, sum(confusion[i])) for n, i, j in worst]
+
+
+def class_rows(fit: Fit) -> list[ClassResult]:
+    """The classes in their own order, or the highest errors first if there are too many to look through."""
+    rows = list(fit.per_class)
+    if len(rows) > MOST_CLASSES:
+        rows.sort(key=lambda row: -1.0 if row.error is None else row.error, reverse=True)
+    return rows
+
+
+def findings(fit: Fit) -> list[Finding]:
+    """The most serious first."""
+    return sorted(fit.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def work(fit: Fit) -> list[tuple[str, str]]:
+    """What was computed, in words."""
+    return [
+        ("Minutes allowed", f"{fit.minutes:g}"),
+        ("Network", fit.network),
+        ("Parameters", f"{fit.n_parameters:,}"),
+        ("Pixels per side", f"{fit.data.size:,}"),
+        ("Views of each photo", f"{fit.n_views:,}"),
+        ("Mirrored views", "yes" if fit.flip else "no"),
+    ]
+
+
+def made_with(fit: Fit) -> list[tuple[str, str]]:
+    """The versions and the machine."""
+    tools = {"meanteacher": fit.version, **fit.environment}
+    return [(tool, "not recorded" if value is None else str(value)) for tool, value in tools.items()]
+
+
+def spans(fit: Fit) -> list[tuple[str, str, str]]:
+    """The pieces of work in the order in which they ran: what, how long, and its share in percent."""
+    total = sum(fit.pieces.values()) or 1.0
+    return [(piece, duration(time), f"{100 * time / total:.2f}") for piece, time in fit.pieces.items()]

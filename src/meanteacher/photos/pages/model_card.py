@@ -4,7 +4,7 @@ import re
 
 from markupsafe import Markup
 
-from meanteacher.formats import display_name, listed
+from meanteacher.formats import listed
 from meanteacher.photos.pages import fit_page
 from meanteacher.records import Fit
 from meanteacher.report.page import render
@@ -15,12 +15,11 @@ N_CLASSES = 50
 
 def model_card(fit: Fit) -> str:
     """The card as text, a pure function of fit.json. Names are escaped: none can become a heading, link or tag."""
-    commands = fit_page.commands(source=fit.data.source)
+    commands = fit_page.commands(fit)
     return render(
         "card.md.jinja",
         escaped,
         **fit_page.shown(fit),
-        method=display_name(fit.answer.shipped),
         listed=listed,
         most_classes=N_CLASSES,
         placeholders=fit_page.placeholders(where="card"),

@@ -1,0 +1,144 @@
+"""Real networks of timm and torchvision through fit, resume, predict and export. Not part of the tests.
+
+The tests use stand-ins for both libraries, because they need gigabytes. In an environment with the real ones:
+
+    python3 -m venv /tmp/real
+    /tmp/real/bin/pip install torch torchvision timm -e .
+    /tmp/real/bin/python benchmarks/real_backbones.py
+
+The wheels on PyPI are CUDA builds, and run on a CPU. Nothing is downloaded later: the weights are random. Those of timm
+are saved as a .safetensors file with its config.json, those of torchvision where it looks for a download. Prints a
+table, and ends with the number of failures.
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+import torchvision
+from PIL import Image
+from safetensors.torch import save_file
+
+OF_TIMM = ("resnet18", "vit_tiny_patch16_224")
+OF_TORCHVISION = ("resnet18", "mobilenet_v3_small")
+CLASSES = {"red": (200, 60, 50), "green": (60, 190, 70), "blue": (50, 70, 200)}
+N_LABELLED, N_OTHER, SIDE = 6, 60, 96
+MINUTES = "1"
+PACKAGES = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "safetensors", "numpy", "pillow")
+
+
+def main() -> int:
+    write = sys.stdout.write
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    write(f"Python {platform.python_version()}, {versions}\n\n")
+    write("| backbone | step | outcome | seconds |\n|---|---|---|---|\n")
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        photos = photos_in(root / "photos")
+        for name, backbone in backbones(root):
+            for step, work in steps(root / name.replace(":", "-"), photos, backbone):
+                began = time.monotonic()
+                try:
+                    outcome = work()
+                except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                    outcome, failures = f"FAILED: {str(error).strip()[-300:]}", failures + 1
+                write(f"| {name} | {step} | {outcome} | {time.monotonic() - began:.0f} |\n")
+                sys.stdout.flush()
+                if outcome.startswith("FAILED"):
+                    break
+    return failures
+
+
+def photos_in(root: Path) -> Path:
+    """Plain photos of three colours, a few of them labelled."""
+    draws = np.random.default_rng(0)
+    for name, colour in CLASSES.items():
+        for k in range(N_LABELLED + N_OTHER // len(CLASSES)):
+            pixels = np.array(colour) + draws.normal(0, 25, 3) + draws.normal(0, 20, (SIDE, SIDE, 3))
+            path = root / (name if k < N_LABELLED else "unlabelled") / f"{name}{k}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+    return root
+
+
+def backbones(root: Path) -> Iterator[tuple[str, str]]:
+    """The name of each network, and the value of --backbone."""
+    torch.manual_seed(0)
+    for name in OF_TIMM:
+        network = timm.create_model(name, pretrained=False)
+        folder = root / "weights" / name
+        folder.mkdir(parents=True)
+        save_file(network.state_dict(), folder / "model.safetensors")
+        about = {key: network.pretrained_cfg[key] for key in ("input_size", "mean", "std")}
+        (folder / "config.json").write_text(json.dumps({"architecture": name, "pretrained_cfg": about}))
+        yield f"timm:{name}", str(folder / "model.safetensors")
+    os.environ["TORCH_HOME"] = str(root / "torch")
+    for name in OF_TORCHVISION:
+        network = torchvision.models.get_model(name, weights=None)
+        file = Path(torchvision.models.get_model_weights(name).DEFAULT.url).name
+        (root / "torch/hub/checkpoints").mkdir(parents=True, exist_ok=True)
+        torch.save(network.state_dict(), root / "torch/hub/checkpoints" / file)
+        yield f"torchvision:{name}", f"torchvision:{name}"
+
+
+def steps(root: Path, photos: Path, backbone: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    root.mkdir()
+    fit = ["fit", str(photos), "--minutes", MINUTES, "--backbone", backbone, "--device", "cpu", "--out"]
+    whole, killed = str(root / "fit"), str(root / "killed")
+
+    def fitted() -> str:
+        run(*fit, whole)
+        estimate = json.loads((Path(whole) / "fit.json").read_text())["estimate"]
+        return f"wrong on {estimate['wrong']} of {estimate['n']} tested photos"
+
+    def resumed() -> str:
+        process = subprocess.Popen([sys.executable, "-m", "meanteacher", *fit, killed], stdout=subprocess.DEVNULL)
+        cache = Path(killed) / "cache"
+        while process.poll() is None and not any(cache.rglob("*.npy")):
+            time.sleep(0.1)
+        time.sleep(1)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (Path(killed) / "fit.json").exists(), "the fit had ended before it was killed"
+        run(*fit, killed, "--resume")
+        same = answers(Path(whole) / "predictions.csv") == answers(Path(killed) / "predictions.csv")
+        return f"killed and resumed, {'the same' if same else 'other'} answers"
+
+    def predicted() -> str:
+        run("predict", whole, str(photos), "--out", str(root / "predictions.csv"), "--device", "cpu")
+        found = answers(root / "predictions.csv")
+        right = sum(Path(path).name.startswith(guess) for path, guess in found.items())
+        assert right > 0.8 * len(found), f"right on {right} of {len(found)} photos"
+        return f"right on {right} of {len(found)} photos"
+
+    def exported() -> str:
+        run("export", whole, "--out", str(root / "model.onnx"))
+        return f"{(root / 'model.onnx').stat().st_size / 1e6:.1f} MB, the same as torch"
+
+    yield from {"fit": fitted, "resume": resumed, "predict": predicted, "export": exported}.items()
+
+
+def run(*command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "meanteacher", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or done.stdout
+
+
+def answers(table: Path) -> dict[str, str]:
+    header, *rows = (line.split(",") for line in table.read_text(encoding="utf-8-sig").splitlines())
+    return {row[header.index("path")]: row[header.index("guess")] for row in rows}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

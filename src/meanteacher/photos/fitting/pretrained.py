@@ -1,0 +1,236 @@
+"""Features and heads: frozen networks turn each view of each photo into a vector, once, and a linear head learns."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from meanteacher.core import InputError, MissingBackboneError, Problem
+from meanteacher.models import LitePairSpec, LiteSpec, ModelSpec
+from meanteacher.photos.features.backbones import Backbone, find_backbone
+from meanteacher.photos.features.extraction import Extraction, Features, computed, views
+from meanteacher.photos.fitting.data import SMALL, FitData, Learned, is_worse
+from meanteacher.photos.fitting.estimate import FitHead, OutOfFold, cross_validated
+from meanteacher.photos.fitting.heads import Head, fit_head, logistic_regression
+from meanteacher.photos.fitting.work import Work
+from meanteacher.seeding import derive_seed
+from meanteacher.views.normalise import per_channel
+
+_DEFAULT = ("lite0", "lite2")
+_SIZE, _SMALL_SIZE = 224, 160
+"""Pixels per side that photos are resized to. Small images gain nothing from being enlarged further."""
+_FIRST_SHARE = 0.7
+"""Share of the minutes after which the first view ends, however many photos it has reached: the head comes next."""
+_SECOND, _STRONG = 2.5, 1.4
+"""Times that the second network takes, and a strong view, as long as none has been computed."""
+_SEED = 0
+
+
+def choose_backbones(wanted: str) -> tuple[Backbone, ...]:
+    """The pretrained networks of a name: one, or for "auto" the two that are computed side by side.
+
+    Raises:
+        MissingBackboneError: the weights of the first are not installed.
+    """
+    if wanted != "auto":
+        return (find_backbone(wanted),)
+    first, second = _DEFAULT
+    try:
+        return find_backbone(first), find_backbone(second)
+    except MissingBackboneError:
+        return (find_backbone(first),)
+
+
+def pretrained_size(backbones: tuple[Backbone, ...], side: int) -> int:
+    """Pixels per side of the photos for these networks; `side` is the shorter one of the files."""
+    if not isinstance(backbones[0].spec, LiteSpec):
+        return backbones[0].size
+    return _SMALL_SIZE if side <= SMALL else _SIZE
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pretrained:
+    """Learns from photos with one or two pretrained networks."""
+
+    data: FitData
+    backbones: tuple[Backbone, ...]
+    folder: Path
+    """Where features are kept."""
+    work: Work
+    features: dict[tuple[str, str], Features] = field(default_factory=dict)
+    """Network and view -> the features that are complete."""
+    groups: NDArray[np.int64] = field(init=False)
+    """[N], of photos that belong together, once they are looked at."""
+
+    def rounds(self) -> Iterator[Learned]:
+        """A model from the photos themselves with the first network; then one from whatever else the time allows.
+
+        The second is left out if it is worse by the same cross-validation.
+        """
+        rows = self._first_view()
+        first = self._learned(rows)
+        yield first
+        if self._more_features(rows):
+            last = self._learned(rows)
+            if not is_worse(last.out_of_fold, first.out_of_fold):
+                yield last
+
+    def look_at(self, rows: np.ndarray, *, ends: float = float("inf")) -> Features:
+        """The features of the photos themselves by the first network; more rows may be computed than these."""
+        return self._extracted(self.backbones[0], "plain", rows, ends=ends)
+
+    # --- features -----------------------------------------------------------------------------------------------------
+
+    def _first_view(self) -> np.ndarray:
+        """Look at the photos themselves, those with a label first. Returns the positions that were reached in time."""
+        data, work = self.data, self.work
+        others = np.setdiff1d(data.readable, data.labelled)
+        order = np.concatenate([data.labelled, np.random.default_rng(_SEED).permutation(others)])
+        reserve = (1 - _FIRST_SHARE) * 60 * work.record.minutes
+        with work.piece(_piece(self.backbones[0], "plain")):
+            values = self.look_at(order, ends=work.ends - reserve)
+        reached = computed(values[order])
+        if not reached[: len(data.labelled)].all():
+            needed = work.spent() * len(data.labelled) / max(1, reached.sum()) / _FIRST_SHARE
+            raise InputError(
+                f"{work.record.minutes:g} minutes are too few for {len(data.labelled):,} labelled images on this "
+                f"machine at its present load. Set minutes (--minutes) to at least {max(2, round(needed / 60) + 1)}."
+            )
+        self.features[self.backbones[0].name, "plain"] = values
+        rows = np.sort(order[reached])
+        known = np.zeros(values.shape, np.float32)
+        known[rows] = values[rows]
+        self.groups = data.groups(known)
+        return rows
+
+    def _more_features(self, rows: np.ndarray) -> bool:
+        """Compute the second network, then further views, each only if it and the last head can finish in time."""
+        n_before = len(self.features)
+        for second in self.backbones[1:]:
+            self._step([second], "plain", rows)
+        used = [backbone for backbone in self.backbones if (backbone.name, "plain") in self.features]
+        for view in self._views()[1:]:
+            if not self._step(used, view, rows):
+                break
+        return len(self.features) > n_before
+
+    def _views(self) -> tuple[str, ...]:
+        return views(flip=self.work.record.flip)
+
+    def _step(self, networks: list[Backbone], view: str, rows: np.ndarray) -> bool:
+        """One view by these networks, if it can finish in time. Returns whether it is there."""
+        n_networks = len({*(name for name, _ in self.features), *(network.name for network in networks)})
+        n_views = len({*(name for _, name in self.features), view})
+        afterwards = self.work.took("head") * n_networks * n_views + self.work.took("results")
+        if not self.work.fits(*(self._expected(network, view) for network in networks), afterwards):
+            return False
+        found = {}
+        for network in networks:
+            with self.work.piece(_piece(network, view)):
+                ends = self.work.ends - afterwards
+                found[network.name, view] = values = self._extracted(network, view, rows, ends=ends)
+            if not computed(values[rows]).all():
+                return False
+        self.features |= found
+        return True
+
+    def _expected(self, network: Backbone, view: str) -> float:
+        """The seconds that a view is expected to take, by the last one of the same network."""
+        if known := self.work.took(_piece(network, view)):
+            return known  # a resumed fit has it already
+        times = [self.work.took(_piece(network, name)) for name in self._views()]
+        strong = _STRONG if view.startswith("strong") and not times[-3] else 1.0
+        plain = _SECOND * self.work.took(_piece(self.backbones[0], "plain"))
+        return strong * max((time for time in times if time), default=plain)
+
+    def _extracted(self, network: Backbone, view: str, order: np.ndarray, *, ends: float) -> Features:
+        extraction = Extraction(
+            images=self.data.images,
+            backbone=network,
+            view=view,
+            flip=self.work.record.flip,
+            file=self.folder / self.data.pixels_digest(),
+            order=order,
+            device=self.work.device,
+        )
+        what = "Looking at the photos" if view == "plain" else f"Looking again ({view})"
+        return extraction.run(
+            progress=partial(self.work.callback.on_progress, f"{what}, {network.title}"),
+            should_stop=self.work.callback.should_stop,
+            ends=ends,
+        )
+
+    # --- heads --------------------------------------------------------------------------------------------------------
+
+    def _learned(self, rows: np.ndarray) -> Learned:
+        """Fit heads to all features that are there, and test them."""
+        networks = [network for network in self.backbones if (network.name, "plain") in self.features]
+        names = [view for view in self._views() if all((network.name, view) in self.features for network in networks)]
+        features = np.stack(
+            [np.concatenate([self.features[n.name, view][rows] for n in networks], axis=1) for view in names]
+        )
+        labels, groups = self.data.labels[rows], self.groups[rows]
+        n_classes = len(self.data.photos.class_names)
+        self.work.callback.on_message("Learning from the labels and from the other photos …")
+
+        def tested(fit: FitHead) -> OutOfFold:
+            found = cross_validated(features, labels, n_classes, groups=groups, seed=_SEED, fit=fit)
+            return replace(found, positions=rows[found.positions])
+
+        with self.work.piece("head"):
+            baseline = tested(labels_alone)
+            out_of_fold = tested(fit_head)
+            recipe = labels_alone if is_worse(out_of_fold, baseline) else fit_head
+            out_of_fold = baseline if recipe is labels_alone else out_of_fold
+            head = recipe(features, labels, n_classes, seed=derive_seed(_SEED, "head"))
+        logits = np.full((len(self.data.photos), n_classes), np.nan, np.float32)
+        logits[rows] = head.logits(features[0])
+        pooled = np.zeros((len(logits), features.shape[2]), np.float32)
+        pooled[rows] = features[0]
+        late = np.setdiff1d(self.data.readable, rows)
+        network, spec = _whole(networks, head, self.data.size)
+        return Learned(
+            network=network,
+            normalise=per_channel(networks[0].mean, networks[0].deviation),
+            spec=spec,
+            logits=logits,
+            out_of_fold=out_of_fold,
+            baseline=baseline,
+            features=pooled,
+            missing=self.data.unreadable | dict.fromkeys(late.tolist(), "not reached in the given minutes"),
+            backbones=tuple(networks),
+            title=" and ".join(network.title for network in networks),
+            n_views=len(names),
+        )
+
+
+def labels_alone(features: np.ndarray, labels: np.ndarray, n_classes: int, *, seed: int) -> Head:
+    known = labels >= 0
+    return logistic_regression(np.asarray(features[0][known], np.float32), labels[known], n_classes)
+
+
+def _piece(network: Backbone, view: str) -> str:
+    return f"{network.name} {view}"
+
+
+def _whole(networks: list[Backbone], head: Head, size: int) -> tuple[nn.Module, ModelSpec]:
+    """The network from normalised pixels to logits, and its description."""
+    spec: ModelSpec = networks[0].spec
+    if len(networks) > 1:
+        first, second = (network.spec for network in networks)
+        assert isinstance(first, LiteSpec)
+        assert isinstance(second, LiteSpec)
+        spec = LitePairSpec.of(first, second)
+    with torch.random.fork_rng(devices=[]):
+        network = spec.build(Problem(len(head.bias), 1, (3, size, size)))
+    *layers, last = network.children()
+    parts = layers if len(networks) > 1 else [nn.Sequential(*layers)]
+    for part, pretrained in zip(parts, networks, strict=True):
+        part.load_state_dict(pretrained.network().state_dict())
+    last.load_state_dict({"weight": torch.from_numpy(head.weight), "bias": torch.from_numpy(head.bias)})
+    return network.eval(), spec
