@@ -412,6 +412,26 @@ def test_a_second_fit_compares_itself_with_the_first_and_uses_its_features(
     assert second["since"]["before"] >= 1
 
 
+def test_photos_drawn_at_random_since_are_compared_and_photos_of_no_class_are_left_out(
+    loose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All photos of a colour look as if they showed one thing.
+    monkeypatch.setattr("meanteacher.photos.fitting.data.find_groups", lambda photos, near, *_, **__: near)
+    out, few = tmp_path / "fit", {f"{colour}/{k}.png": colour for colour in COLOURS for k in range(3)}
+    labels = _labels(tmp_path / "labels.csv", few)
+    run_fit(config(loose, out, labels=labels), Recorder())
+    rows = [(name, label, "") for name, label in few.items()]
+    rows += [("red/3.png", "red", "random"), ("red/4.png", "red", "next"), ("others/01.png", "none of these", "next")]
+    labels.write_text("path,label,chosen\n" + "".join(",".join(row) + "\n" for row in rows))
+    second = run_fit(config(loose, out, labels=labels, overwrite=True), Recorder())
+    assert second["since"]["n"] == len(few) + 1
+    assert (second["data"]["class_names"], second["data"]["n_unreadable"]) == (list(COLOURS), 1)
+    with (out / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
+        answers = {row["path"]: row for row in csv.DictReader(file)}
+    assert (answers["others/01.png"]["guess"], answers["others/01.png"]["problem"]) == ("", "none of these")
+    assert "others/01.png" not in (out / "label-next.csv").read_text("utf-8")
+
+
 class _Counting(pretrained.Extraction):
     computed: ClassVar[list[int]] = []
 
