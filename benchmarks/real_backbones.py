@@ -34,7 +34,7 @@ OF_TIMM = ("resnet18", "vit_tiny_patch16_224")
 OF_TORCHVISION = ("resnet18", "mobilenet_v3_small")
 CLASSES = {"red": (200, 60, 50), "green": (60, 190, 70), "blue": (50, 70, 200)}
 N_LABELLED, N_OTHER, SIDE = 6, 60, 96
-MINUTES = "1"
+MINUTES = "2"
 PACKAGES = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "safetensors", "numpy", "pillow")
 
 
