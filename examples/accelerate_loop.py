@@ -26,7 +26,7 @@ def main(epochs: int = 40, *, cpu: bool = False) -> float:
     often = torch.cat([shown.repeat(80), torch.arange(len(points))])
 
     student: nn.Module = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
-    teacher = Teacher(student).to(accelerator.device)
+    teacher = Teacher(student, decay=0.97).to(accelerator.device)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.003)
     loader = DataLoader(TensorDataset(points[often], labels[often]), batch_size=100, shuffle=True)
     student, optimizer, loader = accelerator.prepare(student, optimizer, loader)
@@ -41,7 +41,8 @@ def main(epochs: int = 40, *, cpu: bool = False) -> float:
             optimizer.zero_grad()
             accelerator.backward(cost)
             optimizer.step()
-            teacher.update(accelerator.unwrap_model(student), decay=min(1 - 1 / (step + 1), 0.97))
+            if accelerator.sync_gradients:  # with gradient accumulation not every batch ends with a step
+                teacher.update(accelerator.unwrap_model(student))
             step += 1
 
     with torch.no_grad():

@@ -64,16 +64,16 @@ def noisy(points: Tensor, n: int = 1) -> Tensor:
 
 def fit(network: nn.Module, steps: int, *, noise: bool = True, target: float | None = None) -> nn.Module:
     """Train on the labelled points, and towards a target around the unlabelled one. Returns the average network."""
-    average = mt.Teacher(network)
+    average = mt.Teacher(network, decay=0.95)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    for step in range(steps):
+    for _ in range(steps):
         cost = F.cross_entropy(network(noisy(LABELLED) if noise else LABELLED), CLASSES)
         if target is not None:
             cost = cost + 10 * (probability(network, noisy(UNLABELLED, TARGETS)) - target).square().mean()
         optimizer.zero_grad()
         cost.backward()
         optimizer.step()
-        average.update(network, decay=min(0.95, step / (step + 1)))
+        average.update(network)
     return average.network
 
 

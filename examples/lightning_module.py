@@ -1,7 +1,7 @@
 """Mean Teacher as a LightningModule: pip install lightning, then python examples/lightning_module.py
 
 The teacher is a part of the module, so it is moved, saved and loaded with it. It requires no gradient, and the
-optimiser is given the student alone. It follows the student after every batch.
+optimiser is given the student alone. It follows the student after every step of the optimiser.
 """
 
 import lightning
@@ -17,8 +17,8 @@ from meanteacher.costs import classification_cost, softmax_mse
 class MeanTeacherModule(lightning.LightningModule):
     def __init__(self, student: nn.Module, *, weight: float = 20.0, decay: float = 0.97) -> None:
         super().__init__()
-        self.student, self.teacher = student, Teacher(student)
-        self.weight, self.decay = weight, decay
+        self.student, self.teacher = student, Teacher(student, decay)
+        self.weight = weight
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         points, labels = batch
@@ -29,8 +29,8 @@ class MeanTeacherModule(lightning.LightningModule):
         return cost
 
     def on_train_batch_end(self, outputs: object, batch: object, index: int) -> None:
-        # `global_step` counts the steps of the optimiser, of which one has been taken.
-        self.teacher.update(self.student, decay=min(1 - 1 / self.global_step, self.decay))
+        if self.global_step > self.teacher.n_updates:  # with gradient accumulation not every batch ends with a step
+            self.teacher.update(self.student)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.student.parameters(), lr=0.003)

@@ -71,7 +71,7 @@ def train(seed: int, *, weight: float, steps: int) -> float:
     labels[N_LABELLED:] = UNLABELLED
 
     student = UNet()
-    teacher = Teacher(student)
+    teacher = Teacher(student, decay=0.95)
     optimizer = torch.optim.Adam(student.parameters(), lr=0.003)
     ramp = SigmoidRampUp(value=weight, steps=steps // 2)
     warp = Warp(flip=True)  # a rotation would turn one class into the other
@@ -85,7 +85,7 @@ def train(seed: int, *, weight: float, steps: int) -> float:
         optimizer.zero_grad()
         cost.backward()
         optimizer.step()
-        teacher.update(student, decay=min(1 - 1 / (step + 1), 0.95))
+        teacher.update(student)
 
     with torch.no_grad():
         guesses = teacher.predictor()(test_images).argmax(1)

@@ -34,11 +34,11 @@ TABLE = """
 1 files: core formats
 1 passes: core
 1 schedules: core
-2 costs: core devices
+2 costs: core devices passes
 2 data: core devices files formats passes seeding
 2 models: core distributed passes
 2 records: core files
-2 teacher: core passes
+2 teacher: core devices passes
 2 views: core passes
 3 data.shards: core data files
 3 evaluate: core data distributed passes
@@ -60,7 +60,7 @@ TABLE = """
 7 estimator: core costs data devices evaluate experiment formats methods models online photos.features recipes schedules
     seeding train views
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats models photos.features
-    photos.folder photos.model photos.pages recipes records seeding stats train views
+    photos.folder photos.label photos.model photos.pages recipes records seeding stats train views
 8 paper: api core devices experiment files formats methods paper.recipes recipes records report train
 9 cli: api core data devices distributed evaluate experiment files formats paper photos.fitting photos.folder
     photos.label photos.model photos.pages recipes records report train

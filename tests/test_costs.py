@@ -12,10 +12,13 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.costs import (
     Confident,
     CTau,
+    Kl,
+    Mse,
     aligned,
     c_tau,
     classification_cost,
     confident_cross_entropy,
+    dice_cost,
     entropy,
     kl_divergence,
     logit_distance,
@@ -423,6 +426,11 @@ def dense(*shape: int) -> list[Tensor]:
     return [torch.randn(shape, generator=source, dtype=torch.float64).requires_grad_() for _ in range(2)]
 
 
+def of_second_axis(cost: Cost) -> Cost:
+    """The cost with its axis named, as three axes need it; a value for recipes names it itself."""
+    return cost if isinstance(cost, CTau) else partial(cost, class_axis=1)
+
+
 def as_rows(logits: Tensor) -> Tensor:
     return logits.movedim(1, -1).flatten(0, -2)
 
@@ -431,6 +439,7 @@ def as_rows(logits: Tensor) -> Tensor:
 @every_consistency_cost
 def test_every_place_of_a_dense_prediction_is_a_row(cost: Cost, shape: tuple[int, ...]) -> None:
     student, target = dense(*shape)
+    cost = of_second_axis(cost)
     assert cost(student, target).item() == pytest.approx(cost(as_rows(student), as_rows(target)).item(), rel=1e-9)
     places = torch.rand(shape[0], *shape[2:], generator=torch.Generator().manual_seed(1)) < 0.5
     of_places = cost(as_rows(student), as_rows(target), rows=places.flatten())
@@ -451,7 +460,10 @@ def test_a_mask_of_rows_means_the_rows_of_a_dense_prediction_whatever_their_widt
 @every_consistency_cost
 def test_a_mask_that_fits_neither_rows_nor_places_is_refused(cost: Cost) -> None:
     for mask in (torch.ones(2), torch.ones(5), torch.ones(4, 5), torch.ones(4, 1, 6)):
-        with pytest.raises(InputError, match="a value per row or per place"):
+        with pytest.raises(
+            InputError,
+            match=r"cannot select among rows of the shape \[4, 5, 6\]. Give one value per row, \[4\], or per place",
+        ):
             cost(*dense(4, 3, 5, 6), rows=mask.bool())
 
 
@@ -459,16 +471,18 @@ def test_a_mask_that_fits_neither_rows_nor_places_is_refused(cost: Cost) -> None
 def test_two_logits_of_different_shapes_are_refused(cost: Cost) -> None:
     (student, _), (target, _) = dense(4, 3, 5), dense(4, 3, 1)
     with pytest.raises(InputError, match=r"one shape can be compared; got \[4, 3, 5\] and \[4, 3, 1\]"):
-        cost(student, target)
+        of_second_axis(cost)(student, target)
 
 
 @pytest.mark.parametrize(
-    "cost", [*TWO_ARGUMENTS.values(), lambda one, _: entropy(one)], ids=[*TWO_ARGUMENTS, "entropy"]
+    "cost",
+    [*TWO_ARGUMENTS.values(), lambda one, _, class_axis: entropy(one, class_axis=class_axis)],
+    ids=[*TWO_ARGUMENTS, "entropy"],
 )
 @pytest.mark.parametrize("shape", [(4, 1), (4,), (4, 1, 5)])
 def test_a_single_logit_is_refused_because_its_softmax_never_changes(cost: Cost, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="at least two classes"):
-        cost(torch.zeros(shape), torch.zeros(shape))
+        of_second_axis(cost)(torch.zeros(shape), torch.zeros(shape))
 
 
 @pytest.mark.parametrize("share", [None, 0.25])
@@ -516,7 +530,7 @@ def test_whole_numbers_of_any_type_are_labels_and_255_can_mean_none() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.uint8])
 def test_labels_that_cannot_say_which_class_or_none_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(InputError, match=r"whole numbers|cannot hold -1"):
+    with pytest.raises(InputError, match=r"whole numbers|no value for a missing label"):
         classification_cost(torch.zeros(3, 2), torch.ones(3, dtype=dtype))
     with pytest.raises(InputError, match="one-hot"):
         classification_cost(torch.zeros(3, 2), torch.eye(3)[:, :2])
@@ -525,3 +539,222 @@ def test_labels_that_cannot_say_which_class_or_none_are_refused(dtype: torch.dty
 def test_dense_targets_are_aligned_over_all_places() -> None:
     logits, _ = dense(3, 4, 5, 6)
     torch.testing.assert_close(as_rows(aligned(logits, 0.7)), aligned(as_rows(logits), 0.7))
+
+
+# --- costs that stay alive ----------------------------------------------------------------------------------
+
+EVERY: dict[str, Cost] = {
+    **CONSISTENCY,
+    "logit-distance": logit_distance,
+    "confident": partial(confident_cross_entropy, threshold=0.0),
+    "entropy": lambda one, _, **options: entropy(one, **options),
+    "classification": lambda one, other, **options: classification_cost(one, other.argmax(1), **options),
+    "dice": lambda one, other, **options: dice_cost(one, other.argmax(1), **options),
+}
+every_cost = pytest.mark.parametrize("cost", EVERY.values(), ids=EVERY)
+with_rows = pytest.mark.parametrize(
+    "name", [name for name in EVERY if name not in ("logit-distance", "classification", "dice")]
+)
+
+
+@every_cost
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_costs_of_half_precision_are_those_of_the_same_numbers_in_float32(cost: Cost, dtype: torch.dtype) -> None:
+    half = [x.detach().to(dtype).requires_grad_() for x in pair(8, 1000)]
+    full = [x.detach().float().requires_grad_() for x in half]
+    value = cost(*half)
+    assert value.dtype == torch.float32
+    assert value.item() == cost(*full).item()
+    value.backward()
+    cost(*full).backward()
+    assert half[0].grad is not None
+    assert full[0].grad is not None
+    assert torch.equal(half[0].grad, full[0].grad.to(dtype))
+
+
+def test_scaled_gradients_of_a_thousand_classes_in_float16_are_alive() -> None:
+    """With the first scale of torch's gradient scaler, which float16 needs: without it they round to zero there."""
+    half, target = (x.detach().half().requires_grad_() for x in pair(64, 1000, scale=1.0))
+    exact = half.detach().double().requires_grad_()
+    for logits in (half, exact):
+        (2.0**16 * softmax_mse(logits, target.detach())).backward()
+    assert half.grad is not None
+    assert exact.grad is not None
+    assert (half.grad == 0).double().mean() < 0.01
+    assert (half.grad.double() - exact.grad).norm() < 0.01 * exact.grad.norm()
+
+
+@with_rows
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("side", [0, 1, None], ids=["student", "target", "both"])
+def test_a_row_that_does_not_count_may_have_any_values(name: str, bad: float, side: int | None) -> None:
+    cost, rows = EVERY[name], torch.tensor([True, False, True, True, False, True])
+    clean = pair()
+    spoilt = [x.detach().clone() for x in clean]
+    for k, x in enumerate(spoilt):
+        if side in (k, None):
+            x[~rows] = bad
+        x.requires_grad_()
+    cost(*clean, rows=rows).backward()
+    value = cost(*spoilt, rows=rows)
+    value.backward()
+    assert value.item() == cost(*clean, rows=rows).item()
+    for one, other in zip(spoilt, clean, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        assert one.grad is None or torch.equal(one.grad, other.grad)
+
+
+@every_cost
+def test_an_empty_batch_costs_nothing(cost: Cost) -> None:
+    empty = torch.zeros(0, 4, requires_grad=True)
+    value = cost(empty, torch.zeros(0, 4))
+    value.backward()
+    assert value.item() == 0
+    assert classification_cost(empty, torch.zeros(0, dtype=torch.int64), 0.1).item() == 0
+
+
+@with_rows
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_a_soft_mask_gives_the_weighted_mean_whatever_its_sum(name: str, dtype: torch.dtype, scale: float) -> None:
+    student, target = pair()
+    weights = torch.tensor([0.5, 0, 0.25, 0.125, 0, 0.125]).to(dtype) * scale
+    one_by_one = [EVERY[name](s, t).item() for s, t in zip(student.split(1), target.split(1), strict=True)]
+    expected = float(np.average(one_by_one, weights=weights.double().numpy()))
+    assert EVERY[name](student, target, rows=weights).item() == pytest.approx(expected, rel=1e-6)
+    assert EVERY[name](student, target, rows=0 * weights).item() == 0
+
+
+@with_rows
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_indices_in_place_of_a_mask_are_refused(name: str, dtype: torch.dtype) -> None:
+    with pytest.raises(InputError, match=r"mask of bool.*rows.bool\(\), for indices a mask"):
+        EVERY[name](*pair(), rows=torch.tensor([3, 1, 0, 5, 2, 4]).to(dtype))
+    with pytest.raises(InputError, match=r"mask\[indices\] = True"):
+        EVERY[name](*pair(), rows=torch.tensor([3, 1]).to(dtype))
+    with pytest.raises(InputError, match="for indices of rows"):
+        EVERY[name](*pair(), rows=torch.tensor([True, False]))
+
+
+ONE_BY_ONE = {name: cost for name, cost in EVERY.items() if not isinstance(cost, CTau)}
+
+
+@pytest.mark.parametrize("cost", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_every_cost_takes_the_classes_on_any_axis(cost: Cost) -> None:
+    first, second = dense(3, 4, 5, 6)
+    expected = cost(first, second).item()
+    if cost in (ONE_BY_ONE["classification"], ONE_BY_ONE["dice"]):
+        labels = second.argmax(1)
+        function = classification_cost if cost is ONE_BY_ONE["classification"] else dice_cost
+        assert function(first.movedim(1, -1), labels, class_axis=-1).item() == pytest.approx(expected, rel=1e-12)
+        return
+    last = cost(first.movedim(1, -1), second.movedim(1, -1), class_axis=-1)
+    assert last.item() == pytest.approx(expected, rel=1e-12)
+    tokens, others = first[..., 0], second[..., 0]
+    with pytest.raises(
+        InputError, match=r"\[3, 4, 5\] with three axes are ambiguous. Give class_axis=1 .* or class_axis=-1"
+    ):
+        cost(tokens, others)
+    named = cost(tokens, others, class_axis=1).item()
+    assert cost(tokens.movedim(1, -1), others.movedim(1, -1), class_axis=-1).item() == pytest.approx(named, rel=1e-12)
+
+
+@pytest.mark.parametrize("cost", [Mse(), Kl(), CTau(0.5), Confident(threshold=0.0)], ids=repr)
+def test_costs_of_methods_take_the_classes_on_the_second_axis(cost: Cost) -> None:
+    first, second = dense(3, 4, 5)
+    assert cost(first, second).item() == pytest.approx(cost(as_rows(first), as_rows(second)).item(), rel=1e-9)
+
+
+@every_cost
+def test_probabilities_in_place_of_logits_are_refused(cost: Cost) -> None:
+    student, target = pair(8)
+    log_p = [x.log_softmax(1) for x in (student, target)]
+    assert cost(*log_p).item() == pytest.approx(cost(*log_p).item())  # the log of probabilities are logits
+    with pytest.raises(InputError, match="Give the output before the softmax"):
+        cost(student.softmax(1), target)
+
+
+@pytest.mark.parametrize("cost", TWO_ARGUMENTS.values(), ids=TWO_ARGUMENTS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_target_of_probabilities_is_noticed_within_a_few_steps(cost: Cost, dtype: torch.dtype) -> None:
+    student, target = pair(8)
+    guesses = target.detach().softmax(1).to(dtype)
+
+    def a_run() -> None:
+        for _ in range(17):
+            cost(student, guesses)
+
+    with pytest.raises(InputError, match="are probabilities"):
+        a_run()
+    for _ in range(17):
+        cost(student, 2 * guesses)
+        cost(student[:2], guesses[:2])  # too few rows to tell
+        cost(student.detach(), target.detach())
+
+
+def test_whole_numbers_are_no_logits() -> None:
+    with pytest.raises(InputError, match="Are these the labels"):
+        softmax_mse(torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("hidden", [255, -100])
+def test_a_label_outside_the_classes_asks_for_an_ignore_index(hidden: int) -> None:
+    logits, _ = pair()
+    labels = torch.tensor([2, hidden, 0, hidden, hidden, 3])
+    with pytest.raises(InputError, match=r"have the classes 0 to 3.*ignore_index"):
+        classification_cost(logits, labels)
+    shown = labels.masked_fill(labels == hidden, UNLABELLED)
+    for cost in (classification_cost, dice_cost):
+        assert cost(logits, labels, ignore_index=hidden).item() == cost(logits, shown).item()
+
+
+def test_class_weights_are_the_weights_of_the_rows_in_the_mean() -> None:
+    logits, _ = pair()
+    labels = torch.tensor([2, UNLABELLED, 0, UNLABELLED, 2, 3])
+    weights = torch.tensor([1.0, 5.0, 0.5, 3.0])
+    (q,) = probabilities(logits)
+    costs, shares = [-np.log(q[i, y]) for i, y in ((0, 2), (2, 0), (4, 2), (5, 3))], [0.5, 1, 0.5, 3]
+    found = classification_cost(logits, labels, class_weights=weights)
+    assert found.item() == pytest.approx(float(np.average(costs, weights=shares)), rel=1e-6)
+    equal = classification_cost(logits, labels, class_weights=torch.full((4,), 7.0))
+    assert equal.item() == pytest.approx(classification_cost(logits, labels).item(), rel=1e-6)
+    none = classification_cost(logits, torch.full((6,), UNLABELLED), class_weights=weights)
+    assert none.item() == 0
+    expected = float(np.dot(costs, shares)) / (0.5 * 6)
+    assert classification_cost(logits, labels, 0.5, class_weights=weights).item() == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(InputError, match=r"class_weights \[3\] do not fit .* 4 classes"):
+        classification_cost(logits, labels, class_weights=torch.ones(3))
+
+
+def test_dice_is_one_minus_twice_the_overlap_over_the_sizes() -> None:
+    logits, _ = dense(2, 3, 4, 5)
+    labels = torch.randint(-1, 2, (2, 4, 5), generator=torch.Generator().manual_seed(0))  # class 2 does not occur
+    p, y = softmax(logits.detach().numpy(), axis=1), labels.numpy()
+    expected = []
+    for k in (0, 1):
+        of_class = p[:, k][y >= 0]
+        truth = y[y >= 0] == k
+        expected.append(1 - 2 * of_class[truth].sum() / (of_class.sum() + truth.sum()))
+    assert dice_cost(logits, labels).item() == pytest.approx(np.mean(expected), rel=1e-9)
+    assert torch.autograd.gradcheck(lambda x: dice_cost(x, labels), [logits])
+
+
+def test_dice_weighs_small_objects_like_large_ones_and_ignores_hidden_places() -> None:
+    labels = torch.zeros(1, 8, 8, dtype=torch.int64)
+    labels[0, 0, 0] = 1
+    missed = torch.stack([torch.full((1, 8, 8), 20.0), torch.zeros(1, 8, 8)], 1)
+    assert dice_cost(missed, labels).item() > 0.5 > 10 * classification_cost(missed, labels).item() / 8
+    hidden = torch.full((1, 8, 8), UNLABELLED)
+    spoilt = missed.clone().requires_grad_()
+    with torch.no_grad():
+        spoilt[:, :, 1:] = float("nan")
+    partly = labels.clone()
+    partly[:, 1:] = UNLABELLED
+    dice_cost(spoilt, partly).backward()
+    assert spoilt.grad is not None
+    assert spoilt.grad.isfinite().all()
+    none = missed.clone().requires_grad_()
+    value = dice_cost(none, hidden)
+    value.backward()
+    assert value.item() == 0
+    assert not none.grad.any()

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_iris, make_moons
 from torch import nn
 
+import meanteacher
 from backbone_support import small_networks
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.recipes import RECIPES
@@ -53,21 +54,32 @@ def test_python_of_the_readme_runs_as_it_stands(
     assert float(capsys.readouterr().out) < 0.3  # a guess is wrong on 0.9 of the digits
     assert (tmp_path / "runs/digits/mean-teacher/seed-0/record.json").exists()
 
-    torch.manual_seed(0)
-    student = nn.Linear(4, 2)
-    labels = torch.tensor([0, 1, -1, -1])
-    names |= {
+    assert loop == LOOP
+
+
+LOOP = re.findall(r"```python\n(.*?)```", README, flags=re.S)[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_loop_of_the_readme_learns_two_moons(seed: int):
+    """The moons of docs/index.md. The setting was chosen on the seeds 10 to 17, where it has 5.0 to 8.2 %.
+
+    Without the warm-up these four have 50 to 76 %.
+    """
+    assert "decay=0.999" in LOOP
+    torch.manual_seed(seed)
+    x, y = make_moons(500, noise=0.1, random_state=0)
+    points, truth = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    student = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
+    names = {
+        "mt": meanteacher,
         "student": student,
-        "noisy": lambda images: images + 0.1 * torch.randn_like(images),
-        "batches": [(torch.randn(4, 4), labels) for _ in range(3)],
-        "optimizer": torch.optim.SGD(student.parameters(), lr=0.1),
+        "noisy": lambda points: points + 0.1 * torch.randn_like(points),
+        "batches": [(points, torch.where(torch.arange(500) < 20, truth, -1))] * 200,
+        "optimizer": torch.optim.Adam(student.parameters(), lr=0.01),
     }
-    first = student.weight.detach().clone()
-    exec(loop, names)
-    teacher = names["teacher"].network.weight
-    assert not torch.equal(student.weight, first)
-    # Three updates with decay 0.99 move the teacher a little towards the student.
-    assert 0 < (teacher - first).norm() < (student.weight - first).norm()
+    exec(LOOP, names)
+    assert float((names["model"](points).argmax(1) != truth).float().mean()) < 0.12
 
 
 def _use_model_as_documented(mt: ModuleType, folder: Path) -> None:

@@ -175,7 +175,7 @@ def the_labelling_page_is_local(folder: Path) -> None:
 
         def status(path: str, **headers: str) -> int:
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
-            connection.request("POST", path, b"{}", {"Content-Type": "application/json", **headers})
+            connection.request("POST", path, b'{"window": "w"}', {"Content-Type": "application/json", **headers})
             found = connection.getresponse().status
             connection.close()
             return found

@@ -153,12 +153,10 @@ def _runs(records: Sequence[Record]) -> str:
 
 
 def computation(recipe: str, reference: str) -> float:
-    """How many times the operations of another run a run takes."""
-    problem = mt.Problem(n_classes=10, n_examples=2, input_shape=(3, 32, 32))
-    ours, theirs = (
-        row_operations(training, problem) * training.batch.size * training.steps
-        for training in (RECIPES[recipe].training, RECIPES[reference].training)
-    )
+    """How many times the operations of another run a run takes, over all rows of all its steps."""
+    problem = mt.Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
+    trainings = (RECIPES[recipe].training, RECIPES[reference].training)
+    ours, theirs = (each.steps * each.batch.size * row_operations(each, problem) for each in trainings)
     return ours / theirs
 
 
@@ -392,17 +390,21 @@ def _laptop() -> dict[str, Any]:
     orderings = {name: orderings_of([table], COMPARED) for name, table in tables.items()}
     return {
         "errors": _laptop_errors(tables),
-        "deviations": RECIPES[MEAN_TEACHER].deviations,
+        "deviations": _bullets(RECIPES[MEAN_TEACHER].deviations),
         "n_weights": f"{runs[0].n_parameters:,}",
         "seeds": listed([str(seed) for seed in sorted({run.seed for run in runs})]),
         "missing": sum(table.unfinished for table in tables.values()),
         "orderings": _laptop_orderings(orderings),
         "verdict": _verdict([each for found in orderings.values() for each in found]),
-        "findings": describe_curves(laptop_panels("3")),
+        "findings": _bullets(describe_curves(laptop_panels("3"))),
         "hours": f"{sum(run.cpu_seconds or 0 for run in runs) / 3600:.0f}",
         "figure4": _figure4(figures) if figures else "",
         "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.0f}"],
     }
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(fill(sentence, 120, initial_indent="- ", subsequent_indent="  ") for sentence in sentences)
 
 
 def _all(settings: Mapping[str, Sequence[Record]]) -> list[Record]:

@@ -9,8 +9,8 @@
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
     mt.table("1", laptop=True)                               # a table of the paper, here its laptop version
     mt.pack("photos/", "shards/")                            # photos to tar shards
-    teacher = mt.Teacher(student)                            # in your own loop, for any nn.Module
-    teacher.update(student, decay=0.999)
+    teacher = mt.Teacher(student, decay=0.999)               # in your own loop, for any nn.Module
+    teacher.update(student)                                  # after every step of the optimiser
     student = mt.LogitsOf(model, lambda out: out.logits)     # a module that returns more than its logits
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
 

@@ -90,7 +90,8 @@ class Interrupted(Exception):  # noqa: N818 - not an error
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value that is none of the choices."""
     if value not in choices:
-        raise InputError(f"{name} is one of {', '.join(choices)}; got {value!r}.")
+        *first, last = choices
+        raise InputError(f"{name} has to be {', '.join(first)} or {last}; got {value!r}.")
 
 
 class Images(Protocol):

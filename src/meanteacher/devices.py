@@ -117,6 +117,11 @@ def wait_for(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def is_readable(x: Tensor) -> bool:
+    """Whether reading a value waits for nothing: it is a plain tensor in the memory of the CPU."""
+    return type(x) is Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def in_double(x: Tensor) -> Tensor:
     """The tensor in float64, on its device; on the CPU for Apple's GPUs, which have no float64."""
     return (x.cpu() if x.device.type == "mps" else x).double()

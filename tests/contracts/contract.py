@@ -11,7 +11,7 @@ from meanteacher.core import Method, StepOutput
 from meanteacher.costs import Confident, ConsistencyCost
 from meanteacher.methods import PiModel
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.teacher import Memory, Teacher
+from meanteacher.teacher import teacher_of
 from meanteacher.train.checkpoint import trained_parameters
 from support import N_CLASSES, PROBLEM, SmallNet, parameters_of, stream, train_steps
 
@@ -26,8 +26,7 @@ def begin(method: Method, *, warm_up: int = 3) -> tuple[nn.Module, nn.Module]:
 
 
 def teacher_in(memory: nn.Module) -> nn.Module:
-    assert isinstance(memory, Teacher | Memory)
-    return memory.teacher.network
+    return teacher_of(memory).network
 
 
 def every_cost_moves_the_student(method: Method) -> None:

@@ -149,7 +149,7 @@ def evaluation_has_no_noise_and_leaves_no_trace() -> None:
 
 def buffers_follow_their_policy() -> None:
     for policy in ("own", "average", "copy"):
-        student, memory = SmallNet().train(), Teacher(SmallNet(), buffers=policy).train()
+        student, memory = SmallNet().train(), Teacher(SmallNet(), 0.5, warm_up=False, buffers=policy)
         x = stream()[0].views["student"]
         student(x)
         before = memory.network.layers[1].running_mean.clone()
@@ -158,7 +158,7 @@ def buffers_follow_their_policy() -> None:
         assert torch.equal(seen, before) == (policy != "own"), (
             f"{policy}: the teacher's pass wrote its statistics, or not"
         )
-        memory.update(student, decay=0.5)
+        memory.update(student)
         after = memory.network.layers[1].running_mean
         theirs = student.layers[1].running_mean
         expected = {"own": seen, "average": 0.5 * (seen + theirs), "copy": theirs}[policy]

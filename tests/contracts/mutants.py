@@ -47,7 +47,7 @@ def consistency_compares_the_teacher_with_itself(patch: Patch) -> None:
 
 @mutant
 def student_is_detached_in_the_consistency_cost(patch: Patch) -> None:
-    wrap(patch, costs.softmax_mse, lambda real, s, t, rows=None: real(s.detach(), t, rows))
+    wrap(patch, costs.softmax_mse, lambda real, s, t, rows=None, **options: real(s.detach(), t, rows, **options))
 
 
 @mutant
@@ -57,7 +57,7 @@ def whole_consistency_is_computed_without_gradient(patch: Patch) -> None:
 
 @mutant
 def consistency_weight_is_off_by_the_class_count(patch: Patch) -> None:
-    def wrong(s, t, rows=None):
+    def wrong(s, t, rows=None, class_axis=None):
         return costs._mean((s.softmax(1) - t.softmax(1)).square().sum(1), rows)
 
     patch.setattr(costs, "softmax_mse", wrong)
@@ -65,7 +65,7 @@ def consistency_weight_is_off_by_the_class_count(patch: Patch) -> None:
 
 @mutant
 def divergence_is_taken_the_other_way_round(patch: Patch) -> None:
-    wrap(patch, costs.kl_divergence, lambda real, s, t, rows=None: real(t, s, rows))
+    wrap(patch, costs.kl_divergence, lambda real, s, t, rows=None, **options: real(t, s, rows, **options))
 
 
 @mutant
@@ -118,7 +118,7 @@ def teacher_is_trained_by_gradient(patch: Patch) -> None:
 
 @mutant
 def average_is_not_updated(patch: Patch) -> None:
-    patch.setattr(Teacher, "update", lambda self, student, *, decay: None)
+    patch.setattr(Teacher, "update", lambda self, student, *, decay=None: None)
 
 
 @mutant
@@ -126,7 +126,7 @@ def average_is_taken_before_the_step(patch: Patch) -> None:
     """The weights of the step before, one step late, as in a graph whose operations are not ordered."""
 
     def wrong(real, self, student, memory, batch, step):
-        memory.update(student, decay=teacher.warmed_up(self.decay(step), step))
+        memory.update(student, decay=self.decay(step))
         return real(self, student, memory, batch, step)
 
     wrap(patch, mean_teacher.MeanTeacher.forward, wrong)
@@ -135,12 +135,12 @@ def average_is_taken_before_the_step(patch: Patch) -> None:
 
 @mutant
 def decay_and_its_complement_are_swapped(patch: Patch) -> None:
-    wrap(patch, Teacher.update, lambda real, self, student, *, decay: real(self, student, decay=1 - decay))
+    wrap(patch, teacher.warmed_up, lambda real, decay, updates: 1 - real(decay, updates))
 
 
 @mutant
 def average_keeps_its_random_start(patch: Patch) -> None:
-    patch.setattr(supervised, "warmed_up", lambda decay, step: decay)
+    patch.setattr(teacher, "warmed_up", lambda decay, updates: decay)
 
 
 @mutant
@@ -380,8 +380,8 @@ def threshold_is_applied_to_the_sharpened_target(patch: Patch) -> None:
 
 @mutant
 def sharpened_target_is_trained(patch: Patch) -> None:
-    def wrong(real, student, target, *, threshold, temperature=1.0, rows=None):
-        value = real(student, target, threshold=threshold, temperature=temperature, rows=rows)
+    def wrong(real, student, target, *, temperature=1.0, **options):
+        value = real(student, target, temperature=temperature, **options)
         through_target = -((target / temperature).softmax(1) * student.detach().log_softmax(1)).sum(1).mean()
         return value + through_target - through_target.detach()
 

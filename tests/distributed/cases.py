@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from test_rows import encoded, stream_of
 from torch import Tensor, nn
 
+import meanteacher
 from meanteacher.cli import launch, main
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Problem
@@ -31,6 +32,7 @@ from meanteacher.experiment.run import _broken_images
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.records import to_json
 from meanteacher.schedules import Constant
+from meanteacher.teacher import Teacher
 from meanteacher.train import (
     Declared,
     Evaluation,
@@ -45,6 +47,30 @@ from meanteacher.train import (
 )
 from meanteacher.train.parallel import agreed_batch
 from support import METHODS, N_CLASSES, SHAPE, prepared_of, recipe
+
+
+def own_loop(script: str) -> dict[str, Any]:
+    """The weights of the teacher at the end of a script of docs/own-module.md, and the mean of its students."""
+    students: list[list[Tensor]] = []
+
+    def update(real: Any, self: Teacher, student: nn.Module) -> None:
+        gathered = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in student.parameters()]
+        students.append([p.detach().clone() for p in gathered])
+        real(self, student)
+
+    real, names = Teacher.update, {"mt": meanteacher, "torch": torch, "nn": nn}
+    with mock.patch.object(Teacher, "update", lambda self, student: update(real, self, student)):
+        exec(script, names)
+    torch.distributed.destroy_process_group()
+    means = [torch.stack(of_one).mean(0) for of_one in zip(*students, strict=True)]
+    weights = [value for name, value in names["weights"].items() if "running" not in name and "tracked" not in name]
+    assert [w.shape for w in weights] == [m.shape for m in means]
+    return {
+        "weights": [w.tolist() for w in weights],
+        "from the mean": max(float((w - m).abs().max()) for w, m in zip(weights, means, strict=True)),
+        "moved": float((students[2][0] - students[0][0]).abs().max()),
+        "statistics": [x.tolist() for name, x in names["weights"].items() if "running" in name],
+    }
 
 
 class Plain(nn.Module):

@@ -172,7 +172,7 @@ def test_a_wrong_parameter_is_refused_at_the_fit(changes: dict[str, Any], words:
     X, _, shown = blobs()
     with pytest.raises(InputError, match=words):
         quick(**changes).fit(X, shown)
-    with pytest.raises(InputError, match="method is one of supervised"):
+    with pytest.raises(InputError, match="method has to be supervised"):
         SemiSupervisedClassifier("mean-student").fit(X, shown)
 
 

@@ -93,7 +93,7 @@ def test_number_fits_numbers_and_schedules_and_nothing_else(name: str):
             assert _at(override(find(place.recipe), setting), place.path) == "0.375", place  # the name of a file
         else:
             sentence = _refusal(place.recipe, setting)
-            assert f"{place.path} is " in sentence or "is one of" in sentence, place
+            assert f"{place.path} is " in sentence or "has to be" in sentence, place
             assert ": ." not in sentence, place
 
 

@@ -40,7 +40,7 @@ def test_teacher_that_does_not_follow_is_an_alarm(tmp_path: Path):
     @contextmanager
     def without_warm_up() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("meanteacher.methods.supervised.warmed_up", lambda decay, step: decay)
+            patch.setattr("meanteacher.teacher.warmed_up", lambda decay, updates: decay)
             yield
 
     with without_warm_up():

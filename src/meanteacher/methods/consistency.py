@@ -70,7 +70,7 @@ class ConsistencyMethod(TeacherMethod[M]):
             "consistency": Cost(weight * value, weight * active),
         }
         if self.logit_distance is not None:
-            distance = logit_distance(logits, consistency_logits)
+            distance = logit_distance(logits, consistency_logits, class_axis=1)
             costs["logit distance"] = Cost(self.logit_distance * distance, self.logit_distance)
         return StepOutput(costs, logits)
 

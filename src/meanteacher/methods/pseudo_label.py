@@ -12,7 +12,7 @@ from meanteacher.costs import classification_cost
 from meanteacher.methods.supervised import M, Supervised, TeacherMethod
 from meanteacher.passes import class_output
 from meanteacher.schedules import as_schedule
-from meanteacher.teacher import Memory, Teacher
+from meanteacher.teacher import Memory, Teacher, teacher_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class MatchMethod(TeacherMethod[M]):
         # Both views go through one pass, so that they share their batch statistics.
         joined = torch.cat([batch.views["student"], batch.views["strong"]])
         weak, strong = class_output(student(joined)).chunk(2)
-        target = class_output(memory.teacher(batch.views["student"])) if self.teacher_runs else weak.detach()
+        target = class_output(teacher_of(memory)(batch.views["student"])) if self.teacher_runs else weak.detach()
         confidence, guess = target.softmax(1).max(1)
         unlabelled = self.labels(batch) == UNLABELLED
         certain = unlabelled & (confidence >= self.thresholds(memory, guess))

@@ -19,7 +19,7 @@ from meanteacher.core import (
 from meanteacher.costs import classification_cost, hidden_as_unlabelled
 from meanteacher.passes import Logits, LogitsOf, class_output, tried_out
 from meanteacher.schedules import as_schedule, fix_schedules
-from meanteacher.teacher import Buffers, Memory, Teacher, warmed_up
+from meanteacher.teacher import Buffers, Memory, Teacher, teacher_of
 
 M = TypeVar("M", bound=Teacher | Memory[Any])
 
@@ -107,11 +107,11 @@ class TeacherMethod(ABC, Generic[M]):
 
     def after_step(self, student: nn.Module, memory: M, batch: Batch, output: StepOutput, step: int) -> None:
         """Update the teacher."""
-        memory.teacher.update(student, decay=warmed_up(as_schedule(self.decay)(step), step))
+        teacher_of(memory).update(student, decay=as_schedule(self.decay)(step))
 
     def predictor(self, student: nn.Module, memory: M) -> nn.Module:
-        """The teacher's network, in evaluation mode."""
-        return memory.teacher.predictor()
+        """The teacher's network itself, in evaluation mode. It goes on following the student."""
+        return teacher_of(memory).network
 
 
 @dataclass(frozen=True, kw_only=True)

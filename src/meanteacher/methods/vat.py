@@ -28,7 +28,7 @@ def adversarial_direction(
     direction = _unit(normal_rows(x))
     for _ in range(iterations):
         direction = direction.requires_grad_()
-        divergence = kl_divergence(predict(x + step_size * direction), target)
+        divergence = kl_divergence(predict(x + step_size * direction), target, class_axis=1)
         (gradient,) = torch.autograd.grad(divergence, direction)
         direction = _unit(gradient)
     return direction
@@ -70,7 +70,7 @@ class Vat(Supervised):
         logits = class_output(student(x))
         target = self.target(logits, memory, batch)
         weight = as_schedule(self.weight)(step)
-        distance = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target)
+        distance = kl_divergence(self.perturbed(student, x, logits.detach(), noise), target, class_axis=1)
         costs = {
             "classification": self.classification(logits, batch.labels),
             self.cost_name: Cost(weight * distance, weight),
@@ -109,7 +109,9 @@ class VatEntMin(Vat):
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         vat = super().forward(student, memory, batch, step)
         weight = self.entropy_weight * as_schedule(self.weight)(step)
-        return StepOutput({**vat.costs, "entropy": Cost(weight * entropy(vat.logits), weight)}, vat.logits)
+        return StepOutput(
+            {**vat.costs, "entropy": Cost(weight * entropy(vat.logits, class_axis=1), weight)}, vat.logits
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
