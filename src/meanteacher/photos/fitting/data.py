@@ -32,7 +32,7 @@ class FitData:
     photos: Photos
     images: NDArray[np.uint8]
     """[N, 3, size, size]; zeros if unreadable."""
-    unreadable: dict[int, str]
+    left_out: dict[int, str]
     """position -> why the photo is left out: it cannot be read, or it belongs to none of the classes"""
     labels: NDArray[np.int64]
     """[N], `UNLABELLED` where unknown or left out."""
@@ -92,7 +92,7 @@ def prepare(
     return FitData(
         photos=photos,
         images=decoded.images,
-        unreadable=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
+        left_out=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
         labels=labels,
         near=duplicates.near,
         digests=duplicates.digests,

@@ -197,7 +197,9 @@ class Pretrained:
     def _fitted(self, features: Features, rows: np.ndarray, recipe: FitHead) -> Head:
         with one_network_per_thread() as (pool, _):
             seed = derive_seed(_SEED, "head")
-            (head,) = pool.map(lambda labels: recipe(features, labels, self._n_classes, seed=seed), [self.data.labels[rows]])
+            (head,) = pool.map(
+                lambda labels: recipe(features, labels, self._n_classes, seed=seed), [self.data.labels[rows]]
+            )
         return head
 
     def _tested(self, features: Features, rows: np.ndarray, recipe: FitHead) -> OutOfFold:
