@@ -209,6 +209,27 @@ def test_none_of_these_is_an_answer(browser: Browser, server: LabelServer, examp
     assert browser.run("return document.querySelectorAll('#classes li').length") == len(CLASSES)
 
 
+def test_a_review_keeps_or_changes_a_label_with_one_key(browser: Browser, example: Example):
+    example.answer([("cat/a.jpg", "cat", "owl", "0.9"), ("dog/a.jpg", "dog", "cat", "0.8")])
+    with serving(open_session(example.photos, example.run, review=True)) as server:
+        open_page(browser, server)
+        assert browser.text("#progress") == "0 of 2 reviewed"
+        assert browser.text("#given") == "Labelled cat. To a model without this label it looks like"
+        assert (browser.text("#guess"), browser.text("#sure")) == ("owl", "90.0 % sure")
+        assert (browser.text("#keep span"), browser.text("#accept span")) == ("Keep cat", "Change to owl")
+        assert not visible(browser, "#skip")
+        press(browser, " ")
+        assert example.labels() == KNOWN
+        press(browser, Keys.ENTER)
+        assert example.labels() == {**KNOWN, "dog/a.jpg": "cat"}
+        assert browser.text("#end-title") == "Every photo is reviewed."
+        press(browser, Keys.BACKSPACE)
+        assert example.labels() == KNOWN
+        press(browser, "o")
+        assert example.labels() == {**KNOWN, "dog/a.jpg": "owl"}
+        assert_nothing_wrong(browser, server)
+
+
 def test_labelling_starts_without_any_class(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     photos = folder_of(tmp_path / "photos", *(f"{k}.png" for k in range(9)))

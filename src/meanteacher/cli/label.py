@@ -71,7 +71,8 @@ def label(
                     choosing.join()
     file = escape_name(str(session.file))
     n_new, n_left = session.n_answered, session.n_left
-    written = f"{count(n_new, 'new label')} in {file}" if n_new else f"Nothing new was written to {file}"
+    done = count(n_new, "reviewed label" if review else "new label")
+    written = f"{done} in {file}" if n_new else f"Nothing new was written to {file}"
     say(console, f"{written}; {count(n_left, *nouns) if n_left else f'no {nouns[0]}'} left.")
     if session.file.exists():
         say(console, "Fit with all labels so far:")

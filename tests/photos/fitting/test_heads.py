@@ -51,7 +51,7 @@ def test_rare_classes_do_not_take_photos_of_a_frequent_one() -> None:
     assert np.mean(after) < 0.8 * np.mean(before)
 
 
-def test_the_same_seed_gives_the_same_head_and_leaves_torch_alone() -> None:
+def test_the_same_seed_gives_the_same_head() -> None:
     features, truth = clusters(3, 90, n_views=3)
     first, second = (fit_head(features, shown(truth, 5), 3, seed=7) for _ in range(2))
     np.testing.assert_array_equal(first.weight, second.weight)

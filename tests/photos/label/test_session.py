@@ -451,6 +451,13 @@ def test_answers_go_to_the_labels_file_of_the_fit(example: Example, tmp_path: Pa
     assert rows(used)[-1] == (ONE, "cat", "next")
 
 
+def test_the_labels_file_is_named_as_seen_from_here(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "used.csv", KNOWN)
+    example.tell_of_the_fit(source="csv", labels_file=str(tmp_path / "used.csv"))
+    assert example.session().file == Path("used.csv")
+
+
 def test_a_new_labels_file_starts_with_the_labels_of_the_fit(example: Example, tmp_path: Path):
     used = tmp_path / "used.csv"
     write_table(used, {"photos/cat/a.jpg": "cat", "photos/dog/a.jpg": "dog", f"photos/{TWO}": "owl"})

@@ -63,10 +63,16 @@ class Head:
     """[n_classes, D]"""
     bias: Floats
     """[n_classes]"""
+    temperature: float = 1.0
+    """Divisor of the logits in `probabilities`."""
 
     def logits(self, features: NDArray[Any]) -> Floats:
         """[..., D] -> [..., n_classes]."""
         return np.asarray(features, np.float32) @ self.weight.T + self.bias
+
+    def probabilities(self, features: NDArray[Any]) -> Floats:
+        """[..., D] -> [..., n_classes]."""
+        return softmax(self.logits(features) / self.temperature)
 
 
 def fit_head(features: NDArray[Any], labels: Ints, n_classes: int, *, seed: int) -> Head:
@@ -116,7 +122,7 @@ def logistic_regression(features: NDArray[Any], labels: Ints, n_classes: int) ->
     found = minimize(cost, np.zeros(k * (d + 1)), jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS}).x
     weight, bias = np.zeros((n_classes, d), np.float32), np.full(n_classes, _NEVER, np.float32)
     weight[present], bias[present] = found[: k * d].reshape(k, d) / length, found[k * d :]
-    return Head(weight, bias)
+    return Head(weight, bias, _TEMPERATURE)
 
 
 _NEVER = -1e4
@@ -133,8 +139,8 @@ def _mean_teacher(features: NDArray[Any], labels: Ints, start: Head, seed: int) 
     neighbours = neighbour_weights(seen, min(most, max(fewest, round(n / n_classes / _PHOTOS_PER_NEIGHBOUR))))
     student = nn.Linear(features.shape[2], n_classes)
     with torch.no_grad():
-        student.weight.copy_(torch.from_numpy(start.weight * (length / _TEMPERATURE)))
-        student.bias.copy_(torch.from_numpy(start.bias / _TEMPERATURE))
+        student.weight.copy_(torch.from_numpy(start.weight * (length / start.temperature)))
+        student.bias.copy_(torch.from_numpy(start.bias / start.temperature))
     teacher = Teacher(student)
     n_labels = np.bincount(labels[known], minlength=n_classes)
     frequencies = class_mix(softmax(teacher(torch.from_numpy(seen)).numpy())[~known], n_labels)
@@ -160,8 +166,8 @@ def _mean_teacher(features: NDArray[Any], labels: Ints, start: Head, seed: int) 
         cost.backward()
         optimiser.step()
         teacher.update(student, decay=warmed_up(_DECAY, step))
-    found = teacher.predictor()
-    return Head(found.weight.numpy() / length, found.bias.numpy())
+    weight, bias = (parameter.numpy() for parameter in teacher.network.parameters())
+    return Head(np.asarray(weight / length, np.float32), bias)
 
 
 def _drawn_rows(labels: Ints, draws: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -189,7 +195,7 @@ def _targets(given: Floats, labels: Ints, frequencies: NDArray[np.float64], neig
     for _ in range(_SPREADS):
         found = _FROM_NEIGHBOURS * (neighbours @ found) + (1 - _FROM_NEIGHBOURS) * own
         found[known] = own[known]
-    return np.log((found / found.sum(1, keepdims=True)).clip(1e-12)).astype(np.float32)
+    return np.asarray(np.log((found / found.sum(1, keepdims=True)).clip(1e-12)), np.float32)
 
 
 def class_mix(probabilities: NDArray[Any], n_labels: NDArray[Any]) -> NDArray[np.float64]:

@@ -40,7 +40,7 @@ def open_session(
             "A review needs a fit of these photos: run `meanteacher fit` first, or name its folder (--run)."
         )
     run = run or _DEFAULT_RUN
-    used = Path(fitted.data.labels_file) if fitted and fitted.data.labels_file else None
+    used = _as_seen_from_here(Path(fitted.data.labels_file)) if fitted and fitted.data.labels_file else None
     file = labels or used or (run / "labels.csv" if fitted else Path("labels.csv"))
     if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
         raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
@@ -85,6 +85,11 @@ def _read_run(photos: Path, run: Path | None) -> Fit | None:
         ) from error
     used, given = Path(fitted.data.photos), photos.resolve()
     return fitted if run or given in (used, used.parent) else None
+
+
+def _as_seen_from_here(file: Path) -> Path:
+    """The file relative to the current folder if it is below that."""
+    return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
 
 
 def _root(photos: Path, fitted: Fit | None) -> Path:

@@ -69,8 +69,12 @@ function showQuestion(question) {
   $("new").disabled = $("add").disabled = $("none").disabled = Boolean(problem);
   $("new-label").textContent = state.classes.length ? "Another class" : "Name the class of this photo";
   $("given").textContent = given ? `Labelled ${given}. To a model without this label it looks like` : "The model’s guess";
+  // In a review the label is as likely to be right as the guess, so neither stands out.
   $("accept").firstChild.textContent = given ? `Change to ${question.guess}` : "Yes, that is right";
-  $("skip").firstChild.textContent = given ? `Keep ${given}` : "Skip";
+  $("accept").classList.toggle("main-action", !given);
+  $("keep").firstChild.textContent = `Keep ${given}`;
+  $("keep").hidden = !given;
+  $("skip").hidden = Boolean(given) && !problem;
   $("guess").textContent = question.guess;
   const sure = question.confidence === null ? "" : `${question.confidence} sure`;
   $("sure").textContent = sure;
@@ -212,7 +216,7 @@ addEventListener("keydown", (event) => {
   if (action) { event.preventDefault(); action(); }
 });
 $("accept").onclick = () => answer(state.question.guess);
-$("skip").onclick = skip;
+$("skip").onclick = $("keep").onclick = skip;
 $("undo").onclick = undo;
 $("again").onclick = () => { finished = false; send("again"); };
 $("none").onclick = () => answer(state.none_of_these);
