@@ -177,7 +177,7 @@ _SMALL = {"lite0": LiteSpec(width=0.1, depth=0.1), "lite2": LiteSpec(width=0.2, 
 
 
 def small_networks(patch: pytest.MonkeyPatch, size: int = 32) -> None:
-    """Let tiny networks with drawn weights stand for lite0 and lite2 on photos of this size, and heads learn briefly."""
+    """Let tiny networks with drawn weights stand for lite0 and lite2 on photos of this size; heads learn briefly."""
     known = {name: _small(name, spec, size) for name, spec in _SMALL.items()}
     real = backbones._find
     patch.setattr(backbones, "_find", lambda name: known.get(name) or real(name))
