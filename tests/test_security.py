@@ -203,8 +203,8 @@ def the_terminal_is_not_steered(folder: Path) -> None:
 
 def data_sets_are_compared(folder: Path) -> None:
     recipes = {
-        "small/svhn-500/supervised": ("train_32x32.mat", "test_32x32.mat"),
-        "small/cifar10-4000/supervised": ("cifar-10-python.tar.gz",),
+        "fast/svhn-500/supervised": ("train_32x32.mat", "test_32x32.mat"),
+        "fast/cifar10-4000/supervised": ("cifar-10-python.tar.gz",),
     }
     for name, files in recipes.items():
         for file in files:
