@@ -288,7 +288,7 @@ def plan(
     Raises:
         InputError: a batch has fewer rows than there are GPUs, or a factor is not above 0.
 
-    >>> planned = plan(load_recipe("small/svhn-500/mean-teacher"), gpus=4)
+    >>> planned = plan(load_recipe("table1/svhn-500/mean-teacher"), gpus=4)
     >>> planned.batch, planned.rows, sorted(planned.needs)
     (100, 25, ['bfloat16', 'float32'])
     """

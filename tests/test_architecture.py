@@ -61,7 +61,7 @@ TABLE = """
 7 estimator: core costs data devices evaluate experiment formats methods models online photos.features recipes schedules
     seeding train views
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats models photos.features
-    photos.folder photos.model photos.pages recipes records seeding stats train views
+    photos.folder photos.label photos.model photos.pages recipes records schedules seeding stats teacher train views
 8 paper: api core devices experiment files formats methods paper.recipes recipes records report train
 9 cli: api core data devices distributed evaluate experiment files formats paper photos.fitting photos.folder
     photos.label photos.model photos.pages recipes records report train

@@ -187,9 +187,9 @@ def test_images_are_decoded_and_labelled_where_there_is_nothing_of_posix(tmp_pat
         "from meanteacher.photos.folder.cache import decode_all\n"
         "from label_example import KNOWN, make_example\n"
         "example = make_example(Path(sys.argv[1]))\n"
-        "session = example.session()\n"
-        "assert decode_all(session.photos, 6, example.run / 'cache').images.any(axis=(1, 2, 3)).all()\n"
-        "session.answer(0, 'owl')\n"
+        "window = example.window()\n"
+        "assert decode_all(window.session.photos, 6, example.run / 'cache').images.any(axis=(1, 2, 3)).all()\n"
+        "window.answer('owl')\n"
         "assert example.labels() == {**KNOWN, 'unlabelled/one.jpg': 'owl'}\n",
         str(tmp_path),
     )

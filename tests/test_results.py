@@ -157,7 +157,14 @@ def test_some_records_of_a_laptop_are_shown_and_the_others_counted(records: Path
     assert "| Mean Teacher | 15.00 ± 5.00 | – | – | – | 1.2 |" in page
     assert "Not complete: 58 runs." in page
     assert "1 of 1\norderings" in page
+    assert "(figure-4" not in page
     assert "### Figure 4" not in page
+
+
+def test_orderings_that_do_not_hold_are_counted_by_verdict(records: Path) -> None:
+    fill(records, [f"laptop/table1/svhn-250/{system}" for system in ("supervised", "mean-teacher")], seeds=2)
+    fill(records, [f"laptop/table1/svhn-500/{system}" for system in ("supervised", "mean-teacher")], seeds=3)
+    assert "1 of 2 (not known from fewer than 3 runs: 1)" in results.page()
 
 
 def test_all_records_of_a_laptop_are_shown_with_orderings_curves_and_optima(records: Path) -> None:
@@ -171,6 +178,7 @@ def test_all_records_of_a_laptop_are_shown_with_orderings_curves_and_optima(reco
     assert "| Temporal Ensembling | 32.50 ± 6.45 | 32.50 ± 6.45 | 32.50 ± 6.45 | 32.50 ± 6.45 | 1.2 |" in page
     assert "Not complete" not in page
     assert "12 of 12\norderings" in page
+    assert all(f"(figure-{name}-laptop.svg)" in page for name in results.LAPTOP_FIGURES)
     assert "| SVHN, 250 labels | Mean Teacher than Pi model | −5.34 | −10.00 (−10.00 to −10.00) | 4 | yes |" in page
     assert (
         "| CIFAR-10, 4000 labels | Temporal Ensembling than Pi model | −1.04 | +5.00 (+5.00 to +5.00) | 4 | no |"

@@ -175,7 +175,7 @@ def the_labelling_page_is_local(folder: Path) -> None:
 
         def status(path: str, **headers: str) -> int:
             connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
-            connection.request("POST", path, b"{}", {"Content-Type": "application/json", **headers})
+            connection.request("POST", path, b'{"window": "w"}', {"Content-Type": "application/json", **headers})
             found = connection.getresponse().status
             connection.close()
             return found
@@ -203,8 +203,8 @@ def the_terminal_is_not_steered(folder: Path) -> None:
 
 def data_sets_are_compared(folder: Path) -> None:
     recipes = {
-        "small/svhn-500/supervised": ("train_32x32.mat", "test_32x32.mat"),
-        "small/cifar10-4000/supervised": ("cifar-10-python.tar.gz",),
+        "fast/svhn-500/supervised": ("train_32x32.mat", "test_32x32.mat"),
+        "fast/cifar10-4000/supervised": ("cifar-10-python.tar.gz",),
     }
     for name, files in recipes.items():
         for file in files:

@@ -8,6 +8,7 @@ python docs/tools/results.py
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import meanteacher as mt
+from meanteacher.data import Fixed
 from meanteacher.experiment.operations import row_operations
 from meanteacher.files import write_atomic
 from meanteacher.formats import BASELINE, duration, listed, percent, percent_range
@@ -153,12 +155,10 @@ def _runs(records: Sequence[Record]) -> str:
 
 
 def computation(recipe: str, reference: str) -> float:
-    """How many times the operations of another run a run takes."""
-    problem = mt.Problem(n_classes=10, n_examples=2, input_shape=(3, 32, 32))
-    ours, theirs = (
-        row_operations(training, problem) * training.batch.size * training.steps
-        for training in (RECIPES[recipe].training, RECIPES[reference].training)
-    )
+    """How many times the operations of another run a run takes, over all rows of all its steps."""
+    problem = mt.Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32))
+    trainings = (RECIPES[recipe].training, RECIPES[reference].training)
+    ours, theirs = (each.steps * each.batch.size * row_operations(each, problem) for each in trainings)
     return ours / theirs
 
 
@@ -392,17 +392,23 @@ def _laptop() -> dict[str, Any]:
     orderings = {name: orderings_of([table], COMPARED) for name, table in tables.items()}
     return {
         "errors": _laptop_errors(tables),
-        "deviations": RECIPES[MEAN_TEACHER].deviations,
+        "deviations": _bullets(RECIPES[MEAN_TEACHER].deviations),
         "n_weights": f"{runs[0].n_parameters:,}",
         "seeds": listed([str(seed) for seed in sorted({run.seed for run in runs})]),
         "missing": sum(table.unfinished for table in tables.values()),
         "orderings": _laptop_orderings(orderings),
         "verdict": _verdict([each for found in orderings.values() for each in found]),
-        "findings": describe_curves(laptop_panels("3")),
-        "hours": f"{sum(run.cpu_seconds or 0 for run in runs) / 3600:.0f}",
+        "findings": _bullets(describe_curves(laptop_panels("3"))),
+        "hours": f"{sum(run.cpu_seconds or 0 for run in runs) / 3600:.1f}",
+        "rows": [_rows(name) for name in (MEAN_TEACHER, "laptop/table2/cifar10-4000/mean-teacher")],
         "figure4": _figure4(figures) if figures else "",
-        "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.0f}"],
+        "parts": {name: LAPTOP_FIGURES[name].title for name in figures},
+        "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.1f}"],
     }
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(fill(sentence, 120, initial_indent="- ", subsequent_indent="  ") for sentence in sentences)
 
 
 def _all(settings: Mapping[str, Sequence[Record]]) -> list[Record]:
@@ -432,12 +438,24 @@ def _laptop_orderings(orderings: Mapping[str, Sequence[Ordering]]) -> str:
 
 
 def _verdict(orderings: Sequence[Ordering]) -> str:
-    """How many of the orderings among the authors' own systems hold, and which do not."""
+    """How many of the orderings among the authors' own systems hold, and the verdicts on the others."""
     judged = [
         each for each in orderings if {each.better, each.worse} <= {"Supervised-only", "Pi model", "Mean Teacher"}
     ]
-    held = [each for each in judged if each.verdict == "yes"]
-    return f"{len(held)} of {len(judged)}"
+    verdicts = Counter(each.verdict.partition(" from ")[0] for each in judged)
+    others = {
+        "no": "the opposite holds for",
+        "not shown": "not shown:",
+        "not known": "not known from fewer than 3 runs:",
+    }
+    rest = [f"{words} {verdicts[verdict]}" for verdict, words in others.items() if verdicts[verdict]]
+    return f"{verdicts['yes']} of {len(judged)}" + (f" ({'; '.join(rest)})" if rest else "")
+
+
+def _rows(recipe: str) -> str:
+    batch = RECIPES[recipe].training.batch
+    assert isinstance(batch, Fixed)
+    return f"{batch.labelled} labelled and {batch.size - batch.labelled} other rows"
 
 
 def _figure4(figures: Mapping[str, Mapping[str, Mapping[str, Sequence[Record]]]]) -> str:

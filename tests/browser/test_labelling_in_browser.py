@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 from browser_support import Browser
 from label_example import ASKED, CLASSES, KNOWN, Example, make_example, serving
+from meanteacher.photos.label.opening import open_session
 from meanteacher.photos.label.server import LabelServer
+from photo_support import folder_of
+from support import PATIENCE
 
 # What a file system lets a name be; no file name can hold the slash of </script>.
 HOSTILE = ("<script>alert(1)<script>.jpg", '"><img src=x onerror=alert(1)>.jpg', "'+alert(1)+'&amp;.jpg")
@@ -55,7 +59,7 @@ def assert_nothing_wrong(browser: Browser, server: LabelServer) -> None:
 
 def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer, example: Example):
     open_page(browser, server)
-    assert browser.text("#progress") == "1 of 3"
+    assert browser.text("#progress") == "0 labelled"
     assert browser.text("#guess") == "dog"
     assert browser.text("#sure") == "41.2 % sure"
     assert browser.text("#reason").lower() == "hesitates between dog (41.2 %) and cat (38.0 %)"
@@ -63,12 +67,12 @@ def test_one_key_an_image_writes_the_file(browser: Browser, server: LabelServer,
     assert browser.run("return document.querySelector('#image').naturalWidth") == 384
     press(browser, "o")
     assert example.labels() == {**KNOWN, ONE: "owl"}
-    assert browser.text("#progress") == "2 of 3"
+    assert browser.text("#progress") == "1 labelled"
     press(browser, Keys.ENTER)
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog"}
     press(browser, "c")
     assert example.labels() == {**KNOWN, ONE: "owl", TWO: "dog", THREE: "cat"}
-    assert browser.text("#end-title") == "All 3 images are labelled."
+    assert browser.text("#end-title") == "Every photo is labelled."
     assert browser.text("#command") == server.session.command
     assert not visible(browser, "#ask")
     assert not visible(browser, "#again")
@@ -105,7 +109,7 @@ def test_a_key_that_is_the_name_of_a_class_means_that_class(
     with serving(example.session()) as server:
         open_page(browser, server)
         shown = browser.run("return [...document.querySelectorAll('#classes li')].map(e => e.textContent)")
-        assert shown[: len(classes)] == [2 * name for name in classes]
+        assert shown[: len(classes)] == [f"{name}{name}0" for name in classes]
         press(browser, *pressed)
         assert example.labels() == {**KNOWN, **dict(zip(ASKED, expected, strict=True))}
         assert browser.text("#undo span") == f"Undo “{expected[-1]}”"
@@ -119,10 +123,18 @@ def test_a_letter_that_two_classes_begin_with_saves_nothing(browser: Browser, ex
     example.tell_of_the_fit(class_names=["cat", "cow", "dog"])
     with serving(example.session()) as server:
         open_page(browser, server)
-        press(browser, "c", "u", "0")
+        press(browser, "c")
+        assert browser.text("#alert") == (
+            "“c” is not the key of a class: nothing was saved. Press 1 for cat, 2 for cow."
+        )
+        press(browser, "u")
+        assert browser.text("#alert") == "“u” is not the key of a class: nothing was saved."
+        press(browser, "0")
         assert browser.text("#name") == ONE
         assert not example.file.exists()
-        press(browser, "D", "2")
+        press(browser, "D")
+        assert not visible(browser, "#alert")
+        press(browser, "2")
         assert example.labels() == {**KNOWN, ONE: "dog", TWO: "cow"}
 
 
@@ -140,19 +152,19 @@ def test_skipped_images_have_no_label_and_come_back_when_asked_for(
     open_page(browser, server)
     press(browser, " ", "d", Keys.ARROW_RIGHT)
     assert example.labels() == {**KNOWN, TWO: "dog"}
-    assert browser.text("#end-title") == "1 of 3 images labelled, 2 skipped."
+    assert browser.text("#end-title") == "Every photo is labelled, except 2 skipped ones."
     browser.click("#again")
     settle(browser)
     assert browser.text("#name") == ONE
     press(browser, "c", "c")
-    assert browser.text("#end-title") == "All 3 images are labelled."
+    assert browser.text("#end-title") == "Every photo is labelled."
     assert_nothing_wrong(browser, server)
 
 
 def test_when_all_is_skipped_there_is_nothing_to_train_with(browser: Browser, server: LabelServer, example: Example):
     open_page(browser, server)
     press(browser, " ", " ", " ")
-    assert browser.text("#end-title") == "0 of 3 images labelled, 3 skipped."
+    assert browser.text("#end-title") == "Every photo is labelled, except 3 skipped ones."
     assert not visible(browser, "#command")
     assert not example.file.exists()
 
@@ -160,8 +172,93 @@ def test_when_all_is_skipped_there_is_nothing_to_train_with(browser: Browser, se
 def test_loading_the_page_again_goes_on_with_the_same_image(browser: Browser, server: LabelServer):
     open_page(browser, server)
     press(browser, "c")
+    assert browser.text("#name") == TWO
+    browser.get("about:blank")
+    # The page says that it is closed. Its question is then free for another window, and its answer can be undone there.
+    WebDriverWait(browser, PATIENCE).until(lambda _: not server.session._shown)
     open_page(browser, server)
     assert browser.text("#name") == TWO
+    press(browser, Keys.BACKSPACE)
+    assert browser.text("#name") == ONE
+
+
+def test_two_windows_do_not_show_the_same_image(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    first = browser.current_window_handle
+    browser.switch_to.new_window("tab")
+    try:
+        open_page(browser, server)
+        assert browser.text("#name") == TWO
+        press(browser, "o")
+        assert browser.text("#name") == THREE
+    finally:
+        browser.close()
+        browser.switch_to.window(first)
+    assert browser.text("#name") == ONE
+    press(browser, "c", "d")
+    assert example.labels() == {**KNOWN, ONE: "cat", TWO: "owl", THREE: "dog"}
+
+
+def test_none_of_these_is_an_answer(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    press(browser, "-")
+    assert browser.text("#undo span") == "Undo “none of these”"
+    browser.click("#none")
+    settle(browser)
+    assert example.labels() == {**KNOWN, ONE: "none of these", TWO: "none of these"}
+    assert browser.run("return document.querySelectorAll('#classes li').length") == len(CLASSES)
+
+
+def test_a_review_keeps_or_changes_a_label_with_one_key(browser: Browser, example: Example):
+    example.answer([("cat/a.jpg", "cat", "owl", "0.9"), ("dog/a.jpg", "dog", "cat", "0.8")])
+    with serving(open_session(example.photos, example.run, review=True)) as server:
+        open_page(browser, server)
+        assert browser.text("#progress") == "0 of 2 reviewed"
+        assert browser.text("#given") == "Labelled cat. To a model without this label it looks like"
+        assert (browser.text("#guess"), browser.text("#sure")) == ("owl", "90.0 % sure")
+        assert (browser.text("#keep span"), browser.text("#accept span")) == ("Keep cat", "Change to owl")
+        assert not visible(browser, "#skip")
+        press(browser, " ")
+        assert example.labels() == KNOWN
+        press(browser, Keys.ENTER)
+        assert example.labels() == {**KNOWN, "dog/a.jpg": "cat"}
+        assert browser.text("#end-title") == "Every photo is reviewed."
+        press(browser, Keys.BACKSPACE)
+        assert example.labels() == KNOWN
+        press(browser, "o")
+        assert example.labels() == {**KNOWN, "dog/a.jpg": "owl"}
+        assert_nothing_wrong(browser, server)
+
+
+def test_labelling_starts_without_any_class(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    photos = folder_of(tmp_path / "photos", *(f"{k}.png" for k in range(9)))
+    with serving(open_session(photos)) as server:
+        open_page(browser, server)
+        assert browser.text("#new-label") == "Name the class of this photo"
+        assert not visible(browser, "#guess-box")
+        browser.press("rose", Keys.ENTER)
+        settle(browser)
+        assert browser.text("#new-label") == "Another class"
+        press(browser, "r", Keys.ENTER)
+        assert browser.text("#alert") == "There is no guess to accept: choose a class."
+        assert browser.text("#progress") == "2 labelled"
+        assert browser.text("#classes .n") == "2"
+        assert_nothing_wrong(browser, server)
+
+
+def test_labelling_can_be_finished_at_any_time_and_goes_on(browser: Browser, server: LabelServer, example: Example):
+    open_page(browser, server)
+    press(browser, "c")
+    browser.click("#finish")
+    assert browser.text("#end-title") == "1 photo labelled."
+    assert browser.text("#command") == server.session.command
+    press(browser, "d")
+    assert example.labels() == {**KNOWN, ONE: "cat"}
+    browser.click("#go-on")
+    settle(browser)
+    press(browser, "d")
+    assert example.labels() == {**KNOWN, ONE: "cat", TWO: "dog"}
 
 
 def test_the_mouse_does_all_that_the_keys_do(browser: Browser, server: LabelServer, example: Example):
@@ -203,8 +300,8 @@ def test_many_classes_are_found_by_typing(browser: Browser, example: Example):
         browser.press("owl")
         # One that begins with it comes before one that holds it.
         assert browser.run("return [...document.querySelectorAll('#classes li')].map(e => e.textContent)") == [
-            "owl",
-            "great owl",
+            "owl0",
+            "great owl0",
         ]
         press(browser, Keys.ENTER)
         assert example.labels() == {**KNOWN, ONE: "owl"}
@@ -274,7 +371,7 @@ def test_what_is_shown_is_told_to_a_reader_of_the_screen(browser: Browser, serve
     open_page(browser, server)
     press(browser, "c")
     assert browser.run("return document.querySelector('[aria-live=polite]').textContent") == (
-        f"Image 2 of 3, {TWO}.  The model guesses dog, 41.2 % sure. hesitates between dog (41.2 %) and cat (38.0 %)"
+        f"Photo {TWO}.  The model’s guess: dog, 41.2 % sure. hesitates between dog (41.2 %) and cat (38.0 %)"
     )
 
 

@@ -180,7 +180,7 @@ def test_option_that_may_be_repeated_and_a_switch_are_not_refused():
 def test_made_up_data_are_refused_in_one_sentence(tmp_path: Path):
     (tmp_path / "train_32x32.mat").write_bytes(b"not a mat file")
     (tmp_path / "test_32x32.mat").write_bytes(b"not a mat file")
-    failed = _meanteacher("run", "small/svhn-500/supervised", "--data", str(tmp_path), cwd=tmp_path)
+    failed = _meanteacher("run", "fast/svhn-500/supervised", "--data", str(tmp_path), cwd=tmp_path)
     assert failed.returncode == 2
     assert "_32x32.mat is not the official file" in failed.stderr
     assert "Traceback" not in failed.stderr

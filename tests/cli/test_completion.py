@@ -66,10 +66,10 @@ def test_completion_can_be_installed_and_then_works_in_the_shell(tmp_path: Path)
     subprocess.run([program, "--install-completion", "bash"], env=said, check=True, capture_output=True)
     script = (
         f"source {home}/.bashrc\n"
-        "COMP_WORDS=(meanteacher run small/svhn-500/m); COMP_CWORD=2\n"
+        "COMP_WORDS=(meanteacher run digits/m); COMP_CWORD=2\n"
         "read -r -a known <<< $(complete -p meanteacher)\n"
         "for word in ${known[@]}; do [[ $word == _* ]] && $word meanteacher; done\n"
         'echo "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(["bash", "-c", script], env=environment, check=False, capture_output=True, text=True)
-    assert done.stdout.split() == ["small/svhn-500/mean-teacher"], done.stderr
+    assert done.stdout.split() == ["digits/mean-teacher"], done.stderr

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from label_example import ASKED, CLASSES, KNOWN, Example, make_example
-from meanteacher.photos.folder.tables import write_labels
+from label_example import ASKED, CLASSES, KNOWN, Example, Window, make_example, write_label_next, write_table
+from meanteacher.core import UNLABELLED
+from meanteacher.photos.folder.find import find_photos
+from meanteacher.photos.label.opening import open_session
 from meanteacher.photos.label.page import class_keys
-from meanteacher.photos.label.session import Session
 
 
 @contextmanager
@@ -17,84 +18,117 @@ def _example() -> Iterator[Example]:
         yield make_example(Path(folder))
 
 
-def _asked(session: Session) -> tuple[int, str]:
-    question = session.state()["question"]
-    return question["position"], question["name"]
-
-
-def _press(session: Session, label: str) -> str:
-    """Answer the question that is shown; returns the image it was about."""
-    position, name = _asked(session)
-    session.answer(position, label)
-    return name
-
-
 def each_label_is_saved_for_the_image_that_was_shown() -> None:
     with _example() as example:
-        session, said = example.session(), dict(KNOWN)
+        window, said = example.window(), dict(KNOWN)
         for label in CLASSES:
-            said[_press(session, label)] = label
+            said[window.answer(label)] = label
             assert example.labels() == said, "the file holds another label, or that of another image"
         assert set(said) == {*KNOWN, *ASKED}, "images were asked about twice, or not at all"
 
 
 def undo_takes_back_the_last_answer_and_asks_again() -> None:
     with _example() as example:
-        session = example.session()
-        first, second = _press(session, "cat"), _press(session, "owl")
-        session.undo()
-        assert _asked(session)[1] == second, "another image is asked about again"
+        window = example.window()
+        first, second = window.answer("cat"), window.answer("owl")
+        window.undo()
+        assert window.shown == second, "another image is asked about again"
         assert example.labels() == {**KNOWN, first: "cat"}, "another label is taken back, or none"
-        session.undo()
-        assert _asked(session)[1] == first
+        window.undo()
+        assert window.shown == first
         assert example.labels() == KNOWN, "a label that was taken back stands in the file"
-        session.undo()
-        assert session.state()["last"] is None, "there is something left to undo"
+        window.undo()
+        assert window.state["last"] is None, "there is something left to undo"
 
 
 def a_skipped_image_has_no_label() -> None:
     with _example() as example:
-        session = example.session()
-        position, skipped = _asked(session)
-        session.skip(position)
-        labelled = _press(session, "dog")
+        window = example.window()
+        skipped = window.shown
+        window.skip()
+        labelled = window.answer("dog")
         assert example.labels() == {**KNOWN, labelled: "dog"}, "a skipped image has a label"
-        session.undo()
-        session.undo()
-        assert _asked(session)[1] == skipped, "undo does not come back to the skipped image"
+        window.undo()
+        window.undo()
+        assert window.shown == skipped, "undo does not come back to the skipped image"
         assert example.labels() == KNOWN
 
 
 def undo_puts_back_what_stood_in_the_file() -> None:
-    """A row that another sitting wrote after this one was opened."""
+    """A label that another program wrote after the session was opened."""
+    with _example() as example:
+        window = example.window()
+        name = window.shown
+        write_table(example.file, {**KNOWN, name: "dog"})
+        assert window.answer("owl") == name
+        window.undo()
+        assert example.labels() == {**KNOWN, name: "dog"}, "undo removes what another program wrote"
+
+
+def rows_of_another_program_stay() -> None:
+    with _example() as example:
+        window = example.window()
+        first = window.answer("cat")
+        others = {name: "owl" for name in ASKED if name not in (first, window.shown)}
+        write_table(example.file, {**example.labels(), **others})
+        second = window.answer("dog")
+        assert example.labels() == {**KNOWN, first: "cat", second: "dog", **others}, "a row of another program is lost"
+
+
+def two_windows_show_different_images() -> None:
     with _example() as example:
         session = example.session()
-        write_labels(example.file, {**KNOWN, ASKED[0]: "dog"})
-        name = _press(session, "owl")
-        assert name == ASKED[0]
-        session.undo()
-        assert example.labels() == {**KNOWN, name: "dog"}, "undo removes what another sitting wrote"
-
-
-def rows_of_another_sitting_stay() -> None:
-    with _example() as example:
-        one, other = example.session(), example.session()
-        _press(one, "cat")
-        other.skip(_asked(other)[0])
-        _press(other, "owl")
-        assert example.labels() == {**KNOWN, ASKED[0]: "cat", ASKED[1]: "owl"}, "a row of the other sitting is lost"
+        one, other = Window(session, "one"), Window(session, "other")
+        assert one.shown != other.shown, "both windows show the same image"
+        said = {one.answer("cat"): "cat", other.answer("owl"): "owl"}
+        assert one.shown != other.shown
+        one.undo()
+        assert example.labels() == {**KNOWN, **{k: v for k, v in said.items() if v == "owl"}}, (
+            "undo takes back the answer of another window"
+        )
 
 
 def the_next_sitting_asks_about_the_rest() -> None:
     with _example() as example:
-        session = example.session()
-        _press(session, "cat")
-        session.skip(_asked(session)[0])
-        again = example.session()
-        left = [_asked(again)[1]]
-        again.skip(_asked(again)[0])
-        left.append(_asked(again)[1])
-        assert left == list(ASKED[1:]), "an image is asked about twice, or never again"
+        window = example.window()
+        window.answer("cat")
+        window.skip()
+        again, left = example.window(), []
+        while again.shown:
+            left.append(again.shown)
+            again.skip()
+        assert sorted(left) == sorted(ASKED[1:]), "an image is asked about twice, or never again"
+
+
+def answers_are_what_the_next_fit_learns_from() -> None:
+    with _example() as example:
+        window = example.window()
+        first = window.answer("cat")
+        window.undo()
+        window.answer("owl")
+        second = window.answer("none of these")
+        photos = find_photos(example.photos, example.file)
+        found = {
+            name: photos.class_names[label]
+            for name, label in zip(photos.names, photos.labels, strict=True)
+            if label != UNLABELLED
+        }
+        assert found == {**KNOWN, first: "owl"}, "the fit learns something else than the last answer"
+        assert [photos.names[k] for k in photos.none_of_these] == [second], "the image of no class is lost"
+        assert not photos.random, "an image that a model has chosen is a test image"
+        write_label_next(example.run, [])
+        third = example.window().answer("cat")
+        photos = find_photos(example.photos, example.file)
+        assert [photos.names[k] for k in photos.random] == [third], "a random image is no test image"
+
+
+def a_review_asks_about_contradictions_alone() -> None:
+    with _example() as example:
+        example.answer([("cat/a.jpg", "cat", "cat", "0.9"), ("dog/a.jpg", "dog", "owl", "0.8")])
+        window = Window(open_session(example.photos, example.run, review=True))
+        assert window.session.n_left == 1, "labels that the model confirms are reviewed"
+        assert window.answer("owl") == "dog/a.jpg", "another label is reviewed"
+        assert example.labels() == {**KNOWN, "dog/a.jpg": "owl"}
 
 
 def a_key_means_the_class_that_its_name_suggests() -> None:
@@ -113,7 +147,10 @@ DETECTORS = (
     undo_takes_back_the_last_answer_and_asks_again,
     a_skipped_image_has_no_label,
     undo_puts_back_what_stood_in_the_file,
-    rows_of_another_sitting_stay,
+    rows_of_another_program_stay,
+    two_windows_show_different_images,
     the_next_sitting_asks_about_the_rest,
+    answers_are_what_the_next_fit_learns_from,
+    a_review_asks_about_contradictions_alone,
     a_key_means_the_class_that_its_name_suggests,
 )

@@ -10,7 +10,8 @@ from meanteacher.core import UNLABELLED
 from meanteacher.files import images
 from meanteacher.photos.features import onnx_graph
 from meanteacher.photos.folder import cache, find, tables
-from meanteacher.photos.label import page
+from meanteacher.photos.folder.tables import NEXT
+from meanteacher.photos.label import opening, page
 from meanteacher.photos.label.session import Session
 from meanteacher.photos.model import bundle, evaluate, export, manifest, predict
 from meanteacher.photos.model.images import Images
@@ -84,7 +85,7 @@ def labels_stand_one_row_below_their_images(patch: Patch) -> None:
 
 @of_photos
 def first_row_of_a_labels_file_is_lost(patch: Patch) -> None:
-    wrap(patch, tables.read_table, lambda real, path, columns: real(path, columns)[1:])
+    wrap(patch, tables.read_table, lambda real, *given, **options: real(*given, **options)[1:])
 
 
 @of_photos
@@ -94,7 +95,7 @@ def one_of_two_labels_of_an_image_wins_in_silence(patch: Patch) -> None:
 
 @of_photos
 def labels_file_overrules_the_folder_in_silence(patch: Patch) -> None:
-    wrap(patch, find._labels_of, lambda real, file, root, known: real(file, root, dict.fromkeys(known, "")))
+    wrap(patch, find._rows_of, lambda real, file, root, folders: real(file, root, dict.fromkeys(folders, "")))
 
 
 @of_photos
@@ -217,70 +218,111 @@ def exported_model_has_no_temperature(patch: Patch) -> None:
 
 @of_labelling
 def label_is_saved_for_the_next_image(patch: Patch) -> None:
-    def wrong(real, self, name, label, instead_of=None):
-        names = [self._name(position) for position in range(len(self.questions))]
+    def wrong(real, self, name, label, chosen):
+        names = self.photos.names
         following = names[(names.index(name) + 1) % len(names)]
-        return real(self, following if instead_of is None else name, label, instead_of)
+        return real(self, following if label and name not in self._given else name, label, chosen)
 
-    wrap(patch, Session._write, wrong)
+    wrap(patch, Session._append, wrong)
 
 
 @of_labelling
 def undo_takes_back_the_first_answer(patch: Patch) -> None:
-    def wrong(real, self):
-        self._done.reverse()
-        real(self)
-        self._done.reverse()
+    wrap(patch, Session._last, lambda real, self, window: 0 if self._done else None)
 
-    wrap(patch, Session.undo, wrong)
+
+@of_labelling
+def undo_takes_back_the_answer_of_another_window(patch: Patch) -> None:
+    wrap(patch, Session._last, lambda real, self, window: len(self._done) - 1 if self._done else None)
 
 
 @of_labelling
 def undo_leaves_the_label_in_the_file(patch: Patch) -> None:
-    def wrong(real, self, name, label, instead_of=None):
-        return real(self, name, label) if instead_of is None else label
-
-    wrap(patch, Session._write, wrong)
+    wrap(
+        patch,
+        Session._append,
+        lambda real, self, name, label, chosen: real(self, name, label, chosen) if label else None,
+    )
 
 
 @of_labelling
-def undo_deletes_what_another_sitting_wrote(patch: Patch) -> None:
-    def wrong(real, self, name, label, instead_of=None):
-        return real(self, name, label if instead_of is None else None, instead_of)
+def undo_deletes_what_another_program_wrote(patch: Patch) -> None:
+    def wrong(real, self, name, label, chosen):
+        return real(self, name, "" if name in self._given and self._given[name].chosen == NEXT else label, chosen)
 
-    wrap(patch, Session._write, wrong)
+    wrap(patch, Session._append, wrong)
 
 
 @of_labelling
 def undo_asks_about_the_next_image(patch: Patch) -> None:
-    def wrong(real, self):
-        real(self)
-        self._to_ask.rotate(-1)
+    def wrong(real, self, window):
+        real(self, window)
+        self._shown.pop(window, None)
 
     wrap(patch, Session.undo, wrong)
 
 
 @of_labelling
 def skipped_image_takes_the_label_of_the_guess(patch: Patch) -> None:
-    def wrong(real, self, position):
-        real(self, position)
-        self._write(self._name(position), self.questions[position].guess)
+    def wrong(real, self, window, index):
+        guess = self._shown[window].guess
+        real(self, window, index)
+        self._refresh()
+        self._append(self.photos.names[index], guess, NEXT)
 
     wrap(patch, Session.skip, wrong)
 
 
 @of_labelling
-def rows_of_another_sitting_are_overwritten(patch: Patch) -> None:
-    def wrong(real, self, *given, **options):
+def rows_of_another_program_are_overwritten(patch: Patch) -> None:
+    def wrong(real, self):
         self.file.unlink(missing_ok=True)
-        return real(self, *given, **options)
+        return real(self)
 
-    wrap(patch, Session._write, wrong)
+    wrap(patch, Session._refresh, wrong)
 
 
 @of_labelling
 def labels_of_the_fit_are_missing_in_the_new_file(patch: Patch) -> None:
-    during(patch, Session._write, lambda inner, self, *given, **options: inner.setattr(self, "_known", {}))
+    def wrong(real, self):
+        if not self.file.exists():
+            self._given = {}
+        return real(self)
+
+    wrap(patch, Session._refresh, wrong)
+
+
+@of_labelling
+def two_windows_share_a_question(patch: Patch) -> None:
+    wrap(patch, Session.state, lambda real, self, window: real(self, "all"))
+    wrap(patch, Session.answer, lambda real, self, window, index, label: real(self, "all", index, label))
+    wrap(patch, Session.undo, lambda real, self, window: real(self, "all"))
+    wrap(patch, Session.skip, lambda real, self, window, index: real(self, "all", index))
+
+
+@of_labelling
+def none_of_these_becomes_a_class(patch: Patch) -> None:
+    patch.setattr(find.Given, "is_none", property(lambda self: False))
+
+
+@of_labelling
+def first_answer_about_an_image_counts(patch: Patch) -> None:
+    wrap(patch, tables.read_labels, lambda real, path: list({row.path: row for row in real(path)[::-1]}.values()))
+
+
+@of_labelling
+def chosen_image_counts_as_drawn_at_random(patch: Patch) -> None:
+    wrap(
+        patch, tables.append_label, lambda real, path, columns, row: real(path, columns, row._replace(chosen="random"))
+    )
+
+
+@of_labelling
+def review_offers_labels_that_the_model_confirms(patch: Patch) -> None:
+    def wrong(real, run, photos, known):
+        return real(run, photos, {name: given._replace(label="") for name, given in known.items()})
+
+    wrap(patch, opening._disagreements, wrong)
 
 
 @of_labelling

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -18,10 +19,13 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import torch
 import typer
@@ -226,6 +230,57 @@ def killed_fit(at: Place) -> str:
     fit(out).ends_with(0)
     expect((out / "fit.json").stat().st_mtime_ns == written, "a complete fit was written again")
     return f"{n} of {n} fits end with the same model and predictions; a complete one is left as it is"
+
+
+def killed_labelling(at: Place) -> str:
+    """The page is answered until a kill comes between a key and its response; then it is opened again."""
+    from meanteacher.cli import label
+    from meanteacher.photos.folder.tables import read_labels
+    from photo_support import save
+
+    for k in range(400):
+        save(at.folder / "photos" / f"{k}.png", seed=k, width=4, height=4)
+    file, draws = at.folder / "labels.csv", random.Random(0)
+    said: dict[str, str] = {}
+    n = 4 if at.quick else 60
+
+    def no_features() -> None:
+        label._keep_choosing = lambda session, should_stop: None
+
+    for k in range(n):
+        log = at.folder / f"{k}.log"
+        process = start(
+            *("label", at.folder / "photos", "--classes", "cat,dog", "--labels", file, "--no-open"),
+            log=log,
+            before=no_features,
+        )
+        wait_until(lambda process=process: process.poll() is not None or "Ctrl-C" in process.printed(), process)
+        address = urlsplit(re.findall(r"http://\S+", process.printed())[0])
+
+        def post(action: str, address: SplitResult = address, **content: object) -> HTTPConnection:
+            connection = HTTPConnection(address.netloc, timeout=PATIENCE)
+            body = json.dumps({"window": "w", **content})
+            connection.request("POST", address.path + action, body, {"Content-Type": "application/json"})
+            return connection
+
+        question = json.loads(post("state").getresponse().read())["question"]
+        for _ in range(draws.randrange(8)):
+            answer = draws.choice(["cat", "dog"])
+            response = post("answer", question=question["index"], label=answer).getresponse()
+            said[question["name"]], question = answer, json.loads(response.read())["question"]
+        answer = draws.choice(["cat", "dog"])
+        connection = post("answer", question=question["index"], label=answer)
+        time.sleep(draws.uniform(0, 0.01))
+        process.send(signal.SIGKILL)
+        expect(process.wait() == -signal.SIGKILL, f"ended by itself: {process.printed()[-300:]}")
+        with suppress(OSError, HTTPException):
+            if connection.getresponse().status == HTTPStatus.OK:
+                said[question["name"]] = answer
+        written = {row.path: row.label for row in read_labels(file)} if file.exists() else {}
+        # The last answer may have been written before it could be confirmed.
+        expect(written in (said, said | {question["name"]: answer}), f"{said} became {written}")
+        said = written
+    return f"{n} kills between a key and its response: {len(said)} of {len(said)} answers are in the file"
 
 
 def file_size_limit(at: Place) -> str:
@@ -638,6 +693,7 @@ FAULTS = (
     Fault(
         "SIGKILL at random moments of a fit", "the same command line continues it to the same model", killed_fit, False
     ),
+    Fault("SIGKILL while photos are labelled", "every confirmed answer is in the labels file", killed_labelling),
     Fault("the file size is limited (RLIMIT_FSIZE)", f"exit code 2; with room {_RESUMED}", file_size_limit),
     Fault("the disk is full (tmpfs of 1 MiB)", f"exit code 2; with room {_RESUMED}", full_disk),
     Fault("the folder is read-only", "exit code 2; no file is changed", read_only_folder),

@@ -37,7 +37,7 @@ def run(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="Name of a recipe, for instance small/svhn-500/mean-teacher, or FILE.py:NAME for one of your own.",
+            help="Name of a recipe, for instance digits/mean-teacher, or FILE.py:NAME for one of your own.",
             autocompletion=recipe_names,
         ),
     ],

@@ -1,6 +1,7 @@
 """The work of a training step, counted on shapes: nothing is allocated and nothing is trained."""
 
 import math
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,26 +33,14 @@ def row_operations(training: TrainingSpec, problem: Problem) -> float:
     return float(counter.get_total_flops()) / _ROWS
 
 
-def _convolution(
-    out: list[int],
-    x: list[int],
-    weight: list[int],
-    _bias: object,
-    _stride: object,
-    _padding: object,
-    _dilation: object,
-    transposed: bool,
-    _output_padding: object,
-    _groups: int,
-    mask: list[bool],
-    **_: object,
-) -> int:
+def _convolution(out: list[int], x: list[int], weight: list[int], *options: Any, **_: object) -> int:
     """Operations of a backward pass: each of the two gradients takes as many as the forward pass.
 
     torch's own formula multiplies the gradient of the weights by the number of groups.
     """
+    transposed, wanted = options[4], options[7]
     forward = 2 * math.prod(x if transposed else out) * math.prod(weight[1:])
-    return forward * (int(mask[0]) + int(mask[1]))
+    return int(forward * sum(wanted[:2]))
 
 
 _FORMULAS = {torch.ops.aten.convolution_backward: _convolution}

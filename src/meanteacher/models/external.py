@@ -70,7 +70,7 @@ class ExternalNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Logits:
         """The logits; two outputs are the halves of one last layer of twice the size, which share no weight."""
-        logits = _checked(self.network(x), "logits", (len(x), self.spec.outputs * self.n_classes), self.spec)
+        logits = _checked(self.network(x), "logits", (x.shape[0], self.spec.outputs * self.n_classes), self.spec)
         if self.spec.outputs == 1:
             return logits
         return logits[:, : self.n_classes], logits[:, self.n_classes :]
@@ -107,7 +107,7 @@ class PooledFeatures(nn.Module):
         self.spec = spec
 
     def forward(self, x: Tensor) -> Tensor:
-        return _checked(self.network(x), "pooled features", (len(x), self.n_features), self.spec)
+        return _checked(self.network(x), "pooled features", (x.shape[0], self.n_features), self.spec)
 
 
 def _checked(output: object, kind: str, expected: tuple[int, int], spec: ExternalSpec | PooledSpec) -> Tensor:

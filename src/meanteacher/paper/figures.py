@@ -8,11 +8,12 @@ from typing import Literal, get_args
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from meanteacher.formats import BASELINE, percent
+from meanteacher.formats import BASELINE, count, percent
 from meanteacher.records import Part, Record
 from meanteacher.report.compare import difference_by_seed, one_run_per_seed
-from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, styled, to_svg
+from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, log_axis, styled, to_svg
 
 Panels = Mapping[str, Mapping[str, Sequence[Record]]]
 """panel -> curve or setting -> its complete runs"""
@@ -39,8 +40,8 @@ def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
                     handles[f"{label}, {_SHOWN[model]}"] = line
             above.set_title(panel, loc="left", fontsize=9)
             for axes in (above, below):
-                if any(value > 0 for line in axes.get_lines() for value in line.get_ydata()):
-                    axes.set_yscale("log")  # which cannot be drawn without a value
+                log_axis(axes, [value for line in axes.get_lines() for value in line.get_ydata() if value > 0])
+                axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
                 axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
             below.set_xlabel("Training steps")
         grid[0][0].set_ylabel("Classification cost")
@@ -74,17 +75,14 @@ def _described(ours: Sequence[Record], theirs: Sequence[Record], lower: str, hig
         {step: fmean(errors) / 100 for step, errors in curve([runs[seed] for seed in seeds], "test", "teacher").items()}
         for runs in (by_seed, others)
     )
-    words = (
-        f"{lower} minus {higher} is {difference.with_interval(n_images)} points at the end "
-        f"(paired, 95 % interval, n = {difference.n})."
-    )
+    paired = f"95 % interval, paired by {count(difference.n, 'label draw')}" if difference.n > 1 else "one label draw"
+    words = f"{lower} minus {higher} is {difference.with_interval(n_images)} points at the end ({paired})."
     if not mean.keys() & other.keys():
         return words
-    best = min(other, key=other.__getitem__)
-    return (
-        f"{words} {_crossing(mean, other, lower)} The {higher} is lowest after {best:,} steps, at "
-        f"{percent(other[best], n_images)}, and ends at {percent(other[max(other)], n_images)}."
-    )
+    best, end = min(other, key=other.__getitem__), max(other)
+    lowest = f"The {higher} is lowest after {best:,} of {end:,} steps, at {percent(other[best], n_images)}"
+    at_the_end = "" if best == end else f", and ends at {percent(other[end], n_images)}"
+    return f"{words} {_crossing(mean, other, lower)} {lowest}{at_the_end}."
 
 
 def _crossing(mean: Mapping[int, float], other: Mapping[int, float], name: str) -> str:

@@ -322,7 +322,7 @@ LAPTOP_TABLES: dict[str, tuple[Table, ...]] = {
 LAPTOP_FIGURES: dict[str, Figure] = {
     "3": Figure(
         name="3",
-        title="test error over the training steps",
+        title="classification cost and test error over the training steps",
         kind="curves",
         panels={
             panel: {

@@ -27,7 +27,7 @@ from meanteacher.methods import (
 )
 from meanteacher.models import MlpSpec
 from meanteacher.models.mlp import PointGeneratorSpec
-from meanteacher.recipes.small import adam
+from meanteacher.recipes.digits import adam
 from meanteacher.schedules import Constant, SigmoidRampUp
 from meanteacher.views import Chain, Noise, PerChannel
 

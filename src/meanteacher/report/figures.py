@@ -239,17 +239,24 @@ def _line(axes: Axes, points: dict[int, list[float]], colour: str, dashes: str, 
 
 def _error_axis(axes: Axes, values: Sequence[float]) -> None:
     """Logarithmic where errors span a factor of five, as at the start of training; else from zero."""
-    if values and min(values) > 0 and max(values) > 5 * min(values):
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        ticks = [digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5)]
-        axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
+    if not log_axis(axes, values):
         axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+
+
+def log_axis(axes: Axes, values: Sequence[float]) -> bool:
+    """Make the axis logarithmic if the values span a factor of five; returns whether they do."""
+    if not values or min(values) <= 0 or max(values) <= 5 * min(values):
+        return False
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    digits = (1, 2, 5) if high < 100 * low else (1,)
+    ticks = [digit * 10.0**power for power in range(-6, 3) for digit in digits]
+    axes.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    return True
 
 
 def _legend(figure: Figure, axes: Axes, everything: Sequence[Series], any_student: bool) -> None:

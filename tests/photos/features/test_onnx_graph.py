@@ -99,6 +99,9 @@ OPERATIONS: dict[str, nn.Module] = {
     "mean": Calls(lambda x: x.mean((2, 3))),
     "mean that keeps its axes": Calls(lambda x: x - x.mean((1, 3), keepdim=True)),
     "pooling to one position": nn.AdaptiveAvgPool2d(1),
+    "pooling with channels last": Calls(
+        lambda x: nn.functional.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1).flatten(1)
+    ),
     "maximum": Calls(lambda x: x.amax((2, 3))),
     "length": Calls(lambda x: x.norm(dim=1, keepdim=True)),
     "variance": Calls(lambda x: torch.var_mean(x, dim=(1, 2, 3), keepdim=True, correction=0)[0] * x),
@@ -147,6 +150,7 @@ def _seen_then_changed(x: Tensor) -> Tensor:
 
 UNSUPPORTED: dict[str, tuple[nn.Module, str]] = {
     "an unknown operation": (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GELU(), nn.Flatten()), r"gelu.default"),
+    "another order of the values": (Calls(lambda x: (x + 1).as_strided(x.shape, x.stride(), 0)), "of other values"),
     "a transposed convolution": (nn.ConvTranspose2d(3, 4, 2), "transposed"),
     "statistics of the batch": (nn.BatchNorm2d(3, track_running_stats=False), "statistics of the batch"),
     "rounding up": (nn.MaxPool2d(2, ceil_mode=True), "ceil_mode"),

@@ -5,14 +5,24 @@ import pytest
 
 from clusters import clusters, shown
 from meanteacher.core import UNLABELLED
-from meanteacher.photos.fitting.estimate import OutOfFold, class_frequencies, cross_validated, error_estimate
+from meanteacher.photos.fitting.estimate import (
+    OutOfFold,
+    class_frequencies,
+    cross_validated,
+    error_estimate,
+    strange_above,
+    strangeness,
+    suspicious_labels,
+)
 from meanteacher.photos.fitting.heads import Head, fit_head
 from meanteacher.stats import error_interval
 
 
-def answered(labels: list[int], guesses: list[int], n_classes: int = 2) -> OutOfFold:
-    logits = 9 * np.eye(n_classes, dtype=np.float32)[guesses]
-    return OutOfFold(np.arange(len(labels)), np.array(labels), logits, 1.0, ())
+def answered(labels: list[int], guesses: list[int], groups: np.ndarray | None = None) -> OutOfFold:
+    positions = np.arange(len(labels))
+    logits = 9 * np.eye(2, dtype=np.float32)[np.array(guesses, dtype=np.int64)]
+    truth = np.array(labels, dtype=np.int64)
+    return OutOfFold(positions, truth, logits, 1.0, (), positions if groups is None else groups)
 
 
 def test_no_head_sees_the_group_of_a_photo_that_it_is_tested_on() -> None:
@@ -66,10 +76,37 @@ def test_a_class_that_is_hardly_ever_recognised_is_named() -> None:
     assert error_estimate(found, np.full(2, 0.5)).unrecognised == (1,)
 
 
-@pytest.mark.parametrize("mix", [(0.5, 0.5), (0.9, 0.1)], ids=["equal", "unequal"])
-def test_the_class_frequencies_of_unlabelled_photos_are_found(mix: tuple[float, float]) -> None:
-    draws = np.random.default_rng(0)
-    truth = draws.choice(2, 4000, p=mix)
-    x = draws.normal(2.0 * truth - 1)  # for equal classes the log odds are 2x
-    p = 1 / (1 + np.exp(-2 * x))
-    np.testing.assert_allclose(class_frequencies(np.stack([1 - p, p], 1)), mix, atol=0.08)
+def test_photos_of_one_group_count_once() -> None:
+    labels, guesses = [0] * 12 + [1] * 12, [0] * 9 + [1] * 3 + [1] * 12
+    alone = error_estimate(answered(labels, guesses), np.full(2, 0.5))
+    bursts = error_estimate(answered(labels, guesses, groups=np.arange(24) // 3), np.full(2, 0.5))
+    assert alone.error == bursts.error
+    assert bursts.high == pytest.approx(error_interval(1, 8).high)
+    assert alone.high == pytest.approx(error_interval(3, 24).high)
+
+
+def test_the_frequencies_of_answers_are_their_mean() -> None:
+    np.testing.assert_allclose(class_frequencies(np.array([[0.5, 0.5], [1.0, 0.0]])), [0.75, 0.25])
+
+
+def test_a_label_is_suspicious_if_another_class_is_far_more_probable() -> None:
+    features, truth = clusters(3, 90, spread=0.7)
+    labels, wrong = truth.copy(), np.array([4, 40, 77])
+    labels[wrong] = (labels[wrong] + 1) % 3
+    found = suspicious_labels(cross_validated(features, labels, 3, groups=np.arange(90), seed=0))
+    assert {each.position for each in found[:3]} == set(wrong.tolist())
+    assert all(each.guess == truth[each.position] != each.label for each in found[:3])
+    assert [each.confidence for each in found] == sorted((each.confidence for each in found), reverse=True)
+    assert len(found) <= 5
+    assert suspicious_labels(answered([], [])) == ()
+
+
+def test_photos_unlike_all_labelled_ones_are_strange() -> None:
+    features, _ = clusters(3, 120, spread=0.5)
+    labelled, others = features[0, :40], features[0, 40:]
+    strangers = np.random.default_rng(1).exponential(size=(50, 40)) ** 2
+    above = strange_above(labelled)
+    assert (strangeness(others, labelled) > above).mean() < 0.2
+    assert (strangeness(strangers, labelled) > above).mean() > 0.9
+    assert strange_above(labelled[:1]) == 1
+    np.testing.assert_allclose(strangeness(labelled, labelled), 0, atol=1e-5)

@@ -21,11 +21,12 @@ from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted, MissingBackboneError
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.photos.fitting import config as configuration
+from meanteacher.photos.fitting import data, pretrained, scratch
 from meanteacher.photos.fitting import fit as fitting
-from meanteacher.photos.fitting import pretrained, scratch
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.fit import fit
 from meanteacher.photos.fitting.work import Work
+from meanteacher.photos.folder import groups
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.bundle import load
 from meanteacher.train import Callback
@@ -46,6 +47,8 @@ def run_fit(*given: Any, **options: Any) -> dict[str, Any]:
 def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         small_networks(patch)
+        # All photos of a colour look as if they showed one thing.
+        patch.setattr(data, "find_groups", lambda photos, near, features, **options: near)
         patch.setattr(scratch, "_TRIAL_STEPS", 3)
         patch.setattr(scratch.Scratch, "_length", lambda *given: (0.125, 4))
         yield
@@ -234,6 +237,26 @@ def test_without_unlabelled_photos_there_is_a_model_and_no_word_about_them(photo
     assert table(tmp_path / "fit" / "label-next.csv") == []
 
 
+def test_photos_that_belong_together_are_tested_together(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the red ones, all but one belong together, so that one of them is hard to tell without the others."""
+    monkeypatch.setattr(data, "find_groups", groups.find_groups)
+    labels = tmp_path / "labels.csv"
+    rows = [f"{colour}/{k}.png,{colour},{colour if k < 4 else k}\n" for colour in COLOURS for k in range(5)]
+    labels.write_text("path,label,thing\n" + "".join(rows))
+    tested: list[set[int]] = []
+    real = pretrained.cross_validated
+
+    def note(features: Any, given: Any, n_classes: int, *, groups: Any, **options: Any) -> Any:
+        tested.append(set(np.unique(groups[given >= 0], return_counts=True)[1].tolist()))
+        return real(features, given, n_classes, groups=groups, **options)
+
+    monkeypatch.setattr(pretrained, "cross_validated", note)
+    run_fit(config(photos, tmp_path / "fit", labels=labels, group_by="thing"), Recorder())
+    assert tested[0] == {3, 4}, "four of each colour, and the last ones of all three"
+
+
 def test_one_label_per_class_gives_a_model_and_no_percentage(photos: Path, tmp_path: Path) -> None:
     some = shutil.copytree(photos, tmp_path / "photos")
     for colour in COLOURS:
@@ -387,6 +410,26 @@ def test_a_second_fit_compares_itself_with_the_first_and_uses_its_features(
     # Those labelled and tested before count, and no photo that was labelled since.
     assert (second["since"]["n"], second["since"]["now"]) == (8, 0)
     assert second["since"]["before"] >= 1
+
+
+def test_photos_drawn_at_random_since_are_compared_and_photos_of_no_class_are_left_out(
+    loose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All photos of a colour look as if they showed one thing.
+    monkeypatch.setattr("meanteacher.photos.fitting.data.find_groups", lambda photos, near, *_, **__: near)
+    out, few = tmp_path / "fit", {f"{colour}/{k}.png": colour for colour in COLOURS for k in range(3)}
+    labels = _labels(tmp_path / "labels.csv", few)
+    run_fit(config(loose, out, labels=labels), Recorder())
+    rows = [(name, label, "") for name, label in few.items()]
+    rows += [("red/3.png", "red", "random"), ("red/4.png", "red", "next"), ("others/01.png", "none of these", "next")]
+    labels.write_text("path,label,chosen\n" + "".join(",".join(row) + "\n" for row in rows))
+    second = run_fit(config(loose, out, labels=labels, overwrite=True), Recorder())
+    assert second["since"]["n"] == len(few) + 1
+    assert (second["data"]["class_names"], second["data"]["n_unreadable"]) == (list(COLOURS), 1)
+    with (out / "predictions.csv").open(encoding="utf-8-sig", newline="") as file:
+        answers = {row["path"]: row for row in csv.DictReader(file)}
+    assert (answers["others/01.png"]["guess"], answers["others/01.png"]["problem"]) == ("", "none of these")
+    assert "others/01.png" not in (out / "label-next.csv").read_text("utf-8")
 
 
 class _Counting(pretrained.Extraction):

@@ -105,7 +105,7 @@ LABELS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).map(str.
 @given(st.dictionaries(NAMES.filter(lambda name: bool(name.strip())), LABELS, max_size=5))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: dict[str, str]) -> None:
     file = tmp_path_factory.getbasetemp() / "labels.csv"
-    write_labels(file, rows)
+    write_labels(file, [LabelRow(0, *each) for each in rows.items()])
     assert [(row.path, row.label) for row in read_labels(file)] == list(rows.items())
 
 
@@ -113,12 +113,12 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
     "label", ["a/b", 'say "x"', "it's", "a,b", "a;b", "two\nlines", "cr\rlf", "=1+1", "@x", "-", "é"]
 )
 def test_a_class_may_have_any_name(label: str, file: Path) -> None:
-    write_labels(file, {"a.jpg": label, "b.jpg": "cat"})
+    write_labels(file, [LabelRow(0, "a.jpg", label), LabelRow(0, "b.jpg", "cat")])
     assert [row.label for row in read_labels(file)] == [label, "cat"]
 
 
 def test_a_failed_write_leaves_the_old_file_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_labels(file, {"a.jpg": "cat"})
+    write_labels(file, [LabelRow(0, "a.jpg", "cat")])
     before = file.read_bytes()
 
     def fail(_: int) -> None:
@@ -126,6 +126,6 @@ def test_a_failed_write_leaves_the_old_file_alone(file: Path, monkeypatch: pytes
 
     monkeypatch.setattr("meanteacher.files.os.fsync", fail)
     with pytest.raises(InputError, match=r"Could not write .*labels.csv \(No space left on device\)"):
-        write_labels(file, {"a.jpg": "dog"})
+        write_labels(file, [LabelRow(0, "a.jpg", "dog")])
     assert file.read_bytes() == before
     assert list(file.parent.iterdir()) == [file]

@@ -132,16 +132,16 @@ def test_a_class_that_is_added_takes_no_key_of_another_unless_its_name_says_so(n
 def test_a_class_that_is_added_in_a_sitting_moves_no_other_key(tmp_path: Path):
     example = make_example(tmp_path)
     example.tell_of_the_fit(class_names=["cat", "kite", "king"])
-    session = example.session()
+    window = example.window()
 
     def keys() -> dict[str, list[str]]:
-        return {each["name"]: list(each["keys"]) for each in session.state()["classes"]}
+        return {each["name"]: list(each["keys"]) for each in window.state["classes"]}
 
     # dog is the label of a folder.
     assert keys() == {"cat": ["c", "C"], "kite": ["1"], "king": ["2"], "dog": ["d", "D"]}
-    session.answer(0, "cow")
+    window.answer("cow")
     # c could be either; cat does not get the 1 that has meant kite so far.
     assert keys() == {"cat": ["3"], "kite": ["1"], "king": ["2"], "dog": ["d", "D"], "cow": ["4"]}
-    session.answer(1, "1")
+    window.answer("1")
     assert keys() == {"cat": ["3"], "kite": ["5"], "king": ["2"], "dog": ["d", "D"], "cow": ["4"], "1": ["1"]}
     assert example.labels() == {**KNOWN, ASKED[0]: "cow", ASKED[1]: "1"}

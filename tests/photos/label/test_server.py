@@ -57,19 +57,40 @@ def ask(server: LabelServer, verb: str, path: str, body: bytes | None = None, **
 
 
 def post(server: LabelServer, action: str, **content: object) -> Answer:
-    return ask(server, "POST", f"/TOKEN/{action}", json.dumps(content).encode(), Content_Type="application/json")
+    body = json.dumps({"window": "w", **content}).encode()
+    return ask(server, "POST", f"/TOKEN/{action}", body, Content_Type="application/json")
+
+
+def answer_next(server: LabelServer, label: str) -> Answer:
+    """Answer the question that is shown."""
+    return post(server, "answer", question=post(server, "state").json()["question"]["index"], label=label)
+
+
+def index_of(server: LabelServer, name: str) -> int:
+    return server.session.photos.names.index(name)
 
 
 def test_an_answer_is_in_the_file_when_the_next_question_comes(server: LabelServer, example: Example):
-    answer = post(server, "answer", question=0, label="owl")
+    answer = answer_next(server, "owl")
     assert example.labels() == {**KNOWN, ASKED[0]: "owl"}
     assert answer.json()["question"]["name"] == ASKED[1]
-    assert answer.json() == ask(server, "GET", "/TOKEN/state").json()
-    assert post(server, "skip", question=1).json()["question"]["name"] == ASKED[2]
-    assert post(server, "skip", question=2).json()["question"] is None
+    assert answer.json() == post(server, "state").json()
+
+    def skip() -> Answer:
+        return post(server, "skip", question=post(server, "state").json()["question"]["index"])
+
+    assert skip().json()["question"]["name"] == ASKED[2]
+    assert skip().json()["question"] is None
     assert post(server, "again").json()["question"]["name"] == ASKED[1]
     assert post(server, "undo").json()["question"]["name"] == ASKED[0]
     assert example.labels() == KNOWN
+
+
+def test_two_windows_show_different_images_until_one_is_closed(server: LabelServer):
+    assert post(server, "state").json()["question"]["name"] == ASKED[0]
+    assert post(server, "state", window="another").json()["question"]["name"] == ASKED[1]
+    assert post(server, "close").json() == {}
+    assert post(server, "state", window="third").json()["question"]["name"] == ASKED[0]
 
 
 def test_only_this_machine_can_connect(server: LabelServer):
@@ -80,7 +101,7 @@ def test_only_this_machine_can_connect(server: LabelServer):
 @pytest.mark.parametrize("path", ["/", "/state", "/TOKE", "/TOKENx/", "/x/TOKEN/", "/%FF/", "//", "/../TOKEN"])
 @pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_nothing_is_there_without_the_token(server: LabelServer, example: Example, verb: str, path: str):
-    body = json.dumps({"question": 0, "label": "owl"}).encode() if verb == "POST" else None
+    body = json.dumps({"window": "w", "question": 2, "label": "owl"}).encode() if verb == "POST" else None
     path = path.replace("TOKE", server.token[:-1], 1) if path == "/TOKE" else path
     answer = ask(server, verb, path, body, Content_Type="application/json")
     assert answer.status == 404
@@ -96,9 +117,9 @@ def test_every_server_has_a_token_of_its_own(example: Example):
 
 @pytest.mark.parametrize("host", ["evil.example:PORT", "127.0.0.1", "127.0.0.1:1", "", "localhost.evil.example:PORT"])
 def test_a_request_under_another_name_is_refused(server: LabelServer, host: str):
-    answer = ask(server, "GET", "/TOKEN/state", Host=host.replace("PORT", str(server.server_port)))
+    answer = ask(server, "GET", "/TOKEN/", Host=host.replace("PORT", str(server.server_port)))
     assert answer.status == 403
-    assert b"question" not in answer.body
+    assert b"html" not in answer.body
 
 
 def test_the_two_names_of_this_machine_are_answered(server: LabelServer):
@@ -108,7 +129,7 @@ def test_the_two_names_of_this_machine_are_answered(server: LabelServer):
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
 def test_a_form_of_another_site_cannot_answer(server: LabelServer, example: Example, kind: str):
-    answer = ask(server, "POST", "/TOKEN/answer", b'{"question": 0, "label": "owl"}', Content_Type=kind)
+    answer = ask(server, "POST", "/TOKEN/answer", b'{"window": "w", "question": 2, "label": "owl"}', Content_Type=kind)
     assert answer.status == 415
     assert not example.file.exists()
 
@@ -121,10 +142,12 @@ def test_a_form_of_another_site_cannot_answer(server: LabelServer, example: Exam
         b"[]",
         b"[" * 5000,
         b"\xff",
-        b'{"question": 0}',
-        b'{"question": "0", "label": "owl"}',
-        b'{"question": 0, "label": 1}',
-        b'{"question": 0, "label": "' + b"x" * 20_000 + b'"}',
+        b'{"question": 2, "label": "owl"}',
+        b'{"window": 1, "question": 2, "label": "owl"}',
+        b'{"window": "w", "question": 2}',
+        b'{"window": "w", "question": "2", "label": "owl"}',
+        b'{"window": "w", "question": 2, "label": 1}',
+        b'{"window": "w", "question": 2, "label": "' + b"x" * 20_000 + b'"}',
     ],
 )
 def test_nonsense_is_no_answer(server: LabelServer, example: Example, body: bytes):
@@ -166,22 +189,22 @@ def test_another_site_is_not_answered_even_with_the_token(
     server: LabelServer, example: Example, origin: str, verb: str
 ):
     named = {"Content_Type": "application/json", "Origin": origin.replace("PORT", str(server.server_port))}
-    body = json.dumps({"question": 0, "label": "owl"}).encode() if verb == "POST" else None
-    answer = ask(server, verb, "/TOKEN/answer" if body else "/TOKEN/state", body, **named)
+    body = json.dumps({"window": "w", "question": 2, "label": "owl"}).encode() if verb == "POST" else None
+    answer = ask(server, verb, "/TOKEN/answer" if body else "/TOKEN/", body, **named)
     assert answer.status == 403
-    assert b"question" not in answer.body
+    assert b"html" not in answer.body
     assert not example.file.exists()
 
 
 def test_the_pages_own_origin_is_answered(server: LabelServer):
     for name in ("127.0.0.1", "localhost"):
-        assert ask(server, "GET", "/TOKEN/state", Origin=f"http://{name}:{server.server_port}").status == 200
+        assert ask(server, "GET", "/TOKEN/", Origin=f"http://{name}:{server.server_port}").status == 200
 
 
 @pytest.mark.parametrize("junk", [b"\xff" * 200_000, b"path," + b"x" * 200_000, b'path,label\n"', b"\0" * 10])
 def test_a_labels_file_that_became_junk_is_said_and_left_alone(server: LabelServer, example: Example, junk: bytes):
     example.file.write_bytes(junk)
-    answer = post(server, "answer", question=0, label="owl")
+    answer = answer_next(server, "owl")
     assert answer.status == 409
     assert "labels.csv" in answer.json()["error"]
     assert len(answer.body) < 1000
@@ -191,14 +214,14 @@ def test_a_labels_file_that_became_junk_is_said_and_left_alone(server: LabelServ
 def test_an_unexpected_error_is_answered_and_shown(
     server: LabelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    def fail() -> None:
+    def fail(_: str) -> None:
         raise KeyError("lost")
 
     monkeypatch.setattr(server.session, "undo", fail)
     answer = post(server, "undo")
     assert answer.status == 500
     assert "terminal" in answer.json()["error"]
-    assert ask(server, "GET", "/TOKEN/state").status == 200
+    assert post(server, "state").status == 200
     assert "lost" in capfd.readouterr().err
 
 
@@ -221,23 +244,23 @@ def test_a_slow_client_is_cut_off_however_many_bytes_it_sends(example: Example, 
             if closed:
                 break
         assert closed
-        assert ask(server, "GET", "/TOKEN/state").status == 200
+        assert post(server, "state").status == 200
 
 
 def test_what_the_person_can_correct_is_said(server: LabelServer):
-    answer = post(server, "answer", question=0, label=" ")
+    answer = answer_next(server, " ")
     assert answer.status == 409
     assert "one line of 1 to 100 printable characters" in answer.json()["error"]
 
 
 def test_an_unknown_action_or_place_is_refused(server: LabelServer):
     assert post(server, "delete").status == 400
-    for path in ("/TOKEN/labels.csv", "/TOKEN/../state", "/TOKEN/page.js", "/TOKEN/state/x"):
+    for path in ("/TOKEN/labels.csv", "/TOKEN/state", "/TOKEN/../state", "/TOKEN/page.js", "/TOKEN/state/x"):
         assert ask(server, "GET", path).status == 404
     assert ask(server, "PUT", "/TOKEN/state").status == 501
 
 
-@pytest.mark.parametrize("path", ["/TOKEN/", "/TOKEN/state", "/TOKEN/image/0", "/nothing"])
+@pytest.mark.parametrize("path", ["/TOKEN/", "/TOKEN/state", "/TOKEN/image/2", "/nothing"])
 def test_every_answer_forbids_what_it_does_not_need(server: LabelServer, path: str):
     headers = ask(server, "GET", path).headers
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -257,7 +280,7 @@ def test_the_page_asks_no_other_place_for_anything(server: LabelServer):
     assert "innerHTML" not in page
 
 
-@pytest.mark.parametrize("position", ["3", "-1", "0x0", "1.0", "..", "%2e%2e", "one.jpg", "", "9" * 500])
+@pytest.mark.parametrize("position", ["5", "-1", "0x0", "1.0", "..", "%2e%2e", "one.jpg", "", "9" * 500])
 def test_images_have_numbers_and_no_names(server: LabelServer, position: str):
     assert ask(server, "GET", f"/TOKEN/image/{position}").status == 404
 
@@ -270,7 +293,7 @@ def test_an_image_is_shown_large_but_not_too_large(tmp_path: Path, size: tuple[i
     example = make_example(tmp_path)
     Image.new("RGB", size, "red").save(example.photos / ASKED[0])
     with serving(example.session()) as server:
-        answer = ask(server, "GET", "/TOKEN/image/0")
+        answer = ask(server, "GET", f"/TOKEN/image/{index_of(server, ASKED[0])}")
     assert answer.headers["Content-Type"] == "image/jpeg"
     picture = Image.open(BytesIO(answer.body))
     assert picture.size == shown
@@ -284,7 +307,7 @@ def test_an_image_is_shown_upright(tmp_path: Path):
     exif[0x0112] = 6
     lying.save(example.photos / ASKED[0], exif=exif)
     with serving(example.session()) as server:
-        answer = ask(server, "GET", "/TOKEN/image/0")
+        answer = ask(server, "GET", f"/TOKEN/image/{index_of(server, ASKED[0])}")
     assert Image.open(BytesIO(answer.body)).size == (400, 600)
 
 
@@ -296,8 +319,8 @@ def test_no_byte_of_a_file_is_sent(tmp_path: Path):
     Image.new("RGB", (50, 50)).save(picture, "JPEG", comment=text)
     (example.photos / ASKED[2]).write_bytes(picture.getvalue() + text)
     with serving(example.session()) as server:
-        for position, status in ((0, 404), (2, 200)):
-            answer = ask(server, "GET", f"/TOKEN/image/{position}")
+        for name, status in ((ASKED[0], 404), (ASKED[2], 200)):
+            answer = ask(server, "GET", f"/TOKEN/image/{index_of(server, name)}")
             assert answer.status == status
             assert b"script" not in answer.body
 
@@ -309,10 +332,11 @@ def test_an_image_that_cannot_be_read_is_named_with_the_reason_and_can_be_skippe
     (example.photos / ASKED[1]).write_bytes(b"no image")
     with serving(example.session()) as server:
         (example.photos / ASKED[2]).unlink()
-        assert ask(server, "GET", "/TOKEN/state").json()["question"]["problem"] == "truncated"
-        assert post(server, "skip", question=0).json()["question"]["problem"] == "not an image"
-        assert post(server, "skip", question=1).json()["question"]["problem"] == "gone"
-        assert b"cannot be read: gone" in ask(server, "GET", "/TOKEN/image/2").body
+        assert post(server, "state").json()["question"]["problem"] == "truncated"
+        one, two, three = (index_of(server, name) for name in ASKED)
+        assert post(server, "skip", question=one).json()["question"]["problem"] == "not an image"
+        assert post(server, "skip", question=two).json()["question"]["problem"] == "gone"
+        assert b"cannot be read: gone" in ask(server, "GET", f"/TOKEN/image/{three}").body
 
 
 def test_a_port_in_use_is_said(server: LabelServer, example: Example):
@@ -326,7 +350,7 @@ def test_a_browser_that_hangs_up_is_no_error_but_a_fault_is_shown(
     for sent in (b"", b"GET /", b"nonsense\r\n\r\n"):
         with socket.create_connection(server.server_address, timeout=PATIENCE) as connection:
             connection.sendall(sent)
-    assert ask(server, "GET", "/TOKEN/state").status == 200
+    assert post(server, "state").status == 200
     for error, shown in ((BrokenPipeError(), False), (ConnectionResetError(), False), (KeyError("lost"), True)):
         try:
             raise error
@@ -336,6 +360,13 @@ def test_a_browser_that_hangs_up_is_no_error_but_a_fault_is_shown(
         assert ("lost" in said) == shown == bool(said)
 
 
+@pytest.fixture
+def nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command computes no features in the background."""
+    monkeypatch.setattr("meanteacher.cli.label._keep_choosing", lambda session, should_stop: None)
+
+
+@pytest.mark.usefixtures("nothing_is_chosen")
 def test_the_command_opens_the_browser_and_ends_politely(
     example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -344,42 +375,46 @@ def test_the_command_opens_the_browser_and_ends_politely(
     def browser(address: str) -> None:
         opened.append(address)
         connection = HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE)
-        content = json.dumps({"question": 0, "label": "owl"})
-        connection.request("POST", f"{urlsplit(address).path}answer", content, JSON)
-        connection.getresponse().read()
+
+        def post(action: str, **content: object) -> dict:
+            body = json.dumps({"window": "w", **content})
+            connection.request("POST", f"{urlsplit(address).path}{action}", body, JSON)
+            return json.loads(connection.getresponse().read())
+
+        post("answer", question=post("state")["question"]["index"], label="owl")
         connection.close()
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("webbrowser.open", browser)
-    label(example.photos, example.run)
+    label(example.photos, run=example.run)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "3 images to label, in the browser at"
+    assert lines[0] == "3 photos without a label. The page is at"
     assert [lines[1].strip()] == opened
-    assert lines[-3] == f"1 new label in {example.file}; 2 images left to label."
+    assert lines[-3] == f"1 new label in {example.file}; 2 photos without a label left."
     assert lines[-1].strip() == example.session().command
     assert example.labels() == {**KNOWN, ASKED[0]: "owl"}
 
 
+@pytest.mark.usefixtures("nothing_is_chosen")
 def test_the_command_opens_no_browser_when_told_so(
     example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("webbrowser.open", lambda address: pytest.fail(f"opened {address}"))
     monkeypatch.setattr(LabelServer, "serve_until", lambda self, should_stop: None)
-    label(example.photos, example.run, no_open=True)
+    label(example.photos, run=example.run, no_open=True)
     out = capsys.readouterr().out
     assert "http://127.0.0.1:" in out
-    assert f"Nothing new was written to {example.file}; 3 images left to label." in out
+    assert f"Nothing new was written to {example.file}; 3 photos without a label left." in out
     assert "meanteacher fit" not in out
 
 
 def test_the_command_asks_nothing_when_all_is_answered(
     example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    session = example.session()
-    for position in range(3):
-        session.answer(position, "cat")
+    window = example.window()
+    window.answer("cat", "cat", "cat")
     monkeypatch.setattr(LabelServer, "serve_until", lambda self, should_stop: pytest.fail("served"))
-    label(example.photos, example.run)
+    label(example.photos, run=example.run)
     out = capsys.readouterr().out
-    assert f"Nothing new was written to {example.file}; every image is labelled." in out
-    assert session.command in out
+    assert f"Nothing new was written to {example.file}; no photo without a label left." in out
+    assert window.session.command in out

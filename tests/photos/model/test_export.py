@@ -187,10 +187,39 @@ def test_missing_package_is_said_with_the_command_that_installs_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_network_that_cannot_be_written_is_named_with_the_reason(model: Classifier, tmp_path: Path):
-    foreign = dataclasses.replace(model, network=nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 3), nn.Softsign()))
-    with pytest.raises(InputError, match=r"cannot be exported: it uses abs.default"):
-        foreign.export(tmp_path / "model.onnx")
+def foreign(model: Classifier) -> Classifier:
+    """With an operation that only torch's own exporter knows."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 3), nn.Softsign())
+    return dataclasses.replace(model, network=network.eval().requires_grad_(False))
+
+
+def test_a_network_that_only_torch_can_export_names_the_reason_and_the_package(
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"because it uses abs.default .* Install it with `pip install onnxscript`"):
+        foreign(model).export(tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_torch_exports_is_compared_like_everything_else(
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A stand-in for torch's exporter, which needs another package: the file of a different network."""
+    written = export.to_onnx(
+        model.module(), (3, SIZE, SIZE), np.uint8, input_name="images", output_name="probabilities"
+    )
+    monkeypatch.setattr(export, "find_spec", lambda name: True)
+    monkeypatch.setattr(torch.onnx, "export", lambda *given, **options: SimpleNamespace(model_proto=written))
+    with pytest.raises(InputError, match="does not compute the same"):
+        foreign(model).export(tmp_path / "model.onnx")
+
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("no translation\nand many more lines")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(InputError, match=r"cannot be exported by torch either: no translation\. predict takes any"):
+        foreign(model).export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 

@@ -384,8 +384,8 @@ def test_representations_are_short_and_escape_what_they_show(tmp_path: Path):
     for html in (model._repr_html_(), found._repr_html_()):
         assert "&lt;b&gt;red" in html
         assert "<b>red" not in html
-    assert found._repr_html_().count("<img") == 24
-    assert "and 7 more" in found._repr_html_()
+    assert found._repr_html_().count("<img") == 12
+    assert "and 19 more" in found._repr_html_()
 
 
 def test_a_data_frame_has_a_row_for_every_image(photos: Path):

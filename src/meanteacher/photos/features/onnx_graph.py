@@ -249,6 +249,13 @@ def _reshape(w: _Writer, x: Tensor, *_: Any) -> str:
     return w.add("Reshape", x, np.array([-1, *w.result.shape[1:]]))
 
 
+def _strided(w: _Writer, x: Tensor, *_: Any) -> str:
+    # Pooling to one place gives the result another order in memory.
+    if w.result.shape != x.shape or x.numel() != x.shape[0] * x.shape[1]:
+        raise UnsupportedError("of other values")
+    return w.name(x)
+
+
 def _matrix_product(w: _Writer, bias: Tensor, x: Tensor, y: Tensor, beta: float, alpha: float) -> str:
     return w.add("Gemm", x, y, bias, beta=float(beta), alpha=float(alpha))
 
@@ -282,6 +289,7 @@ _WRITERS: dict[str, Callable[..., str | tuple[str, ...]]] = {
     "reciprocal.default": lambda w, x: w.add("Reciprocal", x),
     "t.default": lambda w, x: w.add("Transpose", x, perm=[1, 0]),
     "view.default": _reshape,
+    "as_strided.default": _strided,
     "_to_copy.default": lambda w, x, *_: w.add("Cast", x, to=1),
     "clone.default": lambda w, x, _: w.name(x),
 }

@@ -18,6 +18,7 @@ from meanteacher.photos.folder.cache import Decoded
 from meanteacher.photos.folder.duplicates import Duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.groups import find_groups
+from meanteacher.photos.folder.tables import NONE_OF_THESE
 from meanteacher.stats import difference_on_images
 
 SMALL = 48
@@ -32,7 +33,7 @@ class FitData:
     images: NDArray[np.uint8]
     """[N, 3, size, size]; zeros if unreadable."""
     unreadable: dict[int, str]
-    """position -> reason"""
+    """position -> why the photo is left out: it cannot be read, or it belongs to none of the classes"""
     labels: NDArray[np.int64]
     """[N], `UNLABELLED` where unknown or unreadable."""
     near: NDArray[np.int64]
@@ -68,7 +69,7 @@ class FitData:
         """Fingerprint of the names, labels and pixels, which must be unchanged to resume."""
         names = (*self.photos.class_names, *self.photos.names, self.pixels_digest())
         digest = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
-        digest.update(self.photos.labels.tobytes())
+        digest.update(self.photos.labels.tobytes() + bytes(str(sorted(self.photos.none_of_these)), "ascii"))
         return digest.hexdigest()[:16]
 
 
@@ -80,7 +81,7 @@ def prepare(
     group_by: str | None = None,
     labels_file: Path | None = None,
 ) -> FitData:
-    """Leave out the photos that cannot be read, and refuse a class of which no labelled photo can be read."""
+    """Leave out photos that cannot be read or have no class; refuse a class of which no labelled photo can be read."""
     labels = photos.labels.copy()
     labels[list(decoded.unreadable)] = UNLABELLED
     missing = [name for k, name in enumerate(photos.class_names) if not (labels == k).any()]
@@ -91,7 +92,7 @@ def prepare(
     return FitData(
         photos=photos,
         images=decoded.images,
-        unreadable=decoded.unreadable,
+        unreadable=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
         labels=labels,
         near=duplicates.near,
         digests=duplicates.digests,

@@ -1,4 +1,8 @@
-"""The error that a fit expects on new photos: cross-validation over the whole recipe, weighted for the folder's mix."""
+"""What labelled photos say about a head that has not seen them: its error on new photos, and labels that may be wrong.
+
+Cross-validation covers the whole recipe. The error is weighted for the class frequencies of the folder
+(docs/experiments/heads.md).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,17 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.photos.fitting.heads import Floats, Head, Ints, fit_head, softmax
+from meanteacher.photos.fitting.heads import Floats, Head, Ints, fit_head, softmax, unit_length
 from meanteacher.seeding import derive_seed
-from meanteacher.stats import error_interval, fitted_temperature
+from meanteacher.stats import Interval, error_interval, fitted_temperature
 
 FitHead = Callable[..., Head]
 """`fit_head`, or another function with its arguments."""
 
 _N_FOLDS = 5
-_SHRINKING = 0.1
-"""Weight of equal frequencies in each step of the estimate of frequencies, which overshoots without."""
-_STEPS = 100
+_HARDLY, _FEW = 0.8, 3
+"""Error from which a class counts as hardly ever recognised, and the fewest tested photos for that."""
+_SUSPICIOUS = 0.5
+"""By how much another class has to be more probable than the label."""
+_USUAL = 0.95
+"""Share of the labelled photos that are not called strange."""
+_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +43,8 @@ class OutOfFold:
     """Divisor of the logits that makes these labels most probable; 1 without tested photos."""
     untested: tuple[int, ...]
     """Classes whose labels all belong to one group, so that a test would leave none to learn from."""
+    groups: NDArray[Any]
+    """[n], equal for photos that belong together."""
 
     @property
     def probabilities(self) -> Floats:
@@ -76,7 +86,7 @@ def cross_validated(
     positions = np.array(sorted(found), dtype=np.int64)
     logits = np.array([found[k] for k in positions.tolist()], np.float32).reshape(-1, n_classes)
     temperature = fitted_temperature(logits, labels[positions]) if len(positions) else 1.0
-    return OutOfFold(positions, labels[positions], logits, temperature, untested)
+    return OutOfFold(positions, labels[positions], logits, temperature, untested, groups[positions])
 
 
 def _folds(labels: Ints, groups: NDArray[Any], seed: int) -> tuple[Ints, tuple[int, ...]]:
@@ -102,18 +112,8 @@ def _folds(labels: Ints, groups: NDArray[Any], seed: int) -> tuple[Ints, tuple[i
 
 
 def class_frequencies(probabilities: NDArray[Any]) -> NDArray[np.float64]:
-    """The class frequencies among photos, [K], by expectation maximisation (Saerens et al. 2002).
-
-    `probabilities` are [n, K] of unlabelled photos, by a calibrated head for which all classes are equally frequent.
-    The estimate is shrunk towards equal frequencies.
-    """
-    n_classes = probabilities.shape[1]
-    found = np.full(n_classes, 1 / n_classes)
-    for _ in range(_STEPS if len(probabilities) else 0):
-        shifted = probabilities * found
-        shifted /= shifted.sum(1, keepdims=True).clip(1e-12)
-        found = (shifted.mean(0) + _SHRINKING / n_classes) / (1 + _SHRINKING)
-    return found
+    """The class frequencies [K] of photos, by their probabilities [n, K] of a head that was fitted to their mix."""
+    return np.asarray(probabilities.mean(0, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,40 +133,96 @@ class Estimate:
     frequencies: tuple[float, ...]
     """The class frequencies that it holds for."""
     untested: tuple[int, ...]
-    """Classes that could not be tested."""
+    """Classes that could not be tested; the error is that on photos of the other classes."""
     unrecognised: tuple[int, ...]
     """Classes that are hardly ever recognised."""
 
 
 def error_estimate(out_of_fold: OutOfFold, frequencies: NDArray[Any]) -> Estimate:
-    """E = sum_k pi_k e_k: the errors per class, weighted by the class frequencies, with Wilson's interval.
+    """E = sum_k pi_k e_k, the errors e_k per class weighted by the class frequencies pi_k, with Wilson's interval.
 
-    The interval is that of n_eff = 1 / sum_k (pi_k^2 / n_k) photos.
+    The interval is that of n = 1 / sum_k (pi_k^2 / n_k) photos. Photos that belong together are right or wrong
+    together, so n_k is the number of independent photos: groups, if they are equally large.
     """
     n_classes = len(frequencies)
     counts = np.bincount(out_of_fold.labels, minlength=n_classes)
     wrong = np.bincount(out_of_fold.labels[out_of_fold.wrong], minlength=n_classes)
-    tested = counts > 0
-    errors = wrong / counts.clip(1)
-    share = np.where(tested, frequencies, 0.0)
-    share = share / share.sum() if tested.any() else share
-    low, high = 0.0, 1.0
+    tested, errors = counts > 0, wrong / counts.clip(1)
+    error, interval = None, Interval(0.0, 0.0, 1.0)
     if tested.any():
-        n_effective = 1 / float((share[tested] ** 2 / counts[tested]).sum())
-        interval = error_interval(float(share @ errors) * n_effective, n_effective)
-        low, high = interval.low, interval.high
+        share = np.where(tested, frequencies, 0.0)
+        share = share / share.sum()
+        error = float(share @ errors)
+        n = 1 / float((share[tested] ** 2 / _independent(out_of_fold, n_classes)[tested]).sum())
+        interval = error_interval(error * n, n)
     return Estimate(
-        error=float(share @ errors) if tested.any() else None,
-        low=low,
-        high=high,
+        error=error,
+        low=interval.low,
+        high=interval.high,
         n=int(counts.sum()),
         wrong=int(wrong.sum()),
         per_class=tuple(float(e) if t else None for e, t in zip(errors, tested, strict=True)),
         frequencies=tuple(float(f) for f in frequencies),
         untested=out_of_fold.untested,
-        unrecognised=tuple(np.flatnonzero(tested & (wrong >= 3) & (errors >= _HARDLY)).tolist()),
+        unrecognised=tuple(np.flatnonzero((counts >= _FEW) & (errors >= _HARDLY)).tolist()),
     )
 
 
-_HARDLY = 0.8
-"""Error from which a class counts as hardly ever recognised."""
+def _independent(out_of_fold: OutOfFold, n_classes: int) -> NDArray[np.float64]:
+    """The number of independent photos of each class: (sum of sizes)^2 / sum of squared sizes of its groups."""
+    found = np.zeros(n_classes)
+    for k in np.unique(out_of_fold.labels).tolist():
+        sizes = np.unique(out_of_fold.groups[out_of_fold.labels == k], return_counts=True)[1]
+        found[k] = sizes.sum() ** 2 / np.square(sizes).sum()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SuspiciousLabel:
+    """A labelled photo that looks like another class to a head that has not seen it."""
+
+    position: int
+    label: int
+    """The label that was given."""
+    guess: int
+    """The class that it looks like."""
+    confidence: float
+    """Probability of that class."""
+
+
+def suspicious_labels(out_of_fold: OutOfFold) -> tuple[SuspiciousLabel, ...]:
+    """Labels that may be wrong, the most suspicious first: another class is far more probable."""
+    p, rows = out_of_fold.probabilities, np.arange(len(out_of_fold.labels))
+    margin = p.max(1, initial=0) - p[rows, out_of_fold.labels]
+    order = np.argsort(-margin, kind="stable")
+    return tuple(
+        SuspiciousLabel(
+            int(out_of_fold.positions[k]), int(out_of_fold.labels[k]), int(p[k].argmax()), float(p[k].max())
+        )
+        for k in order[margin[order] >= _SUSPICIOUS].tolist()
+    )
+
+
+def strangeness(features: NDArray[Any], labelled: NDArray[Any]) -> Floats:
+    """How little each photo resembles the most similar labelled one: 1 - cosine of their features, [n].
+
+    Args:
+        features: [n, D] of the photos themselves
+        labelled: [m, D] of the labelled photos
+    """
+    found, known = np.empty(len(features), np.float32), unit_length(np.asarray(labelled, np.float32))
+    for first in range(0, len(features), _CHUNK):
+        rows = slice(first, first + _CHUNK)
+        found[rows] = 1 - (unit_length(np.asarray(features[rows], np.float32)) @ known.T).max(1)
+    return found
+
+
+def strange_above(labelled: NDArray[Any]) -> float:
+    """The strangeness from which a photo may be of no class: that of few labelled photos [m, D] to the others."""
+    some = labelled[:: 1 + len(labelled) // _CHUNK]
+    known = unit_length(np.asarray(some, np.float32))
+    if len(known) < 2:
+        return 1.0
+    similarity = known @ known.T
+    np.fill_diagonal(similarity, -1)
+    return float(np.quantile(1 - similarity.max(1), _USUAL))

@@ -65,6 +65,20 @@ def label_next(
     ]
 
 
+def most_diverse(
+    features: np.ndarray, candidates: np.ndarray, *, labelled: Sequence[int] | np.ndarray = (), n: int = 20
+) -> list[Suggestion]:
+    """The n candidates that represent all of them best beside the labelled images, the best first.
+
+    Of more than 500 candidates the first 500 are suggested, so their order should be random. Features are [N, D].
+    """
+    if not len(candidates):
+        return []
+    covered = candidates[:_N_COVERED]
+    chosen = _representative(features, covered, np.ones(len(covered), np.float32), labelled, n)
+    return [Suggestion(int(covered[k]), likeness) for k, likeness in chosen.items()]
+
+
 def _representative(
     features: np.ndarray, unsure: np.ndarray, doubt: np.ndarray, labelled: Sequence[int] | np.ndarray, n: int
 ) -> dict[int, str]:

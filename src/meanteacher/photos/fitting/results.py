@@ -196,7 +196,7 @@ def _described(config: FitConfig, data: FitData) -> FitPhotos:
         n_images=len(photos),
         n_labelled=len(data.labelled),
         n_unlabelled=len(data.readable) - len(data.labelled),
-        n_unreadable=len(data.unreadable),
+        n_unreadable=len(data.unreadable.keys() - photos.none_of_these),
         class_names=photos.class_names,
         labelled_per_class=tuple(_counts(data.labels[data.labelled], photos).tolist()),
         size=data.size,
@@ -258,7 +258,7 @@ def _since(out: Path, data: FitData, answers: Answers) -> Since | None:
         earlier, label = before.get(cell(data.photos.names[k])), data.photos.class_names[data.labels[k]]
         if earlier is None or not earlier.get("guess") or answers.guesses[k] == UNLABELLED:
             continue
-        if not earlier.get("given"):
+        if not earlier.get("given") and k not in data.photos.random:
             continue
         n += 1
         n_before += earlier["guess"] != cell(label)

@@ -1,9 +1,11 @@
 """The images of a folder or an .npz file, and the labels of some of them."""
 
 import os
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,17 @@ from numpy.typing import NDArray
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files.images import UNSUPPORTED
 from meanteacher.formats import count, escape_name
-from meanteacher.photos.folder.tables import COLUMNS, LabelRow, is_text, read_labels, read_npz, read_table
+from meanteacher.photos.folder.tables import (
+    COLUMNS,
+    NONE_OF_THESE,
+    RANDOM,
+    REVIEW,
+    LabelRow,
+    is_text,
+    read_labels,
+    read_npz,
+    read_table,
+)
 
 _READ = "bmp gif heic heif hif jpeg jpg pgm png ppm tif tiff webp"
 EXTENSIONS = frozenset(_READ.split())
@@ -100,6 +112,11 @@ class Photos:
     """Pixels [N, H, W, 3] of an .npz file; None for image files."""
     n_ignored: int = 0
     """Number of files below the root that do not have the extension of an image; hidden files do not count."""
+    none_of_these: frozenset[int] = frozenset()
+    """Positions of images that a person assigned to none of the classes. They are unlabelled, and nothing is learned
+    from them."""
+    random: frozenset[int] = frozenset()
+    """Positions of labelled images that the labelling page had drawn at random: unbiased test images."""
     is_wrapped: bool = False
     """Whether the root is the only folder in the one that was given."""
 
@@ -125,28 +142,80 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
 
     With `labels`, a CSV of path and label, the folders have no meaning, and images that are not in the CSV are
     unlabelled. There is one exception: if a folder `unlabeled` contains images, the other folders are still classes,
-    and the CSV adds labels but may not contradict the folders.
+    and the CSV adds labels. It may not contradict the folders, except for answers on the labelling page.
     """
     if photos.suffix.lower() == ".npz" and not photos.is_dir():
         if labels is not None:
             raise InputError(f"{photos} contains its labels: leave out {labels}, or give a folder of images.")
         npz = read_npz(photos)
         return _photos(photos, npz.names, npz.labels, npz.class_names, arrays=npz.images, min_classes=min_classes)
-    names, n_ignored = images_below(photos)
-    if not names:
-        content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
-        raise InputError(f"{photos} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
+    names, n_ignored = _some_images_below(photos)
     is_wrapped = labels is None and _is_wrapped(names)
     if is_wrapped:
         photos /= names[0].partition("/")[0]
         names = [name.partition("/")[2] for name in names]
-    known = [class_of(name) for name in names]
-    if labels is not None:
-        if not any(_in_unlabelled_folder(name) for name in names):
-            known = [""] * len(names)
-        added = _labels_of(labels, photos, dict(zip(names, known, strict=True)))
-        known = [added.get(name, label) for name, label in zip(names, known, strict=True)]
-    return replace(_photos(photos, names, known, n_ignored=n_ignored, min_classes=min_classes), is_wrapped=is_wrapped)
+    known = folder_labels(names, beside_table=False) if labels is None else given_labels(photos, names, labels)
+    given = [known.get(name, _NOTHING) for name in names]
+    found = _photos(
+        photos,
+        names,
+        ["" if each.is_none else each.label for each in given],
+        n_ignored=n_ignored,
+        min_classes=min_classes,
+    )
+    return replace(
+        found,
+        is_wrapped=is_wrapped,
+        none_of_these=frozenset(k for k, each in enumerate(given) if each.is_none),
+        random=frozenset(k for k, each in enumerate(given) if each.chosen == RANDOM and not each.is_none),
+    )
+
+
+def find_files(photos: Path) -> Photos:
+    """Find the images of a folder, all of them unlabelled, whatever its folders are called."""
+    if photos.suffix.lower() == ".npz" and not photos.is_dir():
+        raise InputError(f"{photos} contains its labels: add labels to its array labels, or give a folder of images.")
+    names, n_ignored = _some_images_below(photos)
+    return _photos(photos, names, [""] * len(names), n_ignored=n_ignored, min_classes=0)
+
+
+def _some_images_below(root: Path) -> tuple[list[str], int]:
+    names, n_ignored = images_below(root)
+    if not names:
+        content = f"contains {count(n_ignored, 'file')} but no image" if n_ignored else "is empty"
+        raise InputError(f"{root} {content}: give a folder with images ({', '.join(sorted(EXTENSIONS))}).")
+    return names, n_ignored
+
+
+class Given(NamedTuple):
+    """The label of an image, and the history of its rows in a labels file."""
+
+    label: str
+    """Class of its folder, or label in its last row."""
+    chosen: str = ""
+    """Why the labelling page asked about it first; empty for a label from elsewhere."""
+    is_reviewed: bool = False
+    """Whether a person has confirmed or corrected the label in a review."""
+
+    @property
+    def is_none(self) -> bool:
+        return self.label.casefold() == NONE_OF_THESE
+
+
+_NOTHING = Given("")
+
+
+def folder_labels(names: Sequence[str], *, beside_table: bool) -> dict[str, Given]:
+    """name -> class of its top-level folder. Beside a labels file, folders are classes only if one is `unlabelled`."""
+    if beside_table and not any(map(_in_unlabelled_folder, names)):
+        return {}
+    return {name: Given(label) for name in names if (label := class_of(name))}
+
+
+def given_labels(root: Path, names: Sequence[str], file: Path) -> dict[str, Given]:
+    """name -> label, from the rows of a labels file and from the folders."""
+    labels = folder_labels(names, beside_table=True)
+    return labels | _rows_of(file, root, {name: labels[name].label if name in labels else "" for name in names})
 
 
 def _is_wrapped(names: Sequence[str]) -> bool:
@@ -171,29 +240,38 @@ def column_of(photos: Photos, file: Path, column: str) -> list[str]:
     """The cell of each image in a further column of the labels file; empty if the file does not name the image."""
     known = dict.fromkeys(photos.names, "")
     for number, (path, _, value) in read_table(file, [*COLUMNS, column]):
-        known[_name_of(LabelRow(number, path, value), file, photos.root, known)] = value.strip()
+        name = _name_of(LabelRow(number, path, value), file, photos.root, known)
+        # The labelling page appends rows without a value.
+        known[name] = value.strip() or known[name]
     return list(known.values())
 
 
-def _labels_of(file: Path, root: Path, known: dict[str, str]) -> dict[str, str]:
-    """name -> label, for the rows with a label. `known` maps every image to the label of its folder."""
+def _rows_of(file: Path, root: Path, folders: dict[str, str]) -> dict[str, Given]:
+    """name -> label, for the images whose last row has a label. `folders` maps every image to the class of its folder.
+
+    The labelling page appends a row for every answer and undo, so that the last row of an image counts. A table without
+    its column `chosen` may not contradict itself.
+    """
     labelled: dict[str, LabelRow] = {}
+    first: dict[str, str] = {}
     for row in read_labels(file):
-        name = _name_of(row, file, root, known)
-        if not row.label:
+        name = _name_of(row, file, root, folders)
+        if not row.label and not row.chosen:
             continue
-        before = labelled.setdefault(name, row)
-        if before.label != row.label:
+        before = labelled.get(name, row)
+        if row.chosen is None and before.label != row.label:
             raise InputError(
                 f"{file} has '{escape_name(name)}' twice: {before.label!r} in row {before.number} and {row.label!r} in "
                 f"row {row.number}. Delete one of them."
             )
-        if known[name] not in ("", row.label):
+        if not row.chosen and row.label and folders[name] not in ("", row.label):
             raise InputError(
                 f"{file}, row {row.number} labels '{escape_name(name)}' as {row.label!r}, but it is in the folder of "
-                f"the class {known[name]!r}: delete the row, or move the image."
+                f"the class {folders[name]!r}: delete the row, or move the image."
             )
-    return {name: row.label for name, row in labelled.items()}
+        labelled[name] = row
+        first[name] = first.get(name) or row.chosen or ""
+    return {name: Given(row.label, first[name], row.chosen == REVIEW) for name, row in labelled.items() if row.label}
 
 
 def _name_of(row: LabelRow, file: Path, root: Path, names: Collection[str]) -> str:
@@ -237,7 +315,8 @@ def _photos(
     used = {label for label in known if label}
     if not used and min_classes > 0:
         how = (
-            "folders named after the classes, or a CSV file given with --labels"
+            f"`meanteacher label {shlex.quote(str(root))} --classes NAME,NAME`, with folders named after the classes, "
+            "or with a CSV file given with --labels"
             if arrays is None
             else "the array labels"
         )

@@ -1,8 +1,11 @@
 """Labels as a CSV file; images and labels as an .npz file."""
 
 import csv
+import errno
+import os
+from codecs import BOM_UTF8 as _BOM
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -12,11 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files import read_regular, write_atomic
+from meanteacher.files import append_to, open_regular, read_regular, write_atomic
 from meanteacher.files.arrays import read_arrays
 from meanteacher.formats import count, escape_name
 
 COLUMNS = ("path", "label")
+CHOSEN = "chosen"
+"""The column that the labelling page adds."""
+RANDOM, NEXT, DIVERSE, REVIEW = "random", "next", "diverse", "review"
+"""Values of that column: an image drawn at random, one that a fit asked for, one unlike the labelled ones, and a label
+that a person has looked at again."""
+NONE_OF_THESE = "none of these"
+"""Label of a photo that belongs to none of the classes. No model learns it as a class."""
+_PAGE_COLUMNS = (*COLUMNS, CHOSEN)
 _SEPARATORS = ",;\t"
 _AS_UTF8 = 'save it as "CSV UTF-8"'
 _MAX_BYTES, _MAX_ROWS, _MAX_HEADER = 1 << 26, 2_000_000, 10_000
@@ -32,11 +43,16 @@ class LabelRow(NamedTuple):
     path: str
     label: str
     """Label without surrounding space; empty for an unlabelled image."""
+    chosen: str | None = None
+    """Why the labelling page asked about the image; empty for a label from elsewhere, None without that column."""
 
 
 def read_labels(path: Path) -> list[LabelRow]:
     """The rows of a labels file, in its order. A path may contain bytes that are not UTF-8, a label may not."""
-    rows = [LabelRow(number, name, label.strip()) for number, (name, label) in read_table(path, COLUMNS)]
+    rows = [
+        LabelRow(number, name, label.strip(), *(cell.strip() for cell in chosen))
+        for number, (name, label, *chosen) in read_table(path, COLUMNS, [CHOSEN])
+    ]
     for row in rows:
         if not row.path.strip():
             raise InputError(
@@ -47,18 +63,64 @@ def read_labels(path: Path) -> list[LabelRow]:
     return rows
 
 
-def write_labels(path: Path, rows: Mapping[str, str]) -> None:
-    """Write path -> label in the mapping's order, atomically. `read_labels` returns the same rows."""
-    text = StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    writer.writerows(rows.items())
+def write_labels(path: Path, rows: Iterable[LabelRow]) -> None:
+    """Write a new labels file with the column `chosen`, atomically. `read_labels` returns the same rows."""
+    _write(path, [_PAGE_COLUMNS, *((row.path, row.label, row.chosen or "") for row in rows)])
+
+
+def prepare_to_append(path: Path) -> list[str]:
+    """The columns of a labels file, which is written anew if no row can be appended to it as it is.
+
+    A file of another program may have other separators, no column `chosen`, or no end of the last line.
+    """
     try:
-        write_atomic(path, text.getvalue().encode("utf-8", "surrogateescape"))
+        with open_regular(path, follow=False) as file:
+            first = file.readline(_MAX_HEADER).removeprefix(_BOM).decode("utf-8", "surrogateescape")
+            file.seek(-1, os.SEEK_END)
+            ends = file.read(1) == b"\n"
+    except OSError:
+        first, ends = "", False
+    names = next(csv.reader([first]), [])
+    if not (ends and {*_PAGE_COLUMNS} <= {*names}):
+        names, rows = _parsed(path, COLUMNS)
+        names += [CHOSEN] * (CHOSEN not in names)
+        _write(path, [names, *([*cells, *[""] * (len(names) - len(cells))] for _, cells in rows)])
+    return names
+
+
+def append_label(path: Path, columns: Sequence[str], row: LabelRow) -> None:
+    """Append a row to a file with these columns: the whole row is on the disk, or the file is as it was."""
+    cells = {"path": row.path, "label": row.label, CHOSEN: row.chosen or ""}
+    line = _as_csv([[cells.get(name, "") for name in columns]])
+    try:
+        with append_to(path) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            try:
+                if os.write(file.fileno(), line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), n_bytes)
+                raise
     except OSError as error:
-        raise InputError(
-            f"Could not write {path} ({error.strerror}): make room, or make its folder writable."
-        ) from error
+        raise _cannot_write(path, error) from error
+
+
+def _write(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    try:
+        write_atomic(path, _BOM + _as_csv(rows))
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _as_csv(rows: Iterable[Sequence[str]]) -> bytes:
+    text = StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(f"Could not write {path} ({error.strerror}): make room, or make it and its folder writable.")
 
 
 def is_text(cell: str) -> bool:
@@ -66,12 +128,21 @@ def is_text(cell: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in cell)
 
 
-def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> list[tuple[int, list[str]]]:
     """The cells of these columns, each row with the number of its first line; empty rows are skipped.
 
-    The file may have further columns, and they may be in any order. The separator is that of the header: comma,
-    semicolon or tab. A byte that is not UTF-8 becomes a surrogate.
+    The cells of the optional columns follow if the file has them. The file may have further columns, and they may be in
+    any order. The separator is that of the header: comma, semicolon or tab. A byte that is not UTF-8 becomes a
+    surrogate.
     """
+    names, rows = _parsed(path, columns)
+    wanted = [*columns, *(column for column in optional if column in names)]
+    at = [names.index(column.strip().lower()) for column in wanted]
+    return [(line, [cells[k] if k < len(cells) else "" for k in at]) for line, cells in rows]
+
+
+def _parsed(path: Path, columns: Sequence[str]) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The names of all columns of a table with at least these, and its rows with the numbers of their first lines."""
     header = ",".join(columns)
     try:
         data = read_regular(path, _MAX_BYTES)
@@ -85,7 +156,6 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     if not text.strip():
         raise InputError(f"{path} is empty: its first row must be {header}.")
     separator, names = _header(path, StringIO(text, newline="").readline().strip(), columns)
-    at = [names.index(column.strip().lower()) for column in columns]
     rows: list[tuple[int, list[str]]] = []
     reader = csv.reader(StringIO(text, newline=""), delimiter=separator, strict=True)
     line = 1
@@ -99,15 +169,19 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path}, row {line} cannot be read ({error}): check its double quotes.") from error
+    needed = max(names.index(column.strip().lower()) for column in columns[:2])
     for line, cells in rows:
         # The last cells of a row may be missing, but not the first two: a path and what is said of it.
-        if not max(at[:2]) < len(cells) <= len(names):
+        if not needed < len(cells) <= len(names):
             raise InputError(
                 f"{path}, row {line} has {count(len(cells), 'cell')} instead of {len(names)}: "
                 f'put a name that contains a "{separator}" in double quotes.'
             )
     _first, *content = rows
-    return [(line, [cells[k] if k < len(cells) else "" for k in at]) for line, cells in content]
+    if content and len(content[-1][1]) < len(names) and not text.endswith(("\n", "\r")):
+        # A process may have been killed, or a disk full, in the middle of this row.
+        raise InputError(f"{path}, row {content[-1][0]}, the last one, is incomplete: complete it, or delete it.")
+    return names, content
 
 
 def _header(path: Path, first: str, columns: Sequence[str]) -> tuple[str, list[str]]:

@@ -1,6 +1,6 @@
-"""The labelling page: `meanteacher label` asks about the images whose labels would help a fit most, in a browser.
+"""The labelling page: `meanteacher label` asks about the photos whose labels would help a fit most, in a browser.
 
-session = open_session(photos, run)        # the images to label, and the labels that are known
+session = open_session(photos, run)        # the photos to label, and the labels that are known
 with LabelServer(session) as server:       # reachable from this machine only
-    server.serve_until(should_stop)        # every answer is in labels.csv before the next image is shown
+    server.serve_until(should_stop)        # every answer is in the labels file before the next photo is shown
 """

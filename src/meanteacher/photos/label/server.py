@@ -67,24 +67,26 @@ class LabelServer(ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
-    def state(self) -> dict[str, Any]:
-        """The content of the page, including the reason if the image cannot be read."""
-        state = self.session.state()
+    def state(self, window: str) -> dict[str, Any]:
+        """The content of a window, including the reason if its photo cannot be read."""
+        state = self.session.state(window)
         if question := state["question"]:
-            question["problem"] = self._problem(question["position"])
-            following = question["position"] + 1
-            if following < len(self.session.questions):
-                # The next image is decoded in the meantime.
-                Thread(target=self._problem, args=[following], daemon=True).start()
+            question["problem"] = self._problem(question["index"])
+            # The next photo is decoded in the meantime.
+            Thread(target=self._prepare, daemon=True).start()
         return state
 
-    def picture(self, position: int) -> bytes:
-        """The image of a question as JPEG; raises UnreadableError."""
-        return self._jpeg(self.session.photos.path(self.session.questions[position].index))
+    def picture(self, index: int) -> bytes:
+        """A photo as JPEG; raises UnreadableError."""
+        return self._jpeg(self.session.photos.path(index))
 
-    def _problem(self, position: int) -> str | None:
+    def _prepare(self) -> None:
+        if (index := self.session.look_ahead()) is not None:
+            self._problem(index)
+
+    def _problem(self, index: int) -> str | None:
         try:
-            self.picture(position)
+            self.picture(index)
         except UnreadableError as error:
             return str(error)
         return None
@@ -113,10 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
         match self._request_path():
             case []:
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
-            case ["state"]:
-                self._send_json(self.server.state())
-            case ["image", position] if position.isascii() and position.isdecimal():
-                self._send_image(int(position[:9]))
+            case ["image", index] if index.isascii() and index.isdecimal():
+                self._send_image(int(index[:9]))
             case None:
                 pass
             case _:
@@ -128,20 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected JSON.")
             return
-        session, content = self.server.session, self._content()
         try:
-            match path, content:
-                case ["answer"], {"question": int(position), "label": str(label)}:
-                    session.answer(position, label)
-                case ["skip"], {"question": int(position)}:
-                    session.skip(position)
-                case ["undo"], {}:
-                    session.undo()
-                case ["again"], {}:
-                    session.ask_skipped_again()
-                case _:
-                    self._refuse(HTTPStatus.BAD_REQUEST, "Not a valid request.")
-                    return
+            window = _act(self.server.session, path, self._content())
         except InputError as error:
             self._refuse(HTTPStatus.CONFLICT, escape_name(str(error)))
             return
@@ -150,7 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.INTERNAL_SERVER_ERROR, "The request failed; the terminal shows why. Nothing was written."
             )
             raise
-        self._send_json(self.server.state())
+        if window is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, "Not a valid request.")
+        else:
+            self._send_json({} if path == ["close"] else self.server.state(window))
 
     def _request_path(self) -> list[str] | None:
         """The parts of the path after the token, or None if the request was refused."""
@@ -176,12 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             return None
 
-    def _send_image(self, position: int) -> None:
-        if position >= len(self.server.session.questions):
+    def _send_image(self, index: int) -> None:
+        if index >= len(self.server.session.photos):
             self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
             return
         try:
-            self._send(HTTPStatus.OK, "image/jpeg", self.server.picture(position))
+            self._send(HTTPStatus.OK, "image/jpeg", self.server.picture(index))
         except UnreadableError as error:
             self._refuse(HTTPStatus.NOT_FOUND, f"This image cannot be read: {error}.")
 
@@ -209,6 +200,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any, **__: Any) -> None:
         """Log nothing: a line would show the token in the terminal."""
+
+
+def _act(session: Session, path: list[str], content: object) -> str | None:
+    """Do what a request asks for. Returns its window; None if the request is not valid."""
+    match path, content:
+        case ["state"], {"window": str(window)}:
+            pass
+        case ["answer"], {"window": str(window), "question": int(index), "label": str(label)}:
+            session.answer(window, index, label)
+        case ["skip"], {"window": str(window), "question": int(index)}:
+            session.skip(window, index)
+        case ["undo"], {"window": str(window)}:
+            session.undo(window)
+        case ["again"], {"window": str(window)}:
+            session.ask_skipped_again()
+        case ["close"], {"window": str(window)}:
+            session.close(window)
+        case _:
+            return None
+    return window
 
 
 def _page() -> tuple[bytes, str]:

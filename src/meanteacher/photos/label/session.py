@@ -1,265 +1,313 @@
-"""The labelling session: the images to label, the answers, and the file of the answers."""
+"""The labelling session: the questions, the windows that ask them, the answers, and the file of the answers."""
 
-import os
-import shlex
-from collections import deque
-from collections.abc import Container, Sequence
-from contextlib import ExitStack
+import hashlib
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from meanteacher.core import UNLABELLED, InputError
+from meanteacher.core import InputError
 from meanteacher.files import HeldError, locked
-from meanteacher.files.typed import RecordError
 from meanteacher.formats import certainty, escape_name
-from meanteacher.photos.folder.find import Photos, find_photos
-from meanteacher.photos.folder.tables import read_labels, read_table, write_labels
+from meanteacher.photos.folder.find import Given, Photos, given_labels
+from meanteacher.photos.folder.tables import (
+    NONE_OF_THESE,
+    RANDOM,
+    REVIEW,
+    LabelRow,
+    append_label,
+    prepare_to_append,
+    write_labels,
+)
 from meanteacher.photos.label.page import class_keys
-from meanteacher.records import read_fit
 
-LABEL_NEXT = "label-next.csv"
 MAX_NAME = 100
-_COLUMNS = ("path", "guess", "confidence", "reason")
-_SECONDS = 10.0
-"""Time that an answer waits for another session to finish writing."""
+ROUND = 20
+"""Labels after which another fit is worth its time."""
+_EVERY = 4
+"""Each fourth photo is drawn at random: a test photo that no model has chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An image to label, and the model's guess."""
+    """A photo to label, and what is known about it."""
 
     index: int
-    """Position among the folder's images."""
-    guess: str
+    """Position among the folder's photos."""
+    chosen: str
+    """Why this photo: a value of the column `chosen`."""
+    guess: str = ""
     """Name of a class; empty if there is no guess."""
-    confidence: float | None
-    reason: str
+    confidence: float | None = None
+    reason: str = ""
 
 
-def _read_questions(run: Path, photos: Photos, class_names: tuple[str, ...]) -> tuple[Question, ...]:
-    """The rows of label-next.csv whose images exist, in its order."""
-    file = run / LABEL_NEXT
-    try:
-        rows = [cells for _, cells in read_table(file, _COLUMNS)]
-    except InputError as error:
-        raise InputError(f"{error} Fit again to write {file.name} again.") from error
-    if not rows:
-        raise InputError(f"{file} lists no image: there is nothing to label.")
-    by_name = {escape_name(name): index for index, name in enumerate(photos.names)}
-    questions = {}
-    for path, guess, confidence, reason in rows:
-        index = by_name.get(_unescape(escape_name(path), by_name))
-        if index is not None:
-            questions[index] = Question(index, _unescape(guess, class_names), _fraction(confidence), reason)
-    if not questions:
-        raise InputError(
-            f"{photos.root} contains none of the {len(rows)} images of {file}, such as "
-            f"{escape_name(rows[0][0])!r}: give the folder of images that was fitted."
-        )
-    return tuple(questions.values())
-
-
-def _unescape(cell: str, known: Container[str]) -> str:
-    """The cell without the apostrophe that keeps a spreadsheet from reading a name as a formula."""
-    return cell[1:] if cell.startswith("'") and cell not in known and cell[1:] in known else cell
-
-
-def _fraction(cell: str) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if 0 <= value <= 1 else None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Action:
     """An answer or a skip, for undo."""
 
-    position: int
+    window: str
+    """The window that may undo it; empty if that window is closed, so that any other may."""
+    question: Question
     label: str | None = None
-    """None if the image was skipped."""
-    before: str | None = None
-    """Previous label in the file; None if the image had no row."""
+    """None if the photo was skipped."""
+    before: Given | None = None
 
 
 class Session:
-    """Questions in order, each answered, skipped or open. A session is thread-safe."""
+    """Questions in order, each answered, skipped, shown in one window, or open. A session is thread-safe.
+
+    The planned questions come first; `offer` replaces them while the session runs. Every fourth question, and every one
+    while none is planned, is a photo drawn at random. A review asks the planned questions only, about labelled photos.
+    """
 
     def __init__(
-        self, photos: Photos, questions: Sequence[Question], class_names: Sequence[str], *, file: Path, command: str
+        self,
+        photos: Photos,
+        known: Mapping[str, Given],
+        class_names: Iterable[str],
+        *,
+        file: Path,
+        command: str,
+        planned: Sequence[Question] = (),
+        review: bool = False,
+        read: object = None,
     ) -> None:
-        self.photos, self.questions, self.file, self.command = photos, tuple(questions), file, command
-        self._keys = class_keys(class_names)
-        self._known = {
-            name: photos.class_names[label]
-            for name, label in zip(photos.names, photos.labels, strict=True)
-            if label != UNLABELLED
-        }
-        self._to_ask = deque(k for k in range(len(self.questions)) if self._name(k) not in self._known)
+        """`read` is the `stamp_of` the file when the known labels were read from it."""
+        self.photos, self.file, self.command, self.review = photos, file, command, review
+        self.total = len(planned) if review else None
+        self._given = dict(known)
+        self._counts = Counter(given.label for given in known.values())
+        self._keys = class_keys(list(dict.fromkeys(name for name in class_names if name.casefold() != NONE_OF_THESE)))
+        self._planned = deque(planned)
+        self._drawn_at_random = iter(() if review else self._in_random_order())
+        self._n_drawn = 0
+        self._again: deque[Question] = deque()
+        """Questions to ask first: skipped ones, and those of a window that is closed or has undone an answer."""
+        self._taken: set[int] = set()
+        """Photos that are shown, answered, skipped, or to be asked again."""
+        self._shown: dict[str, Question] = {}
+        """window -> its question"""
         self._done: list[_Action] = []
+        self._n_skipped = 0
+        self._read = read
+        self._columns: Sequence[str] = ()
         self._lock = Lock()
 
     @property
     def n_answered(self) -> int:
-        """Number of images labelled in this session, after an answer that is being written."""
+        """Number of photos labelled in this session, after an answer that is being written."""
         with self._lock:
-            return len(self._done) - len(self._skipped())
+            return len(self._done) - self._n_skipped
 
     @property
     def n_left(self) -> int:
-        """Number of images without a label, including skipped ones."""
+        """Number of photos without a label, or of labels left to review; skipped ones count."""
         with self._lock:
-            return len(self._to_ask) + len(self._skipped())
+            return len(self.photos) - len(self._given) if self.total is None else self.total - len(self._done)
 
-    def answer(self, position: int, label: str) -> None:
-        """Label the current image and write the label to the file.
+    @property
+    def n_planned(self) -> int:
+        """Number of questions that are waiting to be asked, apart from random ones."""
+        with self._lock:
+            return len(self._planned) + len(self._again)
 
-        An answer to any other image is ignored, because it comes from a second window or from a key pressed twice.
+    def labels(self) -> dict[int, str]:
+        """Position -> label of every labelled photo, `NONE_OF_THESE` included."""
+        with self._lock:
+            return {k: self._given[name].label for k, name in enumerate(self.photos.names) if name in self._given}
+
+    def offer(self, questions: Sequence[Question]) -> None:
+        """Replace the planned questions."""
+        with self._lock:
+            self._planned = deque(questions)
+
+    def look_ahead(self) -> int | None:
+        """Decide on the next question. Returns its photo, which can be decoded in the meantime."""
+        with self._lock:
+            if not self._again and (question := self._draw()):
+                self._again.append(question)
+            return self._again[0].index if self._again else None
+
+    def answer(self, window: str, index: int, label: str) -> None:
+        """Label the photo that the window shows, and append the label to the file.
+
+        An answer to any other photo is ignored, because it comes from a key that was pressed twice.
 
         Raises:
             InputError: the class name is invalid, or the file cannot be written. The question stays open.
         """
         with self._lock:
-            if not self._is_current(position):
+            question = self._shown.get(window)
+            if question is None or question.index != index:
                 return
             label = label.strip()
             if not label or len(label) > MAX_NAME or escape_name(label) != label:
                 raise InputError(f"A class name is one line of 1 to {MAX_NAME} printable characters; got {label!r}.")
-            before = self._write(self._name(position), label)
-            self._done.append(_Action(self._to_ask.popleft(), label, before))
-            if label not in self._keys:
+            name = self.photos.names[index]
+            self._refresh()
+            before = self._given.get(name)
+            self._append(name, label, question.chosen)
+            self._done.append(_Action(window, self._shown.pop(window), label, before))
+            if label not in self._keys and label.casefold() != NONE_OF_THESE:
                 self._keys = class_keys([*self._keys, label], before=self._keys)
 
-    def skip(self, position: int) -> None:
-        """Leave the current image without a label. The next session asks about it again."""
+    def skip(self, window: str, index: int) -> None:
+        """Leave the photo that the window shows without a label. The next session asks about it again."""
         with self._lock:
-            if self._is_current(position):
-                self._done.append(_Action(self._to_ask.popleft()))
+            question = self._shown.get(window)
+            if question is not None and question.index == index:
+                self._done.append(_Action(window, self._shown.pop(window)))
+                self._n_skipped += 1
 
-    def undo(self) -> None:
-        """Undo the last answer or skip, and ask about that image again. A later label of another session is kept."""
+    def undo(self, window: str) -> None:
+        """Undo the window's last answer or skip, and ask about that photo again. A label changed since is kept."""
         with self._lock:
-            if not self._done:
+            position = self._last(window)
+            if position is None:
                 return
-            last = self._done[-1]
+            last = self._done[position]
+            name = self.photos.names[last.question.index]
             if last.label is not None:
-                self._write(self._name(last.position), last.before, instead_of=last.label)
-            self._to_ask.appendleft(self._done.pop().position)
+                self._refresh()
+                now = self._given.get(name)
+                if now is not None and now.label == last.label:
+                    row = _row(name, last.before or Given("", last.question.chosen))
+                    self._append(name, row.label, row.chosen or "")
+            self._n_skipped -= last.label is None
+            del self._done[position]
+            if shown := self._shown.get(window):
+                self._again.appendleft(shown)
+            self._shown[window] = last.question
 
     def ask_skipped_again(self) -> None:
         with self._lock:
-            self._to_ask.extend(self._skipped())
+            self._again.extend(action.question for action in self._done if action.label is None)
             self._done = [action for action in self._done if action.label is not None]
+            self._n_skipped = 0
 
-    def state(self) -> dict[str, Any]:
+    def close(self, window: str) -> None:
+        """Take back the question of a window that is closed. Its answers can then be undone in any window."""
+        with self._lock:
+            if shown := self._shown.pop(window, None):
+                self._again.appendleft(shown)
+            for action in self._done:
+                if action.window == window:
+                    action.window = ""
+
+    def state(self, window: str) -> dict[str, Any]:
         """The content of the page as plain values with printable names."""
         with self._lock:
+            if window not in self._shown and (question := self._draw()):
+                self._shown[window] = question
+            last = self._last(window)
             return {
-                "question": self._question(self._to_ask[0]) if self._to_ask else None,
-                "total": len(self.questions),
-                "labelled": len(self.questions) - len(self._to_ask) - len(self._skipped()),
-                "skipped": len(self._skipped()),
-                "last": {"label": self._done[-1].label} if self._done else None,
-                "classes": [{"name": name, "keys": keys} for name, keys in self._keys.items()],
+                "question": self._question(self._shown[window]) if window in self._shown else None,
+                "labelled": len(self._done) - self._n_skipped,
+                "skipped": self._n_skipped,
+                "goal": ROUND if self.total is None else self.total,
+                "elsewhere": sum(other != window for other in self._shown),
+                "review": self.review,
+                "last": None if last is None else {"label": self._done[last].label},
+                "classes": [{"name": name, "keys": keys, "n": self._counts[name]} for name, keys in self._keys.items()],
+                "none_of_these": NONE_OF_THESE,
                 "labels_file": escape_name(str(self.file)),
                 "written": self.file.exists(),
                 "command": escape_name(self.command),
             }
 
-    def _question(self, position: int) -> dict[str, Any]:
-        question = self.questions[position]
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the labels file for a `with` block, so that no second session asks about the same photos."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.file.with_name(f".{self.file.name}.lock")))
+            except HeldError as error:
+                raise InputError(
+                    f"Another `meanteacher label` is writing {self.file}: open its page in a second window, or stop it."
+                ) from error
+            except OSError:
+                # Some file systems have no locks, and labelling works without them.
+                pass
+            yield
+
+    def _draw(self) -> Question | None:
+        """The next question that no window has been given."""
+        while self._again:
+            question = self._again.popleft()
+            if self._is_known(question) == self.review:
+                return question
+        self._n_drawn += 1
+        planned: Iterator[Question] = (self._planned.popleft() for _ in range(len(self._planned)))
+        sources = (planned, self._drawn_at_random)
+        for source in sources if self._n_drawn % _EVERY else reversed(sources):
+            for question in source:
+                if question.index not in self._taken and self._is_known(question) == self.review:
+                    self._taken.add(question.index)
+                    return question
+        return None
+
+    def _is_known(self, question: Question) -> bool:
+        return self.photos.names[question.index] in self._given
+
+    def _in_random_order(self) -> Iterator[Question]:
+        """The unlabelled photos in an order that depends on their names alone, so that the next session goes on."""
+        names = self.photos.names
+        order = sorted((k for k in range(len(names)) if names[k] not in self._given), key=lambda k: _digest(names[k]))
+        return (Question(k, RANDOM, reason="drawn at random, to test the next fit") for k in order)
+
+    def _question(self, question: Question) -> dict[str, Any]:
+        name = self.photos.names[question.index]
         return {
-            "position": position,
-            "number": position + 1,
-            "name": escape_name(self._name(position)),
+            "index": question.index,
+            "name": escape_name(name),
+            "given": self._given[name].label if self.review and name in self._given else "",
             "guess": question.guess,
             "confidence": None if question.confidence is None else certainty(question.confidence),
             "reason": question.reason,
         }
 
-    def _skipped(self) -> list[int]:
-        return [action.position for action in self._done if action.label is None]
+    def _last(self, window: str) -> int | None:
+        """Position of the last action that the window can undo."""
+        return next((k for k in reversed(range(len(self._done))) if self._done[k].window in (window, "")), None)
 
-    def _is_current(self, position: int) -> bool:
-        return bool(self._to_ask) and self._to_ask[0] == position
+    def _refresh(self) -> None:
+        """Prepare the file for another row, and read it again if another program has changed it."""
+        if not (stamp := stamp_of(self.file)):
+            write_labels(self.file, (_row(name, given) for name, given in self._given.items()))
+        elif stamp != self._read:
+            self._given = given_labels(self.photos.root, self.photos.names, self.file)
+            self._counts = Counter(given.label for given in self._given.values())
+        elif self._columns:
+            return
+        self._columns = prepare_to_append(self.file)
+        self._read = stamp_of(self.file)
 
-    def _name(self, position: int) -> str:
-        return self.photos.names[self.questions[position].index]
-
-    def _write(self, name: str, label: str | None, instead_of: str | None = None) -> str | None:
-        """Set one row of the file, or delete it for None, and return its previous label.
-
-        Rows of other sessions are kept. With `instead_of`, the row is changed only if it still has that label.
-        """
-        with _exclusive(self.file):
-            answers = {self._name(action.position): action.label for action in self._done if action.label is not None}
-            rows = _labels_in(self.file) if self.file.exists() else self._known | answers
-            before = rows.get(name)
-            if instead_of not in (None, before):
-                return before
-            if label is None:
-                rows.pop(name, None)
-            else:
-                rows[name] = label
-            write_labels(self.file, rows)
-        return before
+    def _append(self, name: str, label: str, chosen: str) -> None:
+        append_label(self.file, self._columns, LabelRow(0, name, label, chosen))
+        self._read = stamp_of(self.file)
+        if before := self._given.pop(name, None):
+            self._counts[before.label] -= 1
+        if label:
+            self._given[name] = Given(label, (before.chosen if before else "") or chosen, chosen == REVIEW)
+            self._counts[label] += 1
 
 
-def open_session(photos: Path, run: Path, labels: Path | None = None) -> Session:
-    """Start a session with the images that the fit in `run` suggests, or continue an earlier one.
+def _row(name: str, given: Given) -> LabelRow:
+    return LabelRow(0, name, given.label, REVIEW if given.is_reviewed else given.chosen)
 
-    The answers are written to `labels`, by default labels.csv in `run`. If that file exists, rows are added to it.
-    Otherwise it starts with every label of the fit, from its labels file or from the folders, because the next fit
-    uses only the labels of the file.
-    """
-    if not run.is_dir():
-        raise InputError(f"There is no folder {run}: give the folder that `meanteacher fit` wrote (its --out).")
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+
+
+def stamp_of(file: Path) -> tuple[int, int, int] | None:
+    """A value that changes whenever the file does; None if there is no file."""
     try:
-        fit = read_fit(run)
-    except RecordError as error:
-        raise InputError(
-            f"{run} has no readable fit.json: give the folder of a finished `meanteacher fit` (its --out). {error}"
-        ) from error
-    file = labels or run / "labels.csv"
-    if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
-        raise InputError(f"Cannot write to the folder {file.parent}: create it, or give another file with --labels.")
-    fitted = fit.data
-    known = file if file.exists() else fitted.labels_file
-    if not known and fitted.source == "csv":
-        raise InputError(f"{run} does not name the labels file of its fit: give that file with --labels.")
-    found = find_photos(photos, Path(known) if known else None)
-    if found.arrays is not None:
-        raise InputError(f"{photos} contains its labels: add labels to its array labels, and fit again.")
-    class_names = tuple(dict.fromkeys(fitted.class_names + found.class_names))
-    questions = _read_questions(run, found, class_names)
-    again = ["--minutes", f"{fit.minutes:g}", "--out", run, "--overwrite"]
-    command = ["meanteacher", "fit", photos, "--labels", file, *again]
-    return Session(found, questions, class_names, file=file, command=shlex.join(map(str, command)))
-
-
-def _labels_in(file: Path) -> dict[str, str]:
-    """path -> label. If an image has several rows, the last one with a label counts."""
-    labels: dict[str, str] = {}
-    for row in read_labels(file):
-        labels[row.path] = row.label or labels.get(row.path, "")
-    return labels
-
-
-def _exclusive(file: Path) -> ExitStack:
-    """Hold the lock of a labels file, so that two sessions do not overwrite each other's rows."""
-    held = ExitStack()
-    try:
-        held.enter_context(locked(file.with_name(f".{file.name}.lock"), wait=_SECONDS))
-    except HeldError as error:
-        raise InputError(f"Another program has been writing {file} for {_SECONDS:.0f} s: answer again.") from error
-    except FileNotFoundError as error:
-        raise InputError(
-            f"The folder {file.parent} is missing ({error.strerror}): restore it, and answer again."
-        ) from error
-    except OSError:
-        # Some file systems have no locks, and labelling works without them.
-        pass
-    return held
+        status = file.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -2,6 +2,7 @@
 
 import json
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +80,33 @@ def _exported(model: "Classifier") -> Any:
     try:
         return to_onnx(model.module(), (3, model.size, model.size), np.uint8, input_name=INPUT, output_name=OUTPUT)
     except UnsupportedError as error:
+        return _exported_by_torch(model, str(error))
+
+
+def _exported_by_torch(model: "Classifier", reason: str) -> Any:
+    """Torch's own exporter knows every operation of other libraries. It takes longer, and needs a further package."""
+    if find_spec("onnxscript") is None:
         raise InputError(
-            f"This model cannot be exported: {error}. All networks of meanteacher itself can, and predict takes any."
-        ) from error
+            f"To export this model takes the package onnxscript, because {reason}. Install it with `pip install "
+            "onnxscript`. All networks of meanteacher itself can be exported without."
+        )
+    images = torch.zeros(2, 3, model.size, model.size, dtype=torch.uint8)
+    try:
+        program = torch.onnx.export(
+            model.module(),
+            (images,),
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("N")},),
+            verbose=False,
+        )
+    except Exception as error:
+        # It raises many types, with messages of many pages.
+        why = str(error).strip().partition("\n")[0]
+        raise InputError(f"This model cannot be exported by torch either: {why}. predict takes any network.") from error
+    assert program is not None
+    return program.model_proto
 
 
 def _compare(model: "Classifier", compute: Compute) -> None:

@@ -246,13 +246,15 @@ class Predictions(Sequence[str]):
         """Thumbnails with label and confidence, as a notebook shows them."""
         rows = range(min(len(self), _N_THUMBNAILS))
         shown = [
-            (escape_name(self.names[k]), self[k], self.confidence[k], thumbnail(self.images.picture(k))) for k in rows
+            (escape_name(self.names[k]), self[k], self.confidence[k], thumbnail(self.images.picture(k), _SMALL))
+            for k in rows
         ]
         return render("predictions.html.jinja", summary=self._summary(), shown=shown, n_more=len(self) - len(shown))
 
 
-_N_CLASSES, _N_ROWS, _N_THUMBNAILS = 8, 5, 24
-"""Classes, rows and thumbnails in a representation."""
+_N_CLASSES, _N_ROWS, _N_THUMBNAILS = 8, 5, 12
+"""Classes, rows and thumbnails in a representation, which a notebook keeps."""
+_SMALL = 96
 
 
 @contextmanager

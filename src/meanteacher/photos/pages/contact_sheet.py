@@ -22,10 +22,10 @@ Source = Path | Image.Image | NDArray[np.uint8]
 """A photo as the decoder takes it."""
 
 
-def thumbnail(picture: Source) -> str:
+def thumbnail(picture: Source, side: int = _SIDE) -> str:
     """The photo as a data: address, squeezed into a square; empty if it cannot be read."""
     try:
-        image = Image.fromarray(decode(picture, _SIDE))
+        image = Image.fromarray(decode(picture, side))
     except UnreadableError:
         return ""
     file = io.BytesIO()
