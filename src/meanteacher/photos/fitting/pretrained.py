@@ -13,9 +13,10 @@ from torch import nn
 from meanteacher.core import InputError, MissingBackboneError, Problem
 from meanteacher.models import LitePairSpec, LiteSpec, ModelSpec
 from meanteacher.photos.features.backbones import Backbone, find_backbone
+from meanteacher.photos.features.compute import one_network_per_thread
 from meanteacher.photos.features.extraction import Extraction, Features, computed, views
 from meanteacher.photos.fitting.data import SMALL, FitData, Learned, is_worse
-from meanteacher.photos.fitting.estimate import FitHead, OutOfFold, cross_validated
+from meanteacher.photos.fitting.estimate import N_FOLDS, FitHead, OutOfFold, cross_validated
 from meanteacher.photos.fitting.heads import Head, fit_head, logistic_regression
 from meanteacher.photos.fitting.work import Work
 from meanteacher.seeding import derive_seed
@@ -68,17 +69,18 @@ class Pretrained:
     """[N], of photos that belong together, once they are looked at."""
 
     def rounds(self) -> Iterator[Learned]:
-        """A model from the photos themselves with the first network; then one from whatever else the time allows.
+        """Better and better models: from the labels alone, from all photos, and from whatever else the time allows.
 
-        The second is left out if it is worse by the same cross-validation.
+        The first two see the photos themselves with the first network. A model is left out if it is clearly worse by
+        the same cross-validation.
         """
         rows = self._first_view()
-        first = self._learned(rows)
-        yield first
-        if self._more_features(rows):
-            last = self._learned(rows)
-            if not is_worse(last.out_of_fold, first.out_of_fold):
-                yield last
+        best = self._labels_alone(rows)
+        yield best
+        if (found := self._learned(rows, best)) is not best:
+            yield (best := found)
+        if self._more_features(rows) and (found := self._learned(rows, best)) is not best:
+            yield found
 
     def look_at(self, rows: np.ndarray, *, ends: float = float("inf")) -> Features:
         """The features of the photos themselves by the first network; more rows may be computed than these."""
@@ -89,7 +91,7 @@ class Pretrained:
     def _first_view(self) -> np.ndarray:
         """Look at the photos themselves, those with a label first. Returns the positions that were reached in time."""
         data, work = self.data, self.work
-        others = np.setdiff1d(data.readable, data.labelled)
+        others = np.setdiff1d(data.usable, data.labelled)
         order = np.concatenate([data.labelled, np.random.default_rng(_SEED).permutation(others)])
         reserve = (1 - _FIRST_SHARE) * 60 * work.record.minutes
         with work.piece(_piece(self.backbones[0], "plain")):
@@ -113,7 +115,7 @@ class Pretrained:
         n_before = len(self.features)
         for second in self.backbones[1:]:
             self._step([second], "plain", rows)
-        used = [backbone for backbone in self.backbones if (backbone.name, "plain") in self.features]
+        used, _ = self._used()
         for view in self._views()[1:]:
             if not self._step(used, view, rows):
                 break
@@ -124,9 +126,7 @@ class Pretrained:
 
     def _step(self, networks: list[Backbone], view: str, rows: np.ndarray) -> bool:
         """One view by these networks, if it can finish in time. Returns whether it is there."""
-        n_networks = len({*(name for name, _ in self.features), *(network.name for network in networks)})
-        n_views = len({*(name for _, name in self.features), view})
-        afterwards = self.work.took("head") * n_networks * n_views + self.work.took("results")
+        afterwards = sum(self._head_seconds()) + self.work.took("results")
         if not self.work.fits(*(self._expected(network, view) for network in networks), afterwards):
             return False
         found = {}
@@ -167,42 +167,90 @@ class Pretrained:
 
     # --- heads --------------------------------------------------------------------------------------------------------
 
-    def _learned(self, rows: np.ndarray) -> Learned:
-        """Fit heads to all features that are there, and test them."""
+    def _labels_alone(self, rows: np.ndarray) -> Learned:
+        """Logistic regression on the features that are there, which takes a moment."""
+        features = self._stacked(rows)
+        with self.work.piece("labels alone"):
+            head, tested = self._fitted(features, rows, labels_alone), self._tested(features, rows, labels_alone)
+        return self._model(rows, features, head, tested, tested)
+
+    def _learned(self, rows: np.ndarray, earlier: Learned) -> Learned:
+        """The head that learns from all photos, if it and its tests can finish in time and it is not clearly worse."""
+        work, features = self.work, self._stacked(rows)
+        if not work.fits(*self._head_seconds(), work.took("results")):
+            return earlier
+        work.callback.on_message("Learning from the labels and from the other photos …")
+        with work.piece("head"):
+            head = self._fitted(features, rows, fit_head)
+        if not work.fits(N_FOLDS * work.took("head"), work.took("results")):
+            return earlier
+        with work.piece("tests"):
+            baseline, tested = (self._tested(features, rows, recipe) for recipe in (labels_alone, fit_head))
+        if is_worse(tested, baseline) or is_worse(tested, earlier.out_of_fold):
+            return earlier
+        return self._model(rows, features, head, tested, baseline)
+
+    def _head_seconds(self) -> tuple[float, float]:
+        """The expected seconds of a head and of its tests."""
+        return 1.5 * self.work.took("head"), 1.5 * self.work.took("tests")
+
+    def _fitted(self, features: Features, rows: np.ndarray, recipe: FitHead) -> Head:
+        with one_network_per_thread() as (pool, _):
+            seed = derive_seed(_SEED, "head")
+            (head,) = pool.map(
+                lambda labels: recipe(features, labels, self._n_classes, seed=seed), [self.data.labels[rows]]
+            )
+        return head
+
+    def _tested(self, features: Features, rows: np.ndarray, recipe: FitHead) -> OutOfFold:
+        with one_network_per_thread() as (pool, _):
+            found = cross_validated(
+                features,
+                self.data.labels[rows],
+                self._n_classes,
+                groups=self.groups[rows],
+                seed=_SEED,
+                fit=recipe,
+                run=pool.map,
+            )
+        return replace(found, positions=rows[found.positions])
+
+    @property
+    def _n_classes(self) -> int:
+        return len(self.data.photos.class_names)
+
+    def _used(self) -> tuple[list[Backbone], list[str]]:
+        """The networks and views of which all features are there."""
         networks = [network for network in self.backbones if (network.name, "plain") in self.features]
-        names = [view for view in self._views() if all((network.name, view) in self.features for network in networks)]
-        features = np.stack(
-            [np.concatenate([self.features[n.name, view][rows] for n in networks], axis=1) for view in names]
+        names = [view for view in self._views() if all((one.name, view) in self.features for one in networks)]
+        return networks, names
+
+    def _stacked(self, rows: np.ndarray) -> Features:
+        """[n_views, n, D], the features of all networks side by side."""
+        networks, names = self._used()
+        return np.stack(
+            [np.concatenate([self.features[one.name, view][rows] for one in networks], axis=1) for view in names]
         )
-        labels, groups = self.data.labels[rows], self.groups[rows]
-        n_classes = len(self.data.photos.class_names)
-        self.work.callback.on_message("Learning from the labels and from the other photos …")
 
-        def tested(fit: FitHead) -> OutOfFold:
-            found = cross_validated(features, labels, n_classes, groups=groups, seed=_SEED, fit=fit)
-            return replace(found, positions=rows[found.positions])
-
-        with self.work.piece("head"):
-            baseline = tested(labels_alone)
-            out_of_fold = tested(fit_head)
-            recipe = labels_alone if is_worse(out_of_fold, baseline) else fit_head
-            out_of_fold = baseline if recipe is labels_alone else out_of_fold
-            head = recipe(features, labels, n_classes, seed=derive_seed(_SEED, "head"))
-        logits = np.full((len(self.data.photos), n_classes), np.nan, np.float32)
+    def _model(
+        self, rows: np.ndarray, features: Features, head: Head, tested: OutOfFold, baseline: OutOfFold
+    ) -> Learned:
+        networks, names = self._used()
+        logits = np.full((len(self.data.photos), self._n_classes), np.nan, np.float32)
         logits[rows] = head.logits(features[0])
         pooled = np.zeros((len(logits), features.shape[2]), np.float32)
         pooled[rows] = features[0]
-        late = np.setdiff1d(self.data.readable, rows)
+        late = np.setdiff1d(self.data.usable, rows)
         network, spec = _whole(networks, head, self.data.size)
         return Learned(
             network=network,
             normalise=per_channel(networks[0].mean, networks[0].deviation),
             spec=spec,
             logits=logits,
-            out_of_fold=out_of_fold,
+            out_of_fold=tested,
             baseline=baseline,
             features=pooled,
-            missing=self.data.unreadable | dict.fromkeys(late.tolist(), "not reached in the given minutes"),
+            missing=self.data.left_out | dict.fromkeys(late.tolist(), "not reached in the given minutes"),
             backbones=tuple(networks),
             title=" and ".join(network.title for network in networks),
             n_views=len(names),

@@ -88,7 +88,7 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
     """Write all files to `config.out`, and return what fit.json holds."""
     out, photos, tested = config.out, data.photos, learned.out_of_fold
     answers = answers_of(learned, data.labels)
-    looked_at = np.setdiff1d(data.readable, np.array(sorted(learned.missing), dtype=np.int64))
+    looked_at = np.setdiff1d(data.usable, np.array(sorted(learned.missing), dtype=np.int64))
     unlabelled = np.setdiff1d(looked_at, data.labelled)
     estimate = error_estimate(tested, _frequencies(data, answers, unlabelled))
     suggestions = label_next(
@@ -195,8 +195,8 @@ def _described(config: FitConfig, data: FitData) -> FitPhotos:
     return FitPhotos(
         n_images=len(photos),
         n_labelled=len(data.labelled),
-        n_unlabelled=len(data.readable) - len(data.labelled),
-        n_unreadable=len(data.unreadable.keys() - photos.none_of_these),
+        n_unlabelled=len(data.usable) - len(data.labelled),
+        n_unreadable=len(data.left_out.keys() - photos.none_of_these),
         class_names=photos.class_names,
         labelled_per_class=tuple(_counts(data.labels[data.labelled], photos).tolist()),
         size=data.size,

@@ -172,7 +172,7 @@ class Scratch:
     def rounds(self) -> Iterator[Learned]:
         """One model: five networks test the recipe, each on other labels, and the last one learns from every label."""
         data, n_classes = self.data, len(self.data.photos.class_names)
-        rows = data.readable
+        rows = data.usable
         images, labels = data.images[rows][None], data.labels[rows]
         if not self.work.record.steps:
             width, steps = self._length(images[0], labels, n_classes)
@@ -194,7 +194,7 @@ class Scratch:
             logits=logits,
             out_of_fold=replace(tested, positions=rows[tested.positions]),
             baseline=None,
-            missing=data.unreadable,
+            missing=data.left_out,
             title="FastNet",
         )
 
