@@ -40,13 +40,12 @@ from meanteacher.methods import (
     VatEntMin,
 )
 from meanteacher.schedules import Constant
+from meanteacher.testing import PROBLEM, SmallNet
 from meanteacher.train import AdamSpec
 from meanteacher.train.checkpoint import trained_parameters
 from meanteacher.views import Noise, PerChannel
 
-N_CLASSES = 3
-SHAPE = (1, 6, 6)
-PROBLEM = Problem(n_classes=N_CLASSES, n_examples=60, input_shape=SHAPE)
+N_CLASSES, SHAPE = PROBLEM.n_classes, PROBLEM.input_shape
 DECAY = 0.9
 PATIENCE = 600
 """Seconds to wait for another process or a server: whoever waits as long waits for something that hangs."""
@@ -158,25 +157,6 @@ def made_up(n: int, seed: int) -> Dataset:
     for label in range(N_CLASSES):
         images[labels == label, :, :, 2 * label : 2 * label + 2] += 120
     return Dataset(images.to(torch.uint8), labels, ("left", "middle", "right"))
-
-
-class SmallNet(nn.Module):
-    """Batch normalisation, dropout and a convolution: all that a method can get wrong."""
-
-    def __init__(self, n_channels: int = SHAPE[0], n_classes: int = N_CLASSES) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(n_channels, 8, 3),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.Dropout(0.25),
-            nn.Flatten(),
-            nn.Linear(8 * 4 * 4, n_classes),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.layers(x)
-        return logits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,7 @@ TABLE = """
 3 train: core devices distributed files formats passes records schedules seeding
 4 experiment: core costs data devices distributed evaluate files formats methods models records schedules seeding train
     views
+4 testing: core costs methods models passes schedules teacher
 4 photos.folder: core data data.shards files formats records seeding
 4 photos.pages: files formats records report
 5 online: core data devices evaluate experiment models seeding train views

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import contract
 import numpy as np
 import onnxruntime
 import pytest
@@ -25,6 +24,7 @@ from typer.testing import CliRunner
 
 import example_record
 from meanteacher import api
+from meanteacher import testing as contract
 from meanteacher.cli.app import app
 from meanteacher.core import Batch, Problem
 from meanteacher.experiment import run
@@ -90,8 +90,7 @@ def test_own_method_takes_thirty_lines_and_holds_to_the_contract(tmp_path: Path)
 def test_own_method_trains_on_images_and_mixes_each_with_one_other():
     """As many images as rows of pixels: a share per image would fit the rows of pixels as well."""
     method = _load("own_method").Interpolation(decay=DECAY, buffers="own", weight=2.0)
-    contract.every_cost_moves_the_student(method)
-    contract.nothing_but_the_average_moves_the_teacher(method)
+    contract.check_method(method)
     seen: list[Tensor] = []
     student = SmallNet().eval()
     student.register_forward_pre_hook(lambda network, inputs: seen.append(inputs[0]))

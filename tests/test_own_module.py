@@ -102,7 +102,7 @@ class Returning(nn.Module):
 @every_method
 def test_what_is_no_logits_is_refused_at_construction_and_works_when_selected(method: Method, kind: str):
     wrap, select = OUTPUTS[kind]
-    with pytest.raises(InputError, match=r"The network returns a .*LogitsOf\("):
+    with pytest.raises(InputError, match=r"The network returns an? .*LogitsOf\("):
         method.init(Returning(wrap), PROBLEM)
     student = LogitsOf(Returning(wrap), select).train()
     memory = method.init(student, PROBLEM).train()

@@ -214,7 +214,7 @@ class Method(Protocol):
         ...
 
     def predictor(self, student: nn.Module, memory: Any) -> nn.Module:
-        """The network that is evaluated and shipped, in evaluation mode."""
+        """The network that is evaluated and shipped, in evaluation mode. The student's mode stays as it is."""
         ...
 
 

@@ -72,8 +72,8 @@ def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
     first, second = output if isinstance(output, tuple) and len(output) == 2 else (output, output)
     if not isinstance(first, Tensor) or not isinstance(second, Tensor) or first.shape != second.shape:
         raise InputError(
-            f"The network returns {_in_words(output)}. Expected are logits, or two logits of one shape, for "
-            "classification and for consistency. Select them, for instance with "
+            f"The network returns {_in_words(output)}, but a method needs a tensor of logits, or a pair of them with "
+            "one shape, for classification and for consistency. Select the logits, for instance with "
             "LogitsOf(network, lambda out: out.logits), or out[0]."
         )
     return at_least_float32(first), at_least_float32(second)
@@ -84,7 +84,7 @@ def _in_words(output: object) -> str:
         return str(list(output.shape))
     if isinstance(output, tuple | list) and type(output) in (tuple, list):
         return f"a {type(output).__name__} of {', '.join(map(_in_words, output))}"
-    return f"a {type(output).__name__}"
+    return f"a {type(output).__name__}" if isinstance(output, dict) else f"an object of class {type(output).__name__}"
 
 
 def at_least_float32(x: Tensor) -> Tensor:

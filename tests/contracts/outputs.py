@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import contract
 import torch
 from torch import Tensor, nn
 
+from meanteacher import testing as contract
 from meanteacher.core import UNLABELLED, Batch, InputError, Method, Problem
 from meanteacher.passes import LogitsOf
 from meanteacher.train.checkpoint import trained_parameters

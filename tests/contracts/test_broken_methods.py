@@ -4,12 +4,12 @@ by the contract and by the live vitals of a run."""
 import dataclasses
 from pathlib import Path
 
-import contract
 import pytest
 import torch
 from torch import nn
 
-from meanteacher.core import Batch, Cost, StepOutput
+from meanteacher import testing as contract
+from meanteacher.core import Batch, Cost, Problem, StepOutput
 from meanteacher.costs import classification_cost, softmax_mse
 from meanteacher.experiment import run
 from meanteacher.methods import MeanTeacher
@@ -95,3 +95,81 @@ def test_sound_run_raises_no_alarm(method: str, tmp_path: Path):
     read = {reading.step: reading.gradients for reading in outcome.record.vitals}
     # Temporal Ensembling has nothing to agree with in its first epoch, and FixMatch nothing to be certain of.
     assert all(norm > 0 for step in (16, 32) for norm in read[step].values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluatesTheStudent(MeanTeacher):
+    """The student stays in evaluation mode, and training goes on in it."""
+
+    def predictor(self, student: nn.Module, memory: Teacher) -> nn.Module:
+        return student.eval()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountsNoise(MeanTeacher):
+    """An extra pass of the student over images that are no views."""
+
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
+        student(torch.randn_like(batch.views["student"]))
+        return super().forward(student, memory, batch, step)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritesInForward(MeanTeacher):
+    def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
+        memory.n_updates += 1
+        return super().forward(student, memory, batch, step)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Changeable:
+    roles = ("student",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (EvaluatesTheStudent, "has changed the student's mode"),
+        (CountsNoise, "no view of the batch; use passes.untracked"),
+        (WritesInForward, r"(has written _extra_state|not the average of the past students)"),
+        (DetachesTheStudent, "the cost consistency has no path"),
+    ],
+)
+def test_a_broken_requirement_is_named(kind: type[MeanTeacher], words: str):
+    with pytest.raises(AssertionError, match=words):
+        contract.check_method(_broken(kind))
+    with pytest.raises(AssertionError, match="Changeable can be changed"):
+        contract.check_method(Changeable())
+
+
+@dataclasses.dataclass(frozen=True)
+class WritesToTheOriginal:
+    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return images
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawsGlobally:
+    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return images + torch.randn_like(images)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithUnusedLayer:
+    def build(self, problem: Problem) -> nn.Module:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+        network[1].unused = nn.Linear(2, 2)
+        return network
+
+
+@pytest.mark.parametrize(
+    ("view", "words"), [(WritesToTheOriginal(), "written to the original"), (DrawsGlobally(), "global generator")]
+)
+def test_a_broken_view_is_named(view: object, words: str):
+    with pytest.raises(AssertionError, match=words):
+        contract.check_view(view)
+
+
+def test_a_broken_network_is_named():
+    with pytest.raises(AssertionError, match=r"no gradient reaches 1\.unused"):
+        contract.check_network(WithUnusedLayer())

@@ -135,7 +135,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         classes = np.unique(y[known])
         if len(classes) < 2:
             raise InputError(
-                f"A classifier needs labels of at least two classes; got {len(classes)} class: {classes.tolist()}. "
+                "A classifier needs labels of at least two classes, but "
+                f"{f'all labels are {classes[0]!s}' if len(classes) else 'no row has a label'}. "
                 f"{UNLABELLED} marks rows without a label: if it is one of your classes, give that another name."
             )
         images = to_images(self._inputs(X, reset=True))

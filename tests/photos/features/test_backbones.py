@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import contract
 import pytest
 import torch
 from safetensors import torch as safetensors
 from torch import Tensor
 
 from backbone_support import SIZE, images, published, weights_file, with_timm, with_torchvision
+from meanteacher import testing as contract
 from meanteacher.core import InputError, MissingBackboneError, Problem
 from meanteacher.experiment.describe import describe
 from meanteacher.models import LiteSpec

@@ -279,6 +279,7 @@ def test_without_time_for_more_the_photos_themselves_give_the_model(
     monkeypatch.setattr(Work, "fits", lambda self, *seconds: False)
     content = run_fit(config(photos, tmp_path), Recorder())
     assert (content["network"], content["n_views"]) == ("EfficientNet-Lite0", 1)
+    assert content["helped"] is None  # nothing was learned from the unlabelled photos
     assert load(tmp_path).predict(photos / "red" / "0.png")[0] == "red"
 
 

@@ -172,7 +172,7 @@ class Pretrained:
         features = self._stacked(rows)
         with self.work.piece("labels alone"):
             head, tested = self._fitted(features, rows, labels_alone), self._tested(features, rows, labels_alone)
-        return self._model(rows, features, head, tested, tested)
+        return self._model(rows, features, head, tested, None)
 
     def _learned(self, rows: np.ndarray, earlier: Learned) -> Learned:
         """The head that learns from all photos, if it and its tests can finish in time and it is not clearly worse."""
@@ -233,7 +233,7 @@ class Pretrained:
         )
 
     def _model(
-        self, rows: np.ndarray, features: Features, head: Head, tested: OutOfFold, baseline: OutOfFold
+        self, rows: np.ndarray, features: Features, head: Head, tested: OutOfFold, baseline: OutOfFold | None
     ) -> Learned:
         networks, names = self._used()
         logits = np.full((len(self.data.photos), self._n_classes), np.nan, np.float32)
