@@ -201,7 +201,7 @@ REFUSED: list[tuple[Any, dict[str, object], list[str]]] = [
     (RandAugment, {"n": -1}, ["n >= 0"]),
     (RandAugment, {"magnitude": 1.5}, ["magnitude", "0 to 1"]),
     (RandAugment, {"operations": ()}, ["operations", ", ".join(RandAugment().operations)]),
-    (RandAugment, {"operations": ("brightness", "melt")}, ["'melt'", ", ".join(RandAugment().operations)]),
+    (RandAugment, {"operations": ("brightness", "melt")}, ["'melt'", ", ".join(RandAugment().operations[:-1])]),
     *((Rotate, {"degrees": value}, ["degrees", "0 to 180"]) for value in [-1.0, 181.0, math.nan]),
     *((Scaled, {"limit": value}, ["limit"]) for value in [0.0, -1.0, math.nan]),
     (Translate, {"pixels": -1}, ["pixels"]),

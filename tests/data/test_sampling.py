@@ -222,7 +222,7 @@ def test_a_batch_without_rows_is_refused(kind: type[Mixed], size: int) -> None:
 
 
 def test_an_unknown_pool_is_refused() -> None:
-    with pytest.raises(InputError, match=r"unlabelled_pool .*all, unlabelled.*'labelled'"):
+    with pytest.raises(InputError, match=r"unlabelled_pool .*all or unlabelled; got 'labelled'"):
         Fixed(size=8, labelled=1, unlabelled_pool="labelled")
 
 

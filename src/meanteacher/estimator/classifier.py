@@ -136,7 +136,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if len(classes) < 2:
             raise InputError(
                 "A classifier needs labels of at least two classes, but "
-                f"{f'all labels are {classes[0]!s}' if len(classes) else 'no row has a label'}. "
+                f"{f'there is one class, {classes[0]!s}' if len(classes) else 'no row has a label'}. "
                 f"{UNLABELLED} marks rows without a label: if it is one of your classes, give that another name."
             )
         images = to_images(self._inputs(X, reset=True))

@@ -163,7 +163,13 @@ def take_step(
         output.total.backward()
     ranks.average_([p.grad for p in trained if p.grad is not None], f"averaging the gradients of step {step}")
     state.optimizer.step()
-    method.after_step(state.student, state.memory, batch, output, step)
+    try:
+        method.after_step(state.student, state.memory, batch, output, step)
+    except DivergedError as error:
+        spoiled = [f"'{name}'" for name, cost in output.costs.items() if not bool(cost.value.isfinite())]
+        if not spoiled:
+            raise
+        raise DivergedError(f"The cost {' and '.join(spoiled)} is not finite in step {step}. {error}") from error
     state.step += 1
     vitals.note_labels(batch)
     if reads or gradients_too:

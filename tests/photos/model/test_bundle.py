@@ -309,7 +309,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another schema": (lambda c: c.update(schema=2), "the schema is 2, this version reads 1"),
     "unknown kind": (
         lambda c: c["network"].update(kind="os.system"),
-        "'os.system' is none of FastNet, WideResNet, EfficientNetLite, External",
+        "'os.system' is none of FastNet, WideResNet, EfficientNetLite, EfficientNetLitePair, Pooled, External",
     ),
     "kind of another type": (
         lambda c: c["network"].update(kind=["FastNet"]),
