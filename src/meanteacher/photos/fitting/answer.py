@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from meanteacher.formats import count, percent, points, whole_percent
+from meanteacher.formats import count, listed, percent, points, whole_percent
 from meanteacher.photos.fitting.estimate import Estimate
 from meanteacher.records import ErrorEstimate, Helped, Trial
 from meanteacher.stats import difference_on_images, error_interval
@@ -15,15 +15,18 @@ _TRIAL_RATIO = 1.2
 (docs/experiments/backbones.md)."""
 _FEW_TESTS = 20
 """Fewer tested photos give no percentage."""
+_N_NAMED = 3
 _DENOMINATORS = (2, 3, 4, 5, 10, 20, 50, 100)
 
 
 def headline(estimate: Estimate, class_names: Sequence[str], *, n_next: int) -> str:
-    """How often the model is right, its weakest class, and what to do next."""
+    """How often the model is right, the classes that it hardly ever recognises or the weakest, and what to do next."""
     weak = [k for k, error in enumerate(estimate.per_class) if error]
     weakest = max(weak, key=lambda k: estimate.per_class[k] or 0.0, default=None)
     parts = [how_good(estimate)]
-    if weakest is not None:
+    if estimate.unrecognised:
+        parts.append(f"Hardly ever recognised: {listed([class_names[k] for k in estimate.unrecognised], _N_NAMED)}.")
+    elif weakest is not None:
         parts.append(f"Weakest: {class_names[weakest]}.")
     if n_next:
         parts.append(f"Next: label {'this one' if n_next == 1 else f'these {n_next}'}.")
