@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import meanteacher
-from meanteacher.formats import certainty, count, percent, percent_range, percentage, points
+from meanteacher.formats import certainty, count, percent, percent_range, percentage, points, whole_percent
 
 SRC = Path(meanteacher.__file__).parent
 FILES = sorted(path for path in SRC.rglob("*.py") if path.name != "formats.py")
@@ -45,9 +45,12 @@ TEMPLATES = sorted((SRC / "report" / "templates").glob("*.jinja"))
 def test_there_are_templates():
     assert [path.name for path in TEMPLATES] == [
         "card.md.jinja",
+        "classifier.html.jinja",
+        "contact-sheet.html.jinja",
         "fit.html.jinja",
         "page.html.jinja",
         "paper.html.jinja",
+        "predictions.html.jinja",
         "runs.html.jinja",
     ]
 
@@ -63,6 +66,7 @@ def test_percentages_have_one_digit_and_a_space():
     assert percent(0.0418, 26_032) == "4.18 %"
     assert percentage(0.0418, 9_999) == "4.2"
     assert percent_range(0.193, 0.364) == "19.3 to 36.4 %"
+    assert [whole_percent(0.8), whole_percent(0.636, 0.807), whole_percent(-0.001)] == ["80 %", "64 to 81 %", "0 %"]
 
 
 def test_no_model_is_a_hundred_percent_sure():

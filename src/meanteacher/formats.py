@@ -36,6 +36,15 @@ def percent_range(low: float, high: float, n_images: int = 0) -> str:
     return f"{percentage(low, n_images)} to {percent(high, n_images)}"
 
 
+def whole_percent(*shares: float) -> str:
+    """Shares in percent without decimals: one, or the ends of an interval.
+
+    >>> whole_percent(0.8), whole_percent(0.636, 0.807)
+    ('80 %', '64 to 81 %')
+    """
+    return f"{' to '.join(f'{100 * share:z.0f}' for share in shares)} %"
+
+
 def certainty(probability: float) -> str:
     """A model's confidence in percent, at most "over 99.9 %", because no model is completely sure.
 

@@ -22,7 +22,7 @@ every_classifier = pytest.mark.parametrize("name", NETWORKS)
 
 NOISY = {"conv13", "conv13-two-outputs", "laptop", "laptop-two-outputs", "mirrored", "mlp", "shake26"}
 """Those that draw while they train: dropout, or Shake-Shake's gates."""
-NO_GRADIENT = {"lite": "project.1.bias", "shake26": "shortcut.2.bias"}
+NO_GRADIENT = {"lite": "project.1.bias", "lite-pair": "project.1.bias", "shake26": "shortcut.2.bias"}
 """Ends of the names of parameters that change nothing: such a bias is subtracted by the normalisation behind it."""
 
 WITH_OUTPUTS: dict[str, Any] = {
@@ -238,7 +238,7 @@ def test_tables_are_refused(name: str):
     inside = getattr(NETWORKS[name], "model", NETWORKS[name])
     kind = type(inside).__name__.removesuffix("Spec")
     named = {"Conv13": "13-layer ConvNet", "ExternalStandIn": "timm's any", "PooledStandIn": "timm's any"}
-    named["ShallowResNeXt"] = "ResNeXt152"
+    named |= {"ShallowResNeXt": "ResNeXt152", "LitePair": "EfficientNet-Lite"}
     network = named.get(kind, kind)
     with pytest.raises(InputError, match=rf"{network} takes images .*\(20,\).* Mlp"):
         NETWORKS[name].build(Problem(n_classes=2, n_examples=10, input_shape=(20,)))

@@ -8,6 +8,7 @@ import pytest
 
 from fit_example import NO_PLOTS, fit_example
 from meanteacher.cli.report import write_report
+from meanteacher.records import WORK_FILE
 from meanteacher.report import RecordError, load_record, render_page
 
 CLAIM = {"error": 4.35, "spread": 0.5, "where": "Table 1"}
@@ -35,7 +36,7 @@ def fit(tmp_path):
     def fit(name, finished=True):
         folder = tmp_path / name
         folder.mkdir(parents=True)
-        (folder / "plan.json").write_text("{}")
+        (folder / WORK_FILE).write_text("{}")
         if finished:
             (folder / "fit.json").write_text(json.dumps(fit_example(folder="/gone", **NO_PLOTS)))
         return folder
@@ -204,7 +205,7 @@ def test_the_runs_inside_a_fit_are_not_an_experiment(place, fit, tmp_path: Path)
     place("work/half/runs/fold-0", seed=6)
     place("work/run", seed=7)
     (tmp_path / "work" / "fit" / "fit.json").write_text(json.dumps(fit_example()))
-    (tmp_path / "work" / "half" / "plan.json").write_text("{}")
+    (tmp_path / "work" / "half" / WORK_FILE).write_text("{}")
     assert "1 recipe · 1 run ·" in words(*write_report([tmp_path / "work"]))
 
 

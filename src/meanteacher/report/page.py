@@ -23,6 +23,7 @@ from meanteacher.formats import (
     percentage,
     points,
     unbroken,
+    whole_percent,
 )
 from meanteacher.records import Part, Record
 from meanteacher.report.compare import (
@@ -59,6 +60,7 @@ def render(template: str, escape: Callable[[object], str] | None = None, **value
         points=points,
         spread=percent_spread,
         unbroken=unbroken,
+        whole_percent=whole_percent,
     )
     text = environment.get_template(template).render(values)
     # The name of a file can hold what no text file may: it is shown as an escape, and the page can be written.

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from meanteacher.formats import count, percent, points
+from meanteacher.formats import count, percent, points, whole_percent
 from meanteacher.photos.fitting.estimate import Estimate
 from meanteacher.records import ErrorEstimate, Helped, Trial
 from meanteacher.stats import difference_on_images, error_interval
@@ -40,10 +40,8 @@ def how_good(estimate: Estimate) -> str:
             f"{estimate.wrong} of {count(estimate.n, 'test photo')} {were} wrong; it may be up to "
             f"{percent(estimate.high)} of new ones."
         )
-    return (
-        f"Right on about {about(1 - estimate.error)} new photos ({100 * (1 - estimate.high):.0f} to "
-        f"{100 * (1 - estimate.low):.0f} %)."
-    )
+    interval = whole_percent(1 - estimate.high, 1 - estimate.low)
+    return f"Right on about {about(1 - estimate.error)} new photos ({interval})."
 
 
 def about(share: float) -> str:

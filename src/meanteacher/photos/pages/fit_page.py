@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meanteacher.formats import count, duration, percent, points
+from meanteacher.formats import count, duration, percent, points, whole_percent
 from meanteacher.records import SEVERITIES, Calibration, ClassResult, Finding, Fit, Picture
 from meanteacher.report.figures import reliability_diagram
 from meanteacher.report.page import render
@@ -40,7 +40,7 @@ def shown(fit: Fit) -> dict[str, Any]:
         "data": fit.data,
         "since": since_sentence(fit),
         "tested": tested_sentence(fit),
-        "confidence": f"{100 * fit.estimate.confidence:g} %",
+        "confidence": whole_percent(fit.estimate.confidence),
         "foundation": foundation_sentence(fit),
         "pairs": confused_pairs(fit),
         "classes": class_rows(fit),
