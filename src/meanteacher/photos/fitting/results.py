@@ -19,14 +19,7 @@ from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import headline, helped
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.data import FitData, Learned
-from meanteacher.photos.fitting.estimate import (
-    Estimate,
-    OutOfFold,
-    SuspiciousLabel,
-    class_frequencies,
-    error_estimate,
-    suspicious_labels,
-)
+from meanteacher.photos.fitting.estimate import Estimate, OutOfFold, class_frequencies, error_estimate
 from meanteacher.photos.fitting.heads import softmax
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.work import Work
@@ -146,7 +139,7 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
         sure=_sure(answers, data, estimate, unlabelled),
         findings=findings,
         gallery={
-            "disagreements": _disagreements(photos, answers, suspicious_labels(tested)),
+            "disagreements": _disagreements(data, answers),
             "label_next": tuple(
                 _picture(photos, answers, suggestion.index, suggestion.reason) for suggestion in suggestions
             ),
@@ -322,11 +315,16 @@ def _sure(answers: Answers, data: FitData, estimate: Estimate, unlabelled: NDArr
     return tuple(found)
 
 
-def _disagreements(photos: Photos, answers: Answers, suspicious: Sequence[SuspiciousLabel]) -> tuple[Picture, ...]:
-    names = photos.class_names
+def _disagreements(data: FitData, answers: Answers) -> tuple[Picture, ...]:
+    """Labelled photos for which cross-validation is most sure of another class."""
+    guesses, names = answers.guesses, data.photos.class_names
+    rows = data.labelled[
+        (guesses[data.labelled] != UNLABELLED) & (guesses[data.labelled] != data.labels[data.labelled])
+    ]
+    order = rows[np.argsort(-answers.probabilities[rows].max(1), kind="stable")][:_N_SHOWN]
     return tuple(
-        _picture(photos, answers, each.position, f"labelled {names[each.label]}, looks like {names[each.guess]}")
-        for each in suspicious[:_N_SHOWN]
+        _picture(data.photos, answers, k, f"labelled {names[data.labels[k]]}, looks like {names[guesses[k]]}")
+        for k in order.tolist()
     )
 
 

@@ -173,8 +173,8 @@ N_PICTURES = 24
 GROUPS = {
     "disagreements": (
         "Labels to look at",
-        "A model that had not learned from these labels finds another class far more probable. The label may be wrong, "
-        "or the photo hard.",
+        "A model that had not learned from these labels is most sure of another class. The label may be wrong, or the "
+        "photo hard.",
     ),
     "label_next": ("To label next", "Labels for these would help the model most. They are listed in label-next.csv."),
     "most_confident": ("Most certain", "The model is most certain of these. If one is wrong, look at others like it."),
