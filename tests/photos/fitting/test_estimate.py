@@ -10,9 +10,6 @@ from meanteacher.photos.fitting.estimate import (
     class_frequencies,
     cross_validated,
     error_estimate,
-    strange_above,
-    strangeness,
-    suspicious_labels,
 )
 from meanteacher.photos.fitting.heads import Head, fit_head
 from meanteacher.stats import error_interval
@@ -87,26 +84,3 @@ def test_photos_of_one_group_count_once() -> None:
 
 def test_the_frequencies_of_answers_are_their_mean() -> None:
     np.testing.assert_allclose(class_frequencies(np.array([[0.5, 0.5], [1.0, 0.0]])), [0.75, 0.25])
-
-
-def test_a_label_is_suspicious_if_another_class_is_far_more_probable() -> None:
-    features, truth = clusters(3, 90, spread=0.7)
-    labels, wrong = truth.copy(), np.array([4, 40, 77])
-    labels[wrong] = (labels[wrong] + 1) % 3
-    found = suspicious_labels(cross_validated(features, labels, 3, groups=np.arange(90), seed=0))
-    assert {each.position for each in found[:3]} == set(wrong.tolist())
-    assert all(each.guess == truth[each.position] != each.label for each in found[:3])
-    assert [each.confidence for each in found] == sorted((each.confidence for each in found), reverse=True)
-    assert len(found) <= 5
-    assert suspicious_labels(answered([], [])) == ()
-
-
-def test_photos_unlike_all_labelled_ones_are_strange() -> None:
-    features, _ = clusters(3, 120, spread=0.5)
-    labelled, others = features[0, :40], features[0, 40:]
-    strangers = np.random.default_rng(1).exponential(size=(50, 40)) ** 2
-    above = strange_above(labelled)
-    assert (strangeness(others, labelled) > above).mean() < 0.2
-    assert (strangeness(strangers, labelled) > above).mean() > 0.9
-    assert strange_above(labelled[:1]) == 1
-    np.testing.assert_allclose(strangeness(labelled, labelled), 0, atol=1e-5)

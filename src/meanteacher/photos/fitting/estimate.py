@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.photos.fitting.heads import Floats, Head, Ints, fit_head, softmax, unit_length
+from meanteacher.photos.fitting.heads import Floats, Head, Ints, fit_head, softmax
 from meanteacher.seeding import derive_seed
 from meanteacher.stats import Interval, error_interval, fitted_temperature
 
@@ -22,11 +22,6 @@ FitHead = Callable[..., Head]
 N_FOLDS = 5
 _HARDLY, _FEW = 0.8, 3
 """Error from which a class counts as hardly ever recognised, and the fewest tested photos for that."""
-_SUSPICIOUS = 0.5
-"""By how much another class has to be more probable than the label."""
-_USUAL = 0.95
-"""Share of the labelled photos that are not called strange."""
-_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,54 +175,3 @@ def _independent(out_of_fold: OutOfFold, n_classes: int) -> NDArray[np.float64]:
         sizes = np.unique(out_of_fold.groups[out_of_fold.labels == k], return_counts=True)[1]
         found[k] = sizes.sum() ** 2 / np.square(sizes).sum()
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class SuspiciousLabel:
-    """A labelled photo that looks like another class to a head that has not seen it."""
-
-    position: int
-    label: int
-    """The label that was given."""
-    guess: int
-    """The class that it looks like."""
-    confidence: float
-    """Probability of that class."""
-
-
-def suspicious_labels(out_of_fold: OutOfFold) -> tuple[SuspiciousLabel, ...]:
-    """Labels that may be wrong, the most suspicious first: another class is far more probable."""
-    p, rows = out_of_fold.probabilities, np.arange(len(out_of_fold.labels))
-    margin = p.max(1, initial=0) - p[rows, out_of_fold.labels]
-    order = np.argsort(-margin, kind="stable")
-    return tuple(
-        SuspiciousLabel(
-            int(out_of_fold.positions[k]), int(out_of_fold.labels[k]), int(p[k].argmax()), float(p[k].max())
-        )
-        for k in order[margin[order] >= _SUSPICIOUS].tolist()
-    )
-
-
-def strangeness(features: NDArray[Any], labelled: NDArray[Any]) -> Floats:
-    """How little each photo resembles the most similar labelled one: 1 - cosine of their features, [n].
-
-    Args:
-        features: [n, D] of the photos themselves
-        labelled: [m, D] of the labelled photos
-    """
-    found, known = np.empty(len(features), np.float32), unit_length(np.asarray(labelled, np.float32))
-    for first in range(0, len(features), _CHUNK):
-        rows = slice(first, first + _CHUNK)
-        found[rows] = 1 - (unit_length(np.asarray(features[rows], np.float32)) @ known.T).max(1)
-    return found
-
-
-def strange_above(labelled: NDArray[Any]) -> float:
-    """The strangeness from which a photo may be of no class: that of few labelled photos [m, D] to the others."""
-    some = labelled[:: 1 + len(labelled) // _CHUNK]
-    known = unit_length(np.asarray(some, np.float32))
-    if len(known) < 2:
-        return 1.0
-    similarity = known @ known.T
-    np.fill_diagonal(similarity, -1)
-    return float(np.quantile(1 - similarity.max(1), _USUAL))
