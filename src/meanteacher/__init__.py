@@ -15,8 +15,8 @@
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
 
 `mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is
-imported on first use, so that the command line's help does not wait for torch. Torch and numpy are enough for these, for
-`mt.Teacher` and `mt.LogitsOf`; a name that needs an extra says which (docs/install.md).
+imported on first use, so that the command line's help does not wait for torch. Torch and numpy are enough for these,
+for `mt.Teacher` and `mt.LogitsOf`; a name that needs an extra says which (docs/install.md).
 """
 
 from importlib import import_module

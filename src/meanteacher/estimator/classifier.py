@@ -108,7 +108,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         module: nn.Module | ModelSpec | None = None,
         compare: bool = True,
         class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
-        steps: int = 400,
+        steps: int = 300,
         batch_size: int | None = None,
         hidden: tuple[int, ...] = (512,),
         noise: float | None = None,
@@ -220,7 +220,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         seed: int,
         ends: float | None,
     ) -> None:
-        """Decide by cross-validation on the labels which model predicts. A draw is the network's."""
+        """Decide by cross-validation on the labels which model predicts. A draw is the simpler model's."""
         self.chosen_, self.accuracies_ = "network", {}
         known = (data.labels != UNLABELLED).nonzero().flatten().numpy()
         labels = data.labels.numpy()[known]
@@ -229,7 +229,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             return
         by_class = None if weights is None else dict(enumerate(weights))
         models = simple_models(X.shape[1], len(known), by_class)
-        right = {name: np.zeros(len(known)) for name in ("network", *models)}
+        right = {name: np.zeros(len(known)) for name in (*models, "network")}
         for position, (learned, tested) in enumerate(parts):
             for name, model in simple_models(X.shape[1], len(learned), by_class).items():
                 predicted = model.fit(X[known[learned]], labels[learned]).predict(X[known[tested]])
@@ -255,7 +255,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """Train on rows that have just arrived, once: one step per `batch_size` of them, 32 if that is not given.
 
         After `fit` it goes on with the fitted network, if that was chosen. Otherwise the first call also standardises
-        the features for all later ones, so give it a few dozen rows. Up to 1,024 labelled rows are kept and shown again.
+        the features for all later ones, so give it a few dozen rows. Up to 1,024 labelled rows are kept and shown
+        again.
 
         Args:
             X: [N, ...], the rows

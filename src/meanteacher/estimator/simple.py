@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
-_FOLDS = 5
+_FOLDS = 3
 _LANDMARKS = 500
 """Labelled rows at most, whose distances are the features of the model with a kernel."""
 _KERNEL_C = 10.0
@@ -29,7 +29,7 @@ def simple_models(n_features: int, n_labelled: int, weights: Mapping[int, float]
 
 
 def folds(labels: NDArray[np.int64], seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The positions of the labels to learn from and to test on, five times or as often as the rarest class allows.
+    """The positions of the labels to learn from and to test on, three times or as often as the rarest class allows.
 
     There are none if a class has a single label.
     """
