@@ -208,7 +208,11 @@ def _method(given: "SemiSupervisedClassifier", shape: tuple[int, ...], epoch_ste
 
 @dataclass(frozen=True)
 class ClassWeighted:
-    """A method whose classification cost has a weight for each class."""
+    """A method that learns the odds of the classes times their weights (logit adjustment, Menon et al. 2021).
+
+    The classification cost sees the logits less the logarithm of the weight. A weighted cost would change little: the
+    network soon fits its few labels, whatever their weights are.
+    """
 
     method: Method
     weights: tuple[float, ...]
@@ -222,8 +226,8 @@ class ClassWeighted:
 
     def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
         output = self.method.forward(student, memory, batch, step)
-        weights = output.logits.new_tensor(self.weights)
-        cost = Cost(classification_cost(output.logits, batch.labels, class_weights=weights, class_axis=1))
+        adjusted = output.logits - output.logits.new_tensor(self.weights).log()
+        cost = Cost(classification_cost(adjusted, batch.labels, class_axis=1))
         return StepOutput({**output.costs, "classification": cost}, output.logits)
 
     def after_step(self, student: nn.Module, memory: Any, batch: Batch, output: StepOutput, step: int) -> None:

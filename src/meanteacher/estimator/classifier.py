@@ -3,6 +3,7 @@
 import copy
 import secrets
 import time
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
@@ -188,7 +190,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if self.class_weight is None:
             return None
         given = self.class_weight if isinstance(self.class_weight, str) else dict(self.class_weight)
-        return tuple(compute_class_weight(given, classes=classes, y=labels).tolist())
+        weights = tuple(compute_class_weight(given, classes=classes, y=labels).tolist())
+        if min(weights) <= 0:
+            raise InputError(f"The weights of the classes have to be above 0; got {given}.")
+        return weights
 
     def _trained(
         self,
@@ -239,7 +244,9 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             trial = Dataset(data.images, hidden, data.class_names)
             left = None if ends is None else (ends - (now := time.perf_counter())) / (len(parts) - position + _TRIAL)
             until = None if left is None else now + left
-            network, normalise, _ = self._trained(trial, weights, seed, until, verbose=False, part=_TRIAL)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the alarms of a fit that is cut short
+                network, normalise, _ = self._trained(trial, weights, seed, until, verbose=False, part=_TRIAL)
             logits = predict_logits(network, torch.from_numpy(X[known[tested]]), normalise=normalise)
             right["network"][tested] = logits.argmax(1).numpy() == labels[tested]
         share = None if weights is None else np.asarray(weights)[labels]
