@@ -99,8 +99,10 @@ def _sklearn(loader: Callable[..., Any], **settings: Any) -> Callable[[], Any]:
     return lambda: loader(**settings)
 
 
-_POPULATION = ("area", "popdensity", "percwhite", "percblack", "percamerindan", "percasian", "percother", "perchsd")
-_POPULATION += ("percollege", "percprof", "percbelowpoverty", "percchildbelowpovert", "percelderlypoverty")
+_POPULATION = (
+    *("area", "popdensity", "percwhite", "percblack", "percamerindan", "percasian", "percother", "perchsd"),
+    *("percollege", "percprof", "percbelowpoverty", "percchildbelowpovert", "percelderlypoverty"),
+)
 _SHARES = ("wfood", "wfuel", "wcloth", "walc", "wtrans", "wother", "totexp", "income", "age")
 _DIAMOND = ("carat", "depth", "table", "price", "x", "y", "z")
 _PIMA = ("npreg", "glu", "bp", "skin", "bmi", "ped", "age")
