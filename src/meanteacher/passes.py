@@ -54,7 +54,7 @@ class LogitsOf(nn.Module):
         self.training = network.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Logits:
-        output = self._selected(self.network(*args, **kwargs))
+        output: Logits = self._selected(self.network(*args, **kwargs))
         if self.class_axis is None:
             return output
         if isinstance(output, tuple):

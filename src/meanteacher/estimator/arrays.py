@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ def array_training(
     if type(method) is methods.Supervised:  # it learns nothing from the other rows
         batch = Fixed(size=batch.labelled, labelled=batch.labelled, unlabelled_pool="all")
     if class_weights is not None:
-        method = ClassWeighted(method, class_weights)
+        method = cast(Method, ClassWeighted(method, class_weights))  # its roles are those of the method inside
     return TrainingSpec(
         model=_network(given, shape),
         method=method,
@@ -218,7 +218,7 @@ class ClassWeighted:
     weights: tuple[float, ...]
 
     @property
-    def roles(self) -> tuple[str, ...]:  # type: ignore[override]
+    def roles(self) -> tuple[str, ...]:
         return self.method.roles
 
     def init(self, student: nn.Module, problem: Problem) -> nn.Module:

@@ -389,10 +389,10 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         normalise = None if training.normalise is None else training.normalise.fit(images)
         if continued or self.module is not None:
             with isolated_global_randomness():
-                model = training.model.build(problem)
-        if continued:
-            model.load_state_dict(self._network.state_dict())
-            normalise = copy.deepcopy(self._normalise).float()
+                model = network = training.model.build(problem)
+            if continued:
+                network.load_state_dict(self._network.state_dict())
+                normalise = copy.deepcopy(self._normalise).float()
         return OnlineTrainer(
             model,
             training.method,
@@ -427,10 +427,8 @@ def _without_outliers(X: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Otherwise one row of 1e6 would be the only one that differs from the others.
     """
-    low, high = (
-        np.quantile(X, share, axis=0, method=method)
-        for share, method in ((_OUTSIDE, "higher"), (1 - _OUTSIDE, "lower"))
-    )
+    low = np.quantile(X, _OUTSIDE, axis=0, method="higher")
+    high = np.quantile(X, 1 - _OUTSIDE, axis=0, method="lower")
     usual = high - low
     return np.where(usual > 0, X.clip(low - usual, high + usual), X)
 
