@@ -206,8 +206,11 @@ def test_the_simple_model_predicts_if_cross_validation_on_the_labels_favours_it(
     assert probabilities.shape == (len(X), 2)
     assert np.array_equal(probabilities.argmax(1), model.predict(X))
     assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), probabilities)
-    with pytest.raises(InputError, match="compare=False"):
-        model.partial_fit(X, shown)
+    last = model._network[1].weight.float()
+    model.partial_fit(X, shown)
+    assert model.chosen_ == "network"
+    # A few steps from the last network of the comparison; the weights of a new one would be up to 0.35.
+    assert 0 < (model._trainer._state.student[1].weight - last).abs().max() < 0.1
 
 
 def test_the_network_predicts_if_it_is_better_or_is_not_compared(monkeypatch: pytest.MonkeyPatch):
@@ -303,6 +306,7 @@ def test_rows_without_label_do_not_count_in_the_score():
         (np.where(np.arange(60) % 2, 1, -1), "give that another name"),
         (np.array(["a", None, None] * 20, dtype=object), "one class, a"),
         (np.full(60, np.nan), "no row has a label"),
+        (np.where(np.arange(60) % 2, 1.0, np.inf), "infinity"),
     ],
 )
 def test_labels_that_name_fewer_than_two_classes_are_refused(y: NDArray[Any], words: str):

@@ -246,8 +246,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             until = None if left is None else now + left
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # the alarms of a fit that is cut short
-                network, normalise, _ = self._trained(trial, weights, seed, until, verbose=False, part=_TRIAL)
-            logits = predict_logits(network, torch.from_numpy(X[known[tested]]), normalise=normalise)
+                self._network, self._normalise, _ = self._trained(trial, weights, seed, until, False, part=_TRIAL)
+            logits = predict_logits(self._network, torch.from_numpy(X[known[tested]]), normalise=self._normalise)
             right["network"][tested] = logits.argmax(1).numpy() == labels[tested]
         share = None if weights is None else np.asarray(weights)[labels]
         self.accuracies_ = {name: float(np.average(hits, weights=share)) for name, hits in right.items()}
@@ -261,9 +261,9 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Train on rows that have just arrived, once: one step per `batch_size` of them, 32 if that is not given.
 
-        After `fit` it goes on with the fitted network, if that was chosen. Otherwise the first call also standardises
-        the features for all later ones, so give it a few dozen rows. Up to 1,024 labelled rows are kept and shown
-        again.
+        After `fit` it goes on with the fitted network; if a simple model was chosen, with the last network that it was
+        compared with. Otherwise the first call also standardises the features for all later ones, so give it a few
+        dozen rows. Up to 1,024 labelled rows are kept and shown again.
 
         Args:
             X: [N, ...], the rows
@@ -295,12 +295,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             endless=True,
         )
         if self._trainer is None:
-            if self.chosen_ != "network":
-                raise InputError(
-                    f"fit has chosen {self.chosen_}, which cannot learn on. Fit with compare=False, or begin with "
-                    "partial_fit."
-                )
-            self._trainer = self._online(training, images, continued=not first)
+            self._trainer, self.chosen_ = self._online(training, images, continued=not first), "network"
         size = self.batch_size or 32
         for start in range(0, len(images), size):
             done = self._trainer.step(images[start : start + size], labels[start : start + size])

@@ -33,6 +33,8 @@ def read_labels(y: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     if not plain:
         known = np.array([not _is_missing(label) and label not in _MARKS for label in values], dtype=bool)
         return np.array(values[known].tolist()), known
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        raise InputError("y contains infinity, which is no class. Give -1 or NaN if a label is unknown.")
     known = ~(np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool))
     if values.dtype.kind != "b":  # numpy compares True with 1, never with -1
         known &= values != _MARKS[values.dtype.kind in "SU"]
