@@ -95,7 +95,7 @@ clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg $(if $(TORCH),$(VENV)/torch-$(TORCH))
-	$(PIP) -e .
+	$(PIP) -e '.[all]'
 	@touch $@
 
 $(VENV)/pyvenv.cfg:

@@ -57,7 +57,7 @@ def train(seed: int, *, weight: float, steps: int) -> float:
     labels = truth.clone()
     labels[N_LABELLED:] = UNLABELLED
 
-    student = LogitsOf(Tagger(), lambda out: out["logits"], class_axis=-1)
+    student = LogitsOf(Tagger(), "logits", class_axis=-1)
     method = MeanTeacher(decay=0.98, buffers="own", weight=SigmoidRampUp(value=weight, steps=2 * steps // 3))
     problem = Problem(n_classes=N_TAGS, n_examples=len(words), input_shape=(LENGTH,), label_shape=(LENGTH,))
     memory = method.init(student, problem)

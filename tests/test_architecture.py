@@ -58,8 +58,8 @@ TABLE = """
     views
 6 recipes: core costs data experiment methods models paper.recipes schedules train views
 7 api: core data experiment recipes records train
-7 estimator: core costs data devices evaluate experiment formats methods models online photos.features recipes schedules
-    seeding train views
+7 estimator: core costs data devices evaluate experiment formats methods models online passes photos.features recipes
+    schedules seeding train views
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats models photos.features
     photos.folder photos.label photos.model photos.pages recipes records schedules seeding stats teacher train views
 8 paper: api core devices experiment files formats methods paper.recipes recipes records report train
@@ -171,8 +171,7 @@ def _public() -> dict[str, Any]:
     found = {name: getattr(meanteacher, name) for name in meanteacher.__all__}
     for module in [value for value in found.values() if inspect.ismodule(value)]:
         part = module.__name__.removeprefix("meanteacher.")
-        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
-        for name, value in ((name, getattr(module, name)) for name in names):
+        for name, value in ((name, getattr(module, name)) for name in module.__all__):
             if inspect.isclass(value) or inspect.isfunction(value):
                 found |= {f"{part}.{name}": value} if value.__module__.startswith(module.__name__) else {}
     return found
@@ -185,6 +184,8 @@ every_public_name = pytest.mark.parametrize("name", PUBLIC)
 def test_the_public_names_are_found():
     assert {"fit", "Teacher", "OnlineTrainer", "costs.softmax_mse", "methods.FixMatch", "views.Flip"} <= set(PUBLIC)
     assert all(module.__doc__ for module in map(meanteacher.__getattr__, meanteacher._MODULES))
+    assert not {"costs.per_place", "costs.in_double", "schedules.fix_schedules", "schedules.as_schedule"} & set(PUBLIC)
+    assert not hasattr(meanteacher.Teacher, "teacher")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = meanteacher.nonsense
 

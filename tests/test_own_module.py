@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -80,11 +81,11 @@ def test_teacher_passes_every_argument_through_and_returns_what_the_student_does
     assert teacher(x=x, scale=1.0)["logits"].shape == (8, 3)
 
 
-OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
-    "dict": (lambda logits: {"logits": logits}, lambda out: out["logits"]),
-    "list": (lambda logits: [None, logits], lambda out: out[1]),
-    "object": (lambda logits: SimpleNamespace(logits=logits), lambda out: out.logits),
-    "logits and features": (lambda logits: (logits, torch.zeros(len(logits), 7)), lambda out: out[0]),
+OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
+    "dict": (lambda logits: {"logits": logits}, "logits"),
+    "list": (lambda logits: [None, logits], 1),
+    "object": (lambda logits: SimpleNamespace(logits=logits), "logits"),
+    "logits and features": (lambda logits: (logits, torch.zeros(len(logits), 7)), 0),
     "three": (lambda logits: (logits, logits, logits), lambda out: out[0]),
 }
 
@@ -118,6 +119,27 @@ def test_two_outputs_of_one_shape_need_a_logit_distance_at_construction():
     with pytest.raises(InputError, match=r"logit_distance=0.01 does not fit a network with one output"):
         dataclasses.replace(method, logit_distance=0.01).init(SmallNet(), PROBLEM)
     dataclasses.replace(method, logit_distance=0.01).init(two, PROBLEM)
+
+
+class LastWithFeatures(nn.Module):
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=x.flatten(1)[:, None, :3], features=x)
+
+
+def test_logits_that_are_selected_by_name_survive_a_pickle():
+    x = torch.arange(2.0 * 7).view(2, 7)
+    student = pickle.loads(pickle.dumps(LogitsOf(LastWithFeatures(), "logits", class_axis=-1)))
+    torch.testing.assert_close(student(x), x[:, :3, None])
+
+
+@pytest.mark.parametrize(
+    ("network", "output"),
+    [(LastWithFeatures(), "probabilities"), (LastWithFeatures(), 0), (Returning(lambda x: {"scores": x}), "logits")],
+    ids=["no attribute", "no position", "no key"],
+)
+def test_an_output_that_the_network_does_not_have_is_refused_by_name(network: nn.Module, output: str | int):
+    with pytest.raises(InputError, match=rf"has no output {output!r}\. Give LogitsOf"):
+        LogitsOf(network, output)(torch.zeros(2, *SHAPE))
 
 
 def test_both_outputs_have_their_classes_moved():

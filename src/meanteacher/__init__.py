@@ -11,11 +11,12 @@
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student, decay=0.999)               # in your own loop, for any nn.Module
     teacher.update(student)                                  # after every step of the optimiser
-    student = mt.LogitsOf(model, lambda out: out.logits)     # a module that returns more than its logits
+    student = mt.LogitsOf(model, "logits")                   # a module that returns more than its logits
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
 
 `mt.methods`, `mt.costs`, `mt.schedules`, `mt.models` and `mt.views` hold what recipes are made of. Every name is
-imported on first use, so that the command line's help does not wait for torch.
+imported on first use, so that the command line's help does not wait for torch. Torch and numpy are enough for these,
+for `mt.Teacher` and `mt.LogitsOf`; a name that needs an extra says which (docs/install.md).
 """
 
 from importlib import import_module
@@ -95,6 +96,8 @@ _HOME = {
     "table": "paper.reproduce",
 }
 _MODULES = ["costs", "methods", "models", "schedules", "views"]
+_EXTRAS = {"estimator": "sklearn", "paper": "report", "photos": "photos"}
+"""Package -> the extra that it needs, if it is not `train`."""
 __all__ = list(_HOME) + _MODULES  # noqa: PLE0605 - both are lists of strings
 
 
@@ -102,7 +105,15 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"meanteacher.{name}")
     if name in _HOME:
-        return getattr(import_module(f"meanteacher.{_HOME[name]}"), name)
+        try:
+            return getattr(import_module(f"meanteacher.{_HOME[name]}"), name)
+        except ModuleNotFoundError as error:
+            from meanteacher.core import MissingExtraError
+
+            if error.name is None or error.name.startswith("meanteacher"):
+                raise
+            extra = _EXTRAS.get(_HOME[name].partition(".")[0], "train")
+            raise MissingExtraError(f"mt.{name}", error.name.partition(".")[0], extra=extra) from error
     raise AttributeError(f"module 'meanteacher' has no attribute {name!r}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from meanteacher import experiment
-from meanteacher.core import InputError, Interrupted
+from meanteacher.core import InputError, Interrupted, Resume
 from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
 from meanteacher.experiment import Recipe
@@ -26,7 +26,7 @@ def run(
     seed: int = 0,
     out: Path | str | None = None,
     data: TrainTest | Path | str | None = None,
-    resume: bool | None = False,
+    resume: Resume = False,
     options: RunOptions = DEFAULT,
     callbacks: Sequence[Callback] = (),
 ) -> Record:
@@ -42,8 +42,8 @@ def run(
         data: the folder of the data files, to which missing ones are downloaded; ~/.cache/meanteacher or what
             MEANTEACHER_DATA says if not given. Several runs on the same data can share what `recipe.data.source`
             has loaded
-        resume: continue the run in `out`; one that is complete only returns its record. None starts the run, or
-            continues it if it was started before
+        resume: continue the run in `out`; one that is complete only returns its record. "auto" starts the run,
+            or continues it if it was started before
         options: device, precision and other ways to execute the run; a resumed run keeps its own
         callbacks: follow the run, and may stop it
 

@@ -4,7 +4,8 @@ from __future__ import annotations  # torch is imported late: checking a folder 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,10 @@ Progress = Callable[[int, int], None]
 """Called as work goes on, with the images or bytes so far and in total."""
 
 
+Resume = bool | Literal["auto"]
+"""Whether to continue what was started in a folder; "auto" continues if anything was, and starts otherwise."""
+
+
 class InputError(ValueError):
     """An argument, option or file is wrong. The message says what was expected and what to do.
 
@@ -47,6 +52,32 @@ class InputError(ValueError):
 
 class MissingBackboneError(InputError):
     """Pretrained weights, or the library that has them, are not installed or cannot be reached."""
+
+
+class MissingExtraError(InputError, ImportError):
+    """A package that an extra of `meanteacher` brings is not installed.
+
+    >>> print(MissingExtraError("mt.fit", "onnx", extra="photos"))
+    mt.fit needs the package onnx, which is not installed. Install it with: pip install 'meanteacher[photos]'
+    """
+
+    def __init__(self, user: str, package: str, *, extra: str) -> None:
+        super().__init__(
+            f"{user} needs the package {package}, which is not installed. Install it with: "
+            f"pip install 'meanteacher[{extra}]'"
+        )
+
+
+def imported(module: str, user: str, *, extra: str) -> Any:
+    """A module of a package that is not part of the core, or a `MissingExtraError` that names the extra.
+
+    >>> imported("json", "This example", extra="train").loads("3")
+    3
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(user, (error.name or module).partition(".")[0], extra=extra) from error
 
 
 class DivergedError(RuntimeError):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.devices import in_double, is_readable
-from meanteacher.passes import at_least_float32
+from meanteacher.passes import at_least_float32, per_place
 
 __all__ = [
     "CTau",
@@ -480,23 +480,6 @@ def logit_distance(first: Tensor, second: Tensor, *, class_axis: int | None = No
     first, second, _ = _compared(first, second, None, class_axis)
     squared = _squared_difference(first, second)
     return squared.mean() if squared.numel() else squared.sum()
-
-
-def per_place(rows: Tensor, shape: torch.Size) -> Tensor:
-    """A mask of places [B, ...]: a mask of rows [B] is expanded to all places, and any other is an InputError.
-
-    >>> per_place(torch.tensor([True, False]), torch.Size([2, 3])).tolist()
-    [[True, True, True], [False, False, False]]
-    """
-    if rows.shape == shape:
-        return rows
-    if rows.shape != shape[:1]:
-        raise InputError(
-            f"A mask of the shape {list(rows.shape)} cannot select among rows of the shape {list(shape)}. Give one "
-            f"value per row, [{shape[0]}]{', or per place' if len(shape) > 1 else ''}; for indices of rows, set "
-            "mask[indices] = True."
-        )
-    return rows.view(-1, *[1] * (len(shape) - 1)).expand(shape)
 
 
 def _weights(rows: Tensor, logits: Tensor) -> Tensor:

@@ -27,21 +27,26 @@ class LogitsOf(nn.Module):
 
     Args:
         network: the other network; its parameters, buffers and mode are shared
-        output: the network's output -> its logits, or a pair of logits for a network with two outputs. Give a named
-            function instead of a lambda if the whole module is to be pickled.
+        output: where the logits are in the network's output: the name of an attribute or the key of a dict, the
+            position in a tuple, or a function of the output, which may return a pair of logits for a network with two
+            outputs. A module with a name or a position can be pickled, one with a lambda cannot.
         class_axis: axis of the classes in the logits. It is moved to the second axis, where every cost and method
             expects it; None if it is the second axis already.
 
     Example::
 
-        student = LogitsOf(BertForTokenClassification(config), lambda out: out.logits, class_axis=-1)
+        student = LogitsOf(BertForTokenClassification(config), "logits", class_axis=-1)
 
-    >>> LogitsOf(nn.Identity(), lambda out: out["logits"])({"logits": torch.zeros(4, 3), "features": None}).shape
+    >>> LogitsOf(nn.Identity(), "logits")({"logits": torch.zeros(4, 3), "features": None}).shape
     torch.Size([4, 3])
     """
 
     def __init__(
-        self, network: nn.Module, output: Callable[[Any], Logits] = lambda out: out, *, class_axis: int | None = None
+        self,
+        network: nn.Module,
+        output: str | int | Callable[[Any], Logits] | None = None,
+        *,
+        class_axis: int | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -49,13 +54,28 @@ class LogitsOf(nn.Module):
         self.training = network.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Logits:
-        output = self.output(self.network(*args, **kwargs))
+        output: Logits = self._selected(self.network(*args, **kwargs))
         if self.class_axis is None:
             return output
         if isinstance(output, tuple):
             first, second = (logits.movedim(self.class_axis, 1) for logits in output)
             return first, second
         return output.movedim(self.class_axis, 1)
+
+    def _selected(self, output: Any) -> Any:
+        if self.output is None:
+            return output
+        if callable(self.output):
+            return self.output(output)
+        try:
+            if isinstance(self.output, int) or isinstance(output, Mapping):
+                return output[self.output]
+            return getattr(output, self.output)
+        except (AttributeError, LookupError, TypeError) as error:
+            raise InputError(
+                f"The network returns {_in_words(output)}, which has no output {self.output!r}. Give LogitsOf the name "
+                "or the position of the logits, or a function that selects them."
+            ) from error
 
 
 def to_channels_last(x: Tensor) -> Tensor:
@@ -74,7 +94,7 @@ def both_outputs(output: Logits) -> tuple[Tensor, Tensor]:
         raise InputError(
             f"The network returns {_in_words(output)}, but a method needs a tensor of logits, or a pair of them with "
             "one shape, for classification and for consistency. Select the logits, for instance with "
-            "LogitsOf(network, lambda out: out.logits), or out[0]."
+            'LogitsOf(network, "logits"), or with their position, LogitsOf(network, 0).'
         )
     return at_least_float32(first), at_least_float32(second)
 
@@ -94,6 +114,23 @@ def at_least_float32(x: Tensor) -> Tensor:
     (torch.float32, torch.float64)
     """
     return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+
+
+def per_place(rows: Tensor, shape: torch.Size) -> Tensor:
+    """A mask of places [B, ...]: a mask of rows [B] is expanded to all places, and any other is an InputError.
+
+    >>> per_place(torch.tensor([True, False]), torch.Size([2, 3])).tolist()
+    [[True, True, True], [False, False, False]]
+    """
+    if rows.shape == shape:
+        return rows
+    if rows.shape != shape[:1]:
+        raise InputError(
+            f"A mask of the shape {list(rows.shape)} cannot select among rows of the shape {list(shape)}. Give one "
+            f"value per row, [{shape[0]}]{', or per place' if len(shape) > 1 else ''}; for indices of rows, set "
+            "mask[indices] = True."
+        )
+    return rows.view(-1, *[1] * (len(shape) - 1)).expand(shape)
 
 
 def class_output(output: Logits) -> Tensor:

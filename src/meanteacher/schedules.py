@@ -9,6 +9,19 @@ from typing import Any
 
 from meanteacher.core import Schedule, Scheduled
 
+__all__ = [
+    "Constant",
+    "Cosine",
+    "LinearRampDown",
+    "LinearWarmUp",
+    "Product",
+    "SigmoidRampDown",
+    "SigmoidRampUp",
+    "Stairs",
+    "StepChange",
+    "stretched",
+]
+
 
 @dataclass(frozen=True)
 class Constant:

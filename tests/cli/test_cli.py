@@ -85,7 +85,7 @@ def test_run_writes_everything_about_itself(tmp_path: Path):
     record = json.loads((tmp_path / "r" / "record.json").read_text())
     assert (record["seed"], record["steps"], record["method"]) == (3, 12, "mean-teacher")
     assert record["environment"]["threads"] >= 1
-    assert (record["environment"]["compiled"], record["environment"]["precision"]) == ("no", "float32")
+    assert (record["environment"]["compiled"], record["environment"]["precision"]) == (False, "float32")
     assert [point["step"] for point in record["curve"]] == [6, 12]
     events = [json.loads(line)["event"] for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert events.count("evaluation") == 2

@@ -73,12 +73,9 @@ CASES = [
     Case("`[B, C, H, W]`, without", Pixels),
     Case("`[B, H, W, C]`, with `class_axis=-1`", lambda: LogitsOf(_Last(), class_axis=-1), DENSE),
     Case("`(logits, features)`", lambda: Returning(_tuple)),
-    Case("the same, with `output=lambda out: out[0]`", lambda: LogitsOf(Returning(_tuple), output=lambda out: out[0])),
+    Case("the same, with `output=0`", lambda: LogitsOf(Returning(_tuple), output=0)),
     Case("`{'logits': …}`", lambda: Returning(_dict)),
-    Case(
-        "the same, with `output=lambda out: out['logits']`",
-        lambda: LogitsOf(Returning(_dict), output=lambda out: out["logits"]),
-    ),
+    Case("the same, with `output='logits'`", lambda: LogitsOf(Returning(_dict), output="logits")),
 ]
 
 

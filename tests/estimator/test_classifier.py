@@ -1,5 +1,6 @@
 """`MeanTeacherClassifier` and `SemiSupervisedClassifier`: what goes in, what comes out, and what stays as it was."""
 
+import copy
 import functools
 import pickle
 import statistics
@@ -14,14 +15,16 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import make_blobs, make_moons
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from meanteacher import MeanTeacherClassifier, SemiSupervisedClassifier, methods
+from meanteacher import MeanTeacherClassifier, SemiSupervisedClassifier, methods, models
 from meanteacher.core import InputError
-from meanteacher.estimator import arrays
+from meanteacher.estimator import arrays, classifier
+from meanteacher.estimator.labels import read_labels
 from meanteacher.methods import METHODS
 from meanteacher.schedules import Constant
 from meanteacher.train import Alarm
@@ -46,7 +49,7 @@ def blobs(n: int = 60) -> Rows:
 
 
 def quick(**changes: Any) -> MeanTeacherClassifier:
-    return MeanTeacherClassifier(**{"steps": 40, "random_state": 0, **changes})
+    return MeanTeacherClassifier(**{"steps": 40, "random_state": 0, "compare": False, **changes})
 
 
 # --- learning ---------------------------------------------------------------------------------------------
@@ -58,7 +61,7 @@ def test_unlabelled_rows_help_on_two_moons():
     for seed in range(3):
         X, y, shown = moons(seed)
         for method, found in errors.items():
-            model = SemiSupervisedClassifier(method, steps=200, random_state=seed).fit(X, shown)
+            model = SemiSupervisedClassifier(method, steps=200, compare=False, random_state=seed).fit(X, shown)
             found.append(1 - model.score(X, y))
     means = {method: statistics.mean(found) for method, found in errors.items()}
     assert means["mean-teacher"] < means["supervised"] - 0.02
@@ -67,7 +70,7 @@ def test_unlabelled_rows_help_on_two_moons():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns(method: str):
     X, y, shown = blobs()
-    model = SemiSupervisedClassifier(method, steps=60, random_state=0).fit(X, shown)
+    model = SemiSupervisedClassifier(method, steps=60, compare=False, random_state=0).fit(X, shown)
     assert model.score(X, y) > 0.9
     assert model.n_steps_ == 60
 
@@ -75,7 +78,7 @@ def test_every_method_learns(method: str):
 def test_a_method_may_be_a_value():
     X, y, shown = blobs()
     method = methods.MeanTeacher(decay=Constant(0.9), buffers="own", weight=Constant(3.0))
-    model = clone(SemiSupervisedClassifier(method, steps=100, random_state=0)).fit(X, shown)
+    model = clone(SemiSupervisedClassifier(method, steps=100, compare=False, random_state=0)).fit(X, shown)
     assert model.score(X, y) > 0.9
 
 
@@ -83,7 +86,7 @@ OTHER_SETTINGS: dict[str, Any] = {
     "weight": 30.0,
     "decay": 0.5,
     "ramp_up": 1.0,
-    "noise": 0.2,
+    "noise": 0.9,
     "feature_dropout": 0.3,
     "hidden": 500,
     "batch_size": 20,
@@ -110,6 +113,130 @@ def test_features_may_have_any_scale():
     assert quick(steps=100).fit(scaled, shown).score(scaled, y) > 0.9
 
 
+def test_one_row_far_outside_changes_little():
+    """With the mean and the deviation of all rows, all but that row would be the same to the network."""
+    X, y, shown = blobs()
+    far = np.concatenate([X, [[1e6, -1e6]]])
+    model = quick(steps=100).fit(far, np.append(shown, -1))
+    assert model.score(X, y) > 0.9
+
+
+def test_noise_is_as_large_as_the_distance_to_the_nearest_neighbour():
+    """So that clusters which are close together stay apart, whatever their distance in deviations is."""
+    wide, close = (make_blobs(80, centers=[[0, 0], [d, 0], [100, 0]], cluster_std=1.0, random_state=0) for d in (50, 8))
+    noises = [quick(steps=1).fit(X, y)._noise for X, y in (wide, close)]
+    assert 0 < max(noises) < 0.1
+    assert quick(steps=1, noise=0.4).fit(*wide)._noise == 0.4
+    X, _, shown = blobs()
+    one_value = np.repeat(X[:1], len(X), axis=0)
+    assert quick(steps=1).fit(one_value, shown)._noise == 0.0
+
+
+def test_a_network_of_ones_own_is_trained_from_its_weights_and_not_changed():
+    X, y, shown = blobs()
+    module = torch.nn.Sequential(torch.nn.Linear(2, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3))
+    before = copy.deepcopy(module.state_dict())
+    model = clone(quick(module=module, steps=100)).fit(X, shown)
+    assert model.score(X, y) > 0.9
+    assert [type(layer).__name__ for layer in model._network] == ["Linear", "Tanh", "Linear"]
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+    still = quick(module=module, steps=1, learning_rate=0.0).fit(X, shown)
+    assert torch.equal(still._network[0].weight.float(), before["0.weight"])
+    described = quick(module=models.MlpSpec(hidden=(7,)), steps=2).fit(X, shown)
+    assert described._network[1].out_features == 7
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert quick(module=module).partial_fit(X, shown, classes=[0, 1, 2]).predict(X).shape == y.shape
+    with pytest.raises(InputError, match=r"needs logits \[B, 2\]"):
+        quick(module=module).fit(X, np.where(shown == 2, 0, shown))
+
+
+def rare(seed: int) -> Rows:
+    """Two overlapping classes, 95:5, of which 200 rows have a label."""
+    draws = np.random.default_rng(seed)
+    y = (draws.random(600) < 0.05).astype(int)
+    X = draws.normal(size=(600, 3)) + 1.5 * y[:, None]
+    return X, y, np.where(np.arange(600) < 200, y, -1)
+
+
+@pytest.mark.parametrize("compare", [False, True])
+@pytest.mark.parametrize("weight", ["balanced", {0: 1.0, 1: 19.0}])
+def test_weights_of_the_classes_raise_the_recall_of_a_rare_one(weight: Any, compare: bool):
+    X, y, shown = rare(0)
+    plain, weighted = (
+        quick(class_weight=given, steps=60, compare=compare).fit(X, shown).predict(X)[y == 1].mean()
+        for given in (None, weight)
+    )
+    assert weighted > plain + 0.1
+
+
+def test_weights_of_classes_that_do_not_exist_are_refused():
+    X, _, shown = blobs()
+    with pytest.raises(ValueError, match="not in class_weight"):
+        quick(class_weight={"cat": 2.0}).fit(X, shown)
+    with pytest.raises(InputError, match="above 0"):
+        quick(class_weight={0: 0.0}).fit(X, shown)
+    with pytest.raises(InputError, match="balanced"):
+        quick(class_weight="balanced").partial_fit(X, shown, classes=[0, 1, 2])
+    model = quick(class_weight={0: 3.0}).partial_fit(X, shown, classes=[0, 1, 2])
+    assert model._trainer.method.weights == (3.0, 1.0, 1.0)
+
+
+# --- the simple model -------------------------------------------------------------------------------------
+
+
+def noisy_plane(n: int = 300) -> Rows:
+    """Classes on the sides of a plane through a single cloud: unlabelled rows tell nothing about the border."""
+    draws = np.random.default_rng(0)
+    X = draws.normal(size=(n, 8))
+    y = (X[:, 0] + X[:, 1] > 0).astype(int)
+    return X, y, np.where(np.arange(n) < 40, y, -1)
+
+
+def test_the_simple_model_predicts_if_cross_validation_on_the_labels_favours_it(capsys: pytest.CaptureFixture[str]):
+    X, y, shown = noisy_plane()
+    model = quick(compare=True, steps=4, verbose=True).fit(X, shown)  # the network has learned nothing in four steps
+    assert model.chosen_ == "logistic regression"
+    assert model.n_steps_ == 0
+    assert model.accuracies_["logistic regression"] == max(model.accuracies_.values())
+    assert model.accuracies_.keys() == {"network", "logistic regression", "kernel logistic regression"}
+    assert capsys.readouterr().out.endswith("; logistic regression is chosen\n")
+    assert model.score(X, y) > 0.8
+    probabilities = model.predict_proba(X)
+    assert probabilities.shape == (len(X), 2)
+    assert np.array_equal(probabilities.argmax(1), model.predict(X))
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), probabilities)
+    last = model._network[1].weight.float()
+    model.partial_fit(X, shown)
+    assert model.chosen_ == "network"
+    # A few steps from the last network of the comparison; the weights of a new one would be up to 0.35.
+    assert 0 < (model._trainer._state.student[1].weight - last).abs().max() < 0.1
+
+
+def test_the_network_predicts_if_it_is_better_or_is_not_compared(monkeypatch: pytest.MonkeyPatch):
+    X, _, shown = blobs()
+    draw = quick(compare=True, steps=160).fit(X, shown)
+    assert draw.accuracies_["network"] == draw.accuracies_["logistic regression"] == 1.0
+    assert draw.chosen_ == "logistic regression"
+    monkeypatch.setattr(classifier, "simple_models", lambda *_: {"dummy": DummyClassifier()})
+    model = quick(compare=True, steps=160).fit(X, shown)
+    assert model.chosen_ == "network"
+    assert model.accuracies_["network"] > model.accuracies_["dummy"]
+    assert model.n_steps_ == 160
+    alone = quick(steps=160).fit(X, shown)
+    assert (alone.chosen_, alone.accuracies_) == ("network", {})
+    assert np.array_equal(alone.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_class_with_one_label_is_not_cross_validated():
+    X, y, _ = blobs()
+    shown = np.full(len(y), -1)
+    shown[[np.flatnonzero(y == label)[0] for label in (0, 1, 2)]] = [0, 1, 2]
+    assert quick(compare=True, steps=2).fit(X, shown).accuracies_ == {}
+    images, labels = pictures(20, 8, 1)
+    assert quick(compare=True, steps=2).fit(images, labels).accuracies_ == {}
+
+
 # --- labels -----------------------------------------------------------------------------------------------
 
 
@@ -131,6 +258,35 @@ def test_minus_one_marks_unlabelled_rows_among_strings(given: Any):
     assert np.array_equal(same.predict_proba(X), model.predict_proba(X))
 
 
+@pytest.mark.parametrize(
+    ("given", "classes"),
+    [
+        (lambda y: np.where(y == -1, np.nan, y), [0.0, 1.0, 2.0]),
+        (lambda y: [None if label == -1 else f"class {label}" for label in y], ["class 0", "class 1", "class 2"]),
+        (
+            lambda y: [float("nan") if label == -1 else f"class {label}" for label in y],
+            ["class 0", "class 1", "class 2"],
+        ),
+        (lambda y: pd.Series(y).astype("Int64").replace(-1, pd.NA), [0, 1, 2]),
+        (lambda y: pd.Series(y).map({0: "b", 1: "a", 2: "c"}).astype("category"), ["a", "b", "c"]),
+        (lambda y: pd.Categorical(pd.Series(y).map({0: "b", 1: "a", 2: "c"})), ["a", "b", "c"]),
+        (lambda y: pd.Series(y).map({0: "b", 1: "a", 2: "c"}).astype("string"), ["a", "b", "c"]),
+        (lambda y: [None if label == -1 else label > 0 for label in y.tolist()], [False, True]),
+        (lambda y: pd.Series(y).map({0: False, 1: True, 2: True}).astype("boolean"), [False, True]),
+    ],
+    ids=["nan", "none", "nan among strings", "Int64", "category", "categorical", "string", "bool", "boolean"],
+)
+def test_missing_labels_mark_unlabelled_rows(given: Any, classes: list[Any]):
+    X, _, shown = blobs()
+    model = quick(steps=3).fit(X, given(shown))
+    assert model.classes_.tolist() == classes
+    assert [type(each) for each in model.classes_.tolist()] == [type(each) for each in classes]
+    assert model.score(X, given(shown)) == np.mean(model.predict(X)[shown != -1] == read_labels(given(shown))[0])
+    labels, known = read_labels(given(shown))
+    assert np.array_equal(known, shown != -1)
+    assert len(labels) == known.sum()
+
+
 def test_rows_without_label_do_not_count_in_the_score():
     X, y, shown = blobs()
     model = quick(steps=100).fit(X, shown)
@@ -148,7 +304,9 @@ def test_rows_without_label_do_not_count_in_the_score():
     [
         (np.full(60, -1), "two classes"),
         (np.where(np.arange(60) % 2, 1, -1), "give that another name"),
-        (np.array(["a", "b", None] * 20, dtype=object), "missing labels"),
+        (np.array(["a", None, None] * 20, dtype=object), "one class, a"),
+        (np.full(60, np.nan), "no row has a label"),
+        (np.where(np.arange(60) % 2, 1.0, np.inf), "infinity"),
     ],
 )
 def test_labels_that_name_fewer_than_two_classes_are_refused(y: NDArray[Any], words: str):
@@ -214,7 +372,7 @@ def test_features_of_a_pretrained_network_are_learned():
     images, y = pictures(12, 20, 1)
     shown = np.where(np.arange(12) < 8, y, -1)
     threads = torch.get_num_threads()
-    model = quick(backbone="lite0").fit(images, shown)
+    model = quick(backbone="lite0", compare=True).fit(images, shown)
     assert model.score(images, y) == 1.0
     assert torch.get_num_threads() == threads
     # The weights of the pretrained network are not part of the model.
@@ -258,6 +416,15 @@ def test_frames_keep_their_names_and_their_order_is_checked():
     assert np.array_equal(model.predict_proba(frame), quick().fit(X, shown).predict_proba(X))
     with pytest.raises(ValueError, match="same order"):
         model.predict(frame[["width", "height"]])
+
+
+def test_logarithms_are_those_of_the_probabilities():
+    X, _, shown = blobs()
+    model = quick(steps=100).fit(X, shown)
+    far = np.concatenate([X, 1e9 * X])
+    logarithms = model.predict_log_proba(far)
+    assert np.isfinite(logarithms).all()
+    assert np.allclose(np.exp(logarithms), model.predict_proba(far))
 
 
 def test_a_pickled_model_predicts_the_same(tmp_path: Path):
@@ -339,8 +506,8 @@ def test_partial_fit_learns_row_by_row():
     assert model.n_steps_ == 30
     assert model.score(X, y) > 0.9
     again = pickle.loads(pickle.dumps(model))
-    for copy in (model, again):
-        copy.partial_fit(X[:30], shown[:30])
+    for each in (model, again):
+        each.partial_fit(X[:30], shown[:30])
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
 
 

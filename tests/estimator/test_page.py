@@ -15,8 +15,10 @@ def test_python_of_the_page_runs_as_it_stands(capsys: pytest.CaptureFixture[str]
     for snippet in re.findall(r"```python\n(.*?)```", PAGE, flags=re.S):
         exec(snippet, names)
         said.append(capsys.readouterr().out.split())
-    first, shape, best, others, online = said
+    first, chosen, shape, own, best, others, online = said
     assert float(first[0]) > 0.9
+    assert chosen[0] in ("network", "logistic", "kernel")
+    assert float(own[0]) > 0.8
     assert shape == ["(450,", "10)"]
     assert "meanteacherclassifier__noise" in best[0]
     assert all(float(score) > 0.7 for score in others[1::2])

@@ -78,7 +78,7 @@ def test_same_call_starts_a_run_or_continues_it(stop_at: int, tmp_path: Path):
     def start_or_resume(n_steps: int) -> bool:
         asked = iter(range(n_steps))
         stop = lambda: next(asked, None) is None  # noqa: E731
-        return run(whole, seed=0, out=tmp_path / "run", data=data, resume=None, callbacks=[StopWhen(stop)]).complete
+        return run(whole, seed=0, out=tmp_path / "run", data=data, resume="auto", callbacks=[StopWhen(stop)]).complete
 
     assert not start_or_resume(stop_at)
     assert start_or_resume(100)
@@ -103,19 +103,19 @@ def test_run_that_was_killed_before_it_had_a_name_is_started_again(tmp_path: Pat
 
 
 def test_start_or_resume_refuses_what_resume_refuses(tmp_path: Path):
-    _run(tmp_path / "run", resume=None, steps=2)
+    _run(tmp_path / "run", resume="auto", steps=2)
     with pytest.raises(InputError, match="holds another run"):
-        _run(tmp_path / "run", resume=None, steps=3)
+        _run(tmp_path / "run", resume="auto", steps=3)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"precious")
     with pytest.raises(InputError, match="is not empty and holds no run"):
-        _run(tmp_path / "photos", resume=None)
+        _run(tmp_path / "photos", resume="auto")
     (tmp_path / "started").mkdir()
     with (
         held_by_another_process(tmp_path / "started" / ".lock"),
         pytest.raises(InputError, match="Another process is training"),
     ):
-        _run(tmp_path / "started", resume=None)
+        _run(tmp_path / "started", resume="auto")
 
 
 @pytest.mark.parametrize("at", [3, 4, 7, 9, 12])

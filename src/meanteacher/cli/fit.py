@@ -77,7 +77,7 @@ def fit(
         out=out,
         flip=flip,
         group_by=group_by,
-        resume=None if start_or_resume else resume,
+        resume="auto" if start_or_resume else resume,
         overwrite=overwrite,
         device=device,
         backbone=backbone,

@@ -133,7 +133,7 @@ def run(
             seed=seed,
             out=out,
             data=loaded,
-            resume=None if start_or_resume else resume,
+            resume="auto" if start_or_resume else resume,
             options=options,
             callbacks=(progress, *loggers, StopWhen(should_stop)),
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meanteacher.core import UNLABELLED, InputError, Progress
+from meanteacher.core import UNLABELLED, InputError, Progress, imported
 from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.data.download import fetch
 from meanteacher.data.official import N_CLASSES, SHAPE, read_labelled, read_unlabelled, verified
@@ -71,8 +71,7 @@ class Svhn:
 
     def _official(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Images [N, 3, 32, 32], not copied yet, and labels [N]."""
-        from scipy.io import loadmat  # here, because importing it takes 0.3 s
-
+        loadmat = imported("scipy.io", "The data set SVHN", extra="sklearn").loadmat  # importing it takes 0.3 s
         with verified(path, self.sha256[path.name.partition("_")[0]], arrays=path.with_name(_ARRAYS)) as file:
             content = loadmat(file)
         # The official files have the digit 0 as class 10.

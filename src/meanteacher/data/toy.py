@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from meanteacher.core import Progress
+from meanteacher.core import Progress, imported
 from meanteacher.data.dataset import Dataset, TrainTest
 from meanteacher.seeding import generator
 
@@ -19,9 +19,7 @@ class Digits:
     def load(self, folder: Path, progress: Progress | None = None) -> TrainTest:
         """Needs no file; the arguments are those of `Source`."""
         # Importing scikit-learn takes as long as loading the data; the other sources do without it.
-        from sklearn.datasets import load_digits
-
-        bunch = load_digits()
+        bunch = imported("sklearn.datasets", "The data set of digits", extra="sklearn").load_digits()
         images = (torch.from_numpy(bunch.images) * (255 / _WHITE)).round().to(torch.uint8).unsqueeze(1)
         labels = torch.from_numpy(bunch.target).to(torch.int64)
         names = tuple(str(name) for name in bunch.target_names)
@@ -49,7 +47,6 @@ class Moons:
         return TrainTest(train=self._points(0), test=self._points(1))
 
     def _points(self, seed: int) -> Dataset:
-        from sklearn.datasets import make_moons
-
+        make_moons = imported("sklearn.datasets", "The data set of moons", extra="sklearn").make_moons
         points, labels = make_moons(self.n, noise=self.noise, random_state=seed)
         return Dataset(torch.from_numpy(points).float(), torch.from_numpy(labels), ("upper", "lower"))

@@ -1,26 +1,28 @@
-"""Arrays as what a network takes, their labels, how to train on them, and the run; tables, small images and images."""
+"""Arrays as a network takes them, how to train on them, and the run; tables, small images and images."""
 
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
 from meanteacher import methods
-from meanteacher.core import UNLABELLED, Augment, InputError, Method, check_choice
-from meanteacher.costs import Confident
+from meanteacher.core import UNLABELLED, Augment, Batch, Cost, InputError, Method, Problem, StepOutput, check_choice
+from meanteacher.costs import Confident, classification_cost
 from meanteacher.data import Dataset, Fixed, TrainTest, make_split
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.formats import percent
 from meanteacher.models import FastNetSpec, MirroredSpec, MlpSpec, ModelSpec, PointGeneratorSpec
+from meanteacher.passes import copied
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.recipes.fast import fast_optim, fast_views
@@ -50,38 +52,13 @@ _WEIGHTS = {
 """For tables, whose views are stronger than those of the moons; Mean Teacher has another cost than there."""
 _EPSILON = 0.2  # length of VAT's perturbation over the root of the number of features
 _COST = Confident(threshold=0.9, temperature=0.1)
+_PICTURE_NOISE = 0.5  # of small images, in deviations
+_WIDE = 20  # features from which on some may be dropped
+_NEIGHBOURS = 2000  # rows at most, whose nearest neighbours tell the scale of the noise
 _PART = 32  # images whose features are computed at a time
 _EVALUATED = 1000  # labelled rows at most, whose error the progress shows
 _IMBALANCED = 0.9  # share of one class among the labels, from which on it may also have almost all predictions
 _PROMPT = 1e-6  # seconds per step, before any is measured
-
-
-def unlabelled(y: NDArray[Any]) -> NDArray[np.bool_]:
-    """[N], where the label is unknown: -1, or "-1", which numpy makes of it among strings.
-
-    >>> unlabelled(np.array(["cat", -1])).tolist(), unlabelled(np.array([0, -1])).tolist()
-    ([False, True], [False, True])
-    """
-    if y.dtype.kind in "OU":
-        if any(label is None for label in y):
-            raise InputError(f"y has missing labels. Replace them by {UNLABELLED}, for instance with y.fillna(-1).")
-        return np.array([label in (UNLABELLED, str(UNLABELLED)) for label in y.tolist()], dtype=bool)
-    return np.asarray(y == UNLABELLED)
-
-
-def encoded(y: NDArray[Any], classes: NDArray[Any]) -> Tensor:
-    """[N], the position of each label among the sorted classes, `UNLABELLED` if it is unknown."""
-    known = ~unlabelled(y)
-    found = np.searchsorted(classes, y[known]).clip(max=len(classes) - 1)
-    strange = classes[found] != y[known]
-    if strange.any():
-        raise InputError(
-            f"y has the label {y[known][strange][0]!r}, which is none of the classes {classes.tolist()}. Name every "
-            "class in the first call of partial_fit."
-        )
-    labels = torch.full((len(y),), UNLABELLED)
-    labels[torch.from_numpy(known)] = torch.from_numpy(found)
-    return labels
 
 
 def as_images(array: NDArray[Any]) -> Tensor:
@@ -133,12 +110,14 @@ def array_training(
     *,
     n_examples: int,
     n_labelled: int,
+    noise: float,
+    class_weights: tuple[float, ...] | None = None,
     endless: bool = False,
 ) -> TrainingSpec:
     """How to train on rows of this shape ([n_features], or [C, H, W]) with the parameters of an estimator.
 
-    A parameter of None stands for a default that depends on the data. An endless training has no last step: the
-    learning rate stays, for rows that keep arriving.
+    A parameter of None stands for a default that depends on the data, such as `noise`, which `local_scale` measures. An
+    endless training has no last step: the learning rate stays, for rows that keep arriving.
     """
     if isinstance(given.method, str):
         check_choice("method", given.method, tuple(methods.METHODS))
@@ -150,13 +129,16 @@ def array_training(
         raise InputError(f"decay lies from 0 to below 1, got {given.decay}.")
     batch = _batch(given, shape, n_examples, n_labelled)
     method = _method(given, shape, -(-n_examples // batch.size), endless)
+    views = _views(given, method, shape, noise)
     if type(method) is methods.Supervised:  # it learns nothing from the other rows
         batch = Fixed(size=batch.labelled, labelled=batch.labelled, unlabelled_pool="all")
+    if class_weights is not None:
+        method = cast(Method, ClassWeighted(method, class_weights))  # its roles are those of the method inside
     return TrainingSpec(
         model=_network(given, shape),
         method=method,
         normalise=None if len(shape) == 1 else PerChannel(),
-        views=_views(given, method, shape),
+        views=views,
         batch=batch,
         optim=_optim(given, shape, endless),
         steps=given.steps,
@@ -172,7 +154,19 @@ def _batch(given: "SemiSupervisedClassifier", shape: tuple[int, ...], n_examples
     return Fixed(size=min(size, labelled + n_examples), labelled=labelled, unlabelled_pool="all")
 
 
+@dataclass(frozen=True)
+class GivenModule:
+    """A copy of the user's network, with the weights that it has."""
+
+    module: nn.Module
+
+    def build(self, problem: Problem) -> nn.Module:
+        return copied(self.module).train()
+
+
 def _network(given: "SemiSupervisedClassifier", shape: tuple[int, ...]) -> ModelSpec:
+    if given.module is not None:
+        return GivenModule(given.module) if isinstance(given.module, nn.Module) else given.module
     if takes_mlp(shape):
         return MlpSpec(hidden=tuple(np.atleast_1d(given.hidden).tolist()))
     return MirroredSpec(FastNetSpec()) if given.flip else FastNetSpec()
@@ -180,7 +174,7 @@ def _network(given: "SemiSupervisedClassifier", shape: tuple[int, ...]) -> Model
 
 def _optim(given: "SemiSupervisedClassifier", shape: tuple[int, ...], endless: bool) -> OptimSpec:
     steps, rate = given.steps, given.learning_rate
-    if not takes_mlp(shape) and not endless and rate is None:
+    if not takes_mlp(shape) and not endless and rate is None and given.module is None:
         return fast_optim(steps)
     if rate is None:
         rate = 0.01 if takes_mlp(shape) else 0.003
@@ -212,8 +206,59 @@ def _method(given: "SemiSupervisedClassifier", shape: tuple[int, ...], epoch_ste
     return built
 
 
-def _views(given: "SemiSupervisedClassifier", method: Method, shape: tuple[int, ...]) -> Mapping[str, Augment]:
-    weak, strong = _weak_and_strong(given, shape)
+@dataclass(frozen=True)
+class ClassWeighted:
+    """A method that learns the odds of the classes times their weights (logit adjustment, Menon et al. 2021).
+
+    The classification cost sees the logits less the logarithm of the weight. A weighted cost would change little: the
+    network soon fits its few labels, whatever their weights are.
+    """
+
+    method: Method
+    weights: tuple[float, ...]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.method.roles
+
+    def init(self, student: nn.Module, problem: Problem) -> nn.Module:
+        return self.method.init(student, problem)
+
+    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
+        output = self.method.forward(student, memory, batch, step)
+        adjusted = output.logits - output.logits.new_tensor(self.weights).log()
+        cost = Cost(classification_cost(adjusted, batch.labels, class_axis=1))
+        return StepOutput({**output.costs, "classification": cost}, output.logits)
+
+    def after_step(self, student: nn.Module, memory: Any, batch: Batch, output: StepOutput, step: int) -> None:
+        self.method.after_step(student, memory, batch, output, step)
+
+    def predictor(self, student: nn.Module, memory: Any) -> nn.Module:
+        return self.method.predictor(student, memory)
+
+
+def local_scale(rows: Tensor) -> float:
+    """The deviation of a feature between a row and its nearest neighbour, over rows [N, n_features] of a table.
+
+    Half of the rows are closer to their neighbour. Noise of this size moves a row about as far as the next one, which
+    most often is of the same class, whatever the number of features and however they are correlated.
+
+    >>> round(local_scale(torch.tensor([[0.0], [1.0], [3.0], [10.0]])), 3)
+    1.061
+    """
+    if rows.ndim != 2:
+        return _PICTURE_NOISE
+    some = rows[torch.linspace(0, len(rows) - 1, min(len(rows), _NEIGHBOURS)).long()].numpy()
+    if len(some) < 2:
+        return 0.0
+    distances, _ = NearestNeighbors(n_neighbors=1).fit(some).kneighbors()
+    return float(np.median(distances)) / math.sqrt(2 * some.shape[1])
+
+
+def _views(
+    given: "SemiSupervisedClassifier", method: Method, shape: tuple[int, ...], noise: float
+) -> Mapping[str, Augment]:
+    weak, strong = _weak_and_strong(given, shape, noise)
     if isinstance(method, methods.FixMatch | methods.FreeMatch):
         return {"student": weak, "strong": strong}
     if isinstance(method, methods.PseudoEnsemble | methods.GammaModel):
@@ -223,15 +268,18 @@ def _views(given: "SemiSupervisedClassifier", method: Method, shape: tuple[int, 
     return {"student": strong, "teacher": weak, "strong": strong}
 
 
-def _weak_and_strong(given: "SemiSupervisedClassifier", shape: tuple[int, ...]) -> tuple[Augment, Augment]:
+def _weak_and_strong(
+    given: "SemiSupervisedClassifier", shape: tuple[int, ...], noise: float
+) -> tuple[Augment, Augment]:
     if not takes_mlp(shape):
         views = fast_views(min(shape[1:]), flip=given.flip)
         return views["teacher"], views["student"]
     moved: tuple[Augment, ...] = (Translate(1),) if len(shape) == 3 and min(shape[1:]) > 1 else ()
-    # With few features, each says less about the others.
-    dropout = min(0.3, 0.03 * math.prod(shape)) if given.feature_dropout is None else given.feature_dropout
-    strong = Chain((*moved, FeatureDropout(dropout), Noise(given.noise)))
-    return Chain((*moved, Noise(given.noise / 3))), strong
+    # With few features, each says too little about the others.
+    usual = 0.3 if math.prod(shape) >= _WIDE else 0.0
+    dropout = usual if given.feature_dropout is None else given.feature_dropout
+    strong = Chain((*moved, FeatureDropout(dropout), Noise(noise)))
+    return Chain((*moved, Noise(noise / 3))), strong
 
 
 def run(

@@ -3,15 +3,19 @@
 import copy
 import secrets
 import time
+import warnings
+from collections.abc import Mapping
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -19,9 +23,12 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, InputError, Method, Problem
 from meanteacher.data import Dataset
 from meanteacher.devices import choose_device
-from meanteacher.estimator.arrays import array_training, as_images, encoded, features, run, takes_mlp, unlabelled, warn
+from meanteacher.estimator.arrays import array_training, as_images, features, local_scale, run, takes_mlp, warn
+from meanteacher.estimator.labels import encoded, read_labels
+from meanteacher.estimator.simple import folds, simple_models
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.recipe import TrainingSpec
+from meanteacher.formats import percent
 from meanteacher.models import ModelSpec
 from meanteacher.online import OnlineTrainer, Replay
 from meanteacher.online.arrivals import to_images
@@ -30,6 +37,10 @@ from meanteacher.seeding import isolated_global_randomness
 
 _CLIPPED = 3.0
 """Deviations from the mean of a feature, at most: further away a row says no more about its class."""
+_OUTSIDE = 0.02
+"""Share of the rows at either end of a feature that do not count as its usual range."""
+_TRIAL = 4
+"""The fits of a cross-validation take this part of the steps."""
 _REPLAY = Replay(size=1024, rows=64, keep="uniform")
 
 
@@ -37,22 +48,32 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     """Learns from labelled and unlabelled rows with any of the methods, as a scikit-learn classifier.
 
     X is a table [N, n_features], an array or a pandas frame of numbers, or images [N, H, W], [N, H, W, C] or
-    [N, C, H, W] with 1 or 3 channels. A row whose label is unknown has y == -1: also among strings, where numpy makes
-    "-1" of it. So -1 cannot be a class. `score` leaves rows without a label out.
+    [N, C, H, W] with 1 or 3 channels. The label of a row is -1, NaN, None or pandas' NA if it is unknown: also among
+    strings. So -1 cannot be a class. `score` leaves rows without a label out.
 
-    Features are standardised; the views of a row are Gaussian noise and the dropout of features. A multilayer
-    perceptron learns tables and images below 16 pixels, FastNet other images. Alarms of the training's vitals are
-    warnings (`ConvergenceWarning`). Global random states and the number of threads stay as they are.
+    Features are standardised, whatever a few outlying rows say; the views of a row are Gaussian noise and, with many
+    features, their dropout. A multilayer perceptron learns tables and images below 16 pixels, FastNet other images. On
+    a table, cross-validation on the labels also tries logistic regression, plain and with a kernel: a simple model can
+    be better if the unlabelled rows tell little, and then it is what predicts (`chosen_`).
+
+    Alarms of the training's vitals are warnings (`ConvergenceWarning`). Global random states and the number of threads
+    stay as they are.
 
     Args:
         method: a name in `mt.methods.METHODS`, or a method such as `mt.methods.MeanTeacher(...)`; then `weight`,
             `decay` and `ramp_up` have no effect
         steps: of a fit
         batch_size: rows of a step, labelled and unlabelled; by default 200, and 160 for images
+        module: a network of your own, an `nn.Module` of which a copy is trained from the weights that it has, or a
+            description in `mt.models`. It takes rows [B, n_features] or images [B, C, H, W] and returns logits
+            [B, n_classes].
+        compare: whether cross-validation on the labels of a table may choose a simple model instead; not with `module`
+        class_weight: weights of the classes in the cost of the labels: "balanced", or a dict from class to weight
         hidden: units of the perceptron's layers
-        noise: deviation of the student's noise, in deviations of the features; the teacher's is a third of it
-        feature_dropout: probability with which the student does not see a feature; by default 0.3, and less where
-            there are fewer than 10
+        noise: deviation of the student's noise, in deviations of the features; the teacher's is a third of it. By
+            default a row moves about as far as its nearest neighbour is, and pixels of small images by 0.5.
+        feature_dropout: probability with which the student does not see a feature; by default 0.3, and 0 if there are
+            fewer than 20
         flip: whether a mirrored image is of the same class
         backbone: a pretrained network whose features are learned from instead of the images: "lite0" or another name
             that `mt.fit` takes
@@ -70,6 +91,8 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         n_features_in_: the columns of a table; for images the length of their second axis
         feature_names_in_: of a data frame
         n_steps_: steps that were taken
+        chosen_: the model that predicts: "network", "logistic regression" or "kernel logistic regression"
+        accuracies_: the accuracy of each of them in the cross-validation; empty if there was none
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -84,10 +107,13 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self,
         method: str | Method = "mean-teacher",
         *,
-        steps: int = 800,
+        module: nn.Module | ModelSpec | None = None,
+        compare: bool = True,
+        class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+        steps: int = 300,
         batch_size: int | None = None,
         hidden: tuple[int, ...] = (512,),
-        noise: float = 0.5,
+        noise: float | None = None,
         feature_dropout: float | None = None,
         flip: bool = False,
         backbone: str | None = None,
@@ -101,6 +127,9 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         verbose: bool = False,
     ) -> None:
         self.method = method
+        self.module = module
+        self.compare = compare
+        self.class_weight = class_weight
         self.steps = steps
         self.batch_size = batch_size
         self.hidden = hidden
@@ -122,67 +151,151 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
         Args:
             X: [N, ...], the rows
-            y: [N], -1 where the label is unknown
+            y: [N], -1 or a missing value if the label is unknown
 
         Raises:
             InputError: X, y or a parameter is wrong; a ValueError.
             DivergedError: a cost is no longer finite: lower `learning_rate` or `weight`.
         """
         began = time.perf_counter()
-        X, y = validate_data(self, X, y, allow_nd=True)
-        known = ~unlabelled(y)
-        check_classification_targets(y[known])
-        classes = np.unique(y[known])
+        labels, known, X = self._rows(X, y, reset=True)
+        check_classification_targets(labels)
+        classes = np.unique(labels)
         if len(classes) < 2:
             raise InputError(
                 "A classifier needs labels of at least two classes, but "
                 f"{f'there is one class, {classes[0]!s}' if len(classes) else 'no row has a label'}. "
                 f"{UNLABELLED} marks rows without a label: if it is one of your classes, give that another name."
             )
-        images = to_images(self._inputs(X, reset=True))
-        training = array_training(self, tuple(images.shape[1:]), n_examples=len(y), n_labelled=int(known.sum()))
-        state = run(
-            training,
-            Dataset(images, encoded(y, classes), tuple(map(str, classes))),
-            seed=_seed(self.random_state),
-            device=choose_device(self.device),
-            ends=None if self.minutes is None else began + 60 * self.minutes,
-            verbose=self.verbose,
-        )
+        inputs = self._inputs(X, reset=True)
+        weights = self._class_weights(classes, labels)
+        seed, ends = _seed(self.random_state), None if self.minutes is None else began + 60 * self.minutes
+        data = Dataset(to_images(inputs), encoded(labels, known, classes), tuple(map(str, classes)))
         self.classes_ = classes
-        self.n_steps_ = state.step - state.skipped
         self._trainer: OnlineTrainer | None = None
-        # In double precision, so that a row's prediction does not depend on the rows beside it.
-        dtype = torch.float64 if takes_mlp(tuple(images.shape[1:])) else torch.float32
-        self._network = state.predictor(training.method).cpu().to(dtype)
-        self._normalise = state.normalise.cpu().to(dtype)
+        self._noise = local_scale(data.images) if self.noise is None else self.noise
+        self._compared(inputs.numpy(), data, weights, seed, ends)
+        if self.chosen_ == "network":
+            self._network, self._normalise, self.n_steps_ = self._trained(data, weights, seed, ends, self.verbose)
         return self
+
+    def _rows(self, X: Any, y: Any, *, reset: bool) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any]]:
+        """The known labels, which rows have one, and the rows."""
+        X = validate_data(self, X, allow_nd=True, reset=reset)
+        labels, known = read_labels(y)
+        check_consistent_length(X, known)
+        return labels, known, X
+
+    def _class_weights(self, classes: NDArray[Any], labels: NDArray[Any]) -> tuple[float, ...] | None:
+        if self.class_weight is None:
+            return None
+        given = self.class_weight if isinstance(self.class_weight, str) else dict(self.class_weight)
+        weights = tuple(compute_class_weight(given, classes=classes, y=labels).tolist())
+        if min(weights) <= 0:
+            raise InputError(f"The weights of the classes have to be above 0; got {given}.")
+        return weights
+
+    def _trained(
+        self,
+        data: Dataset,
+        weights: tuple[float, ...] | None,
+        seed: int,
+        ends: float | None,
+        verbose: bool,
+        part: int = 1,
+    ) -> tuple[nn.Module, nn.Module, int]:
+        """The network, its normaliser and its steps, after a part of the steps on all labels of the data."""
+        given = copy.copy(self).set_params(steps=max(1, self.steps // part)) if part > 1 else self
+        shape = tuple(data.images.shape[1:])
+        n_labelled = int((data.labels != UNLABELLED).sum())
+        training = array_training(
+            given, shape, n_examples=len(data.labels), n_labelled=n_labelled, noise=self._noise, class_weights=weights
+        )
+        state = run(training, data, seed=seed, device=choose_device(self.device), ends=ends, verbose=verbose)
+        # In double precision, so that a row's prediction does not depend on the rows beside it.
+        dtype = torch.float64 if takes_mlp(shape) else torch.float32
+        network = state.predictor(training.method).cpu().to(dtype)
+        return network, state.normalise.cpu().to(dtype), state.step - state.skipped
+
+    def _compared(
+        self,
+        X: NDArray[Any],
+        data: Dataset,
+        weights: tuple[float, ...] | None,
+        seed: int,
+        ends: float | None,
+    ) -> None:
+        """Decide by cross-validation on the labels which model predicts. A draw is the simpler model's."""
+        self.chosen_, self.accuracies_ = "network", {}
+        known = (data.labels != UNLABELLED).nonzero().flatten().numpy()
+        labels = data.labels.numpy()[known]
+        parts = folds(labels, seed) if self.compare and self.module is None and X.ndim == 2 else []
+        if not parts:
+            return
+        by_class = None if weights is None else dict(enumerate(weights))
+        models = simple_models(X.shape[1], len(known), by_class)
+        right = {name: np.zeros(len(known)) for name in (*models, "network")}
+        for position, (learned, tested) in enumerate(parts):
+            for name, model in simple_models(X.shape[1], len(learned), by_class).items():
+                predicted = model.fit(X[known[learned]], labels[learned]).predict(X[known[tested]])
+                right[name][tested] = predicted == labels[tested]
+            hidden = data.labels.clone()
+            hidden[torch.from_numpy(known[tested])] = UNLABELLED
+            trial = Dataset(data.images, hidden, data.class_names)
+            left = None if ends is None else (ends - (now := time.perf_counter())) / (len(parts) - position + _TRIAL)
+            until = None if left is None else now + left
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the alarms of a fit that is cut short
+                self._network, self._normalise, _ = self._trained(trial, weights, seed, until, False, part=_TRIAL)
+            logits = predict_logits(self._network, torch.from_numpy(X[known[tested]]), normalise=self._normalise)
+            right["network"][tested] = logits.argmax(1).numpy() == labels[tested]
+        share = None if weights is None else np.asarray(weights)[labels]
+        self.accuracies_ = {name: float(np.average(hits, weights=share)) for name, hits in right.items()}
+        self.chosen_ = max(self.accuracies_, key=lambda name: self.accuracies_[name])
+        if self.chosen_ != "network":
+            self._simple, self.n_steps_ = models[self.chosen_].fit(X[known], labels), 0
+        if self.verbose:
+            found = ", ".join(f"{name} {percent(accuracy)}" for name, accuracy in self.accuracies_.items())
+            print(f"accuracy in cross-validation: {found}; {self.chosen_} is chosen")  # noqa: T201
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Train on rows that have just arrived, once: one step per `batch_size` of them, 32 if that is not given.
 
-        After `fit` it goes on with the fitted network. Otherwise the first call also standardises the features for
-        all later ones, so give it a few dozen rows. Up to 1,024 labelled rows are kept and shown again.
+        After `fit` it goes on with the fitted network; if a simple model was chosen, with the last network that it was
+        compared with. Otherwise the first call also standardises the features for all later ones, so give it a few
+        dozen rows. Up to 1,024 labelled rows are kept and shown again.
 
         Args:
             X: [N, ...], the rows
-            y: [N], -1 where the label is unknown
+            y: [N], -1 or a missing value if the label is unknown
             classes: every class that may come, in the first call
 
         Raises:
             InputError: X, y, the classes or a parameter is wrong; a ValueError.
         """
         first = not hasattr(self, "classes_")
-        X, y = validate_data(self, X, y, allow_nd=True, reset=first)
+        known_labels, known, X = self._rows(X, y, reset=first)
         expected = self._expected_classes(classes)
-        labels = encoded(y, expected)
+        labels = encoded(known_labels, known, expected)
         images = to_images(self._inputs(X, reset=first))
         shape = tuple(images.shape[1:])
-        training = array_training(self, shape, n_examples=len(y), n_labelled=_REPLAY.rows, endless=True)
         if first:
             self.classes_, self.n_steps_, self._trainer = expected, 0, None
+            self.chosen_, self.accuracies_ = "network", {}
+            self._noise = local_scale(images) if self.noise is None else self.noise
+        if self.class_weight == "balanced":
+            raise InputError("class_weight='balanced' needs all labels at once. Give a dict from class to weight.")
+        training = array_training(
+            self,
+            shape,
+            n_examples=len(known),
+            n_labelled=_REPLAY.rows,
+            noise=self._noise,
+            class_weights=self._class_weights(expected, expected),
+            endless=True,
+        )
         if self._trainer is None:
-            self._trainer = self._online(training, images, continued=not first)
+            self._trainer, self.chosen_ = self._online(training, images, continued=not first), "network"
         size = self.batch_size or 32
         for start in range(0, len(images), size):
             done = self._trainer.step(images[start : start + size], labels[start : start + size])
@@ -196,11 +309,17 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         check_is_fitted(self, "classes_")
         X = validate_data(self, X, allow_nd=True, reset=False)
         inputs = self._inputs(X, reset=False)
+        if self.chosen_ != "network":
+            return np.asarray(self._simple.predict_proba(inputs.numpy()))
         if self._trainer is not None:
             probabilities = self._trainer.predict_proba(inputs).double()
         else:
             probabilities = predict_logits(self._network, inputs, normalise=self._normalise).double().softmax(1)
         return np.asarray(probabilities.numpy())
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """[N, n_classes], the logarithms of the probabilities of `classes_`."""
+        return np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """[N], the most probable class of each row."""
@@ -208,18 +327,18 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return np.asarray(self.classes_[most_probable])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of labelled rows that are predicted correctly; rows with y == -1 are left out.
+        """The share of labelled rows that are predicted correctly; rows without a label are left out.
 
         Raises:
             InputError: no row has a label.
         """
         predicted = self.predict(X)
-        labels = np.asarray(y).reshape(len(predicted))
-        known = ~unlabelled(labels)
+        labels, known = read_labels(y)
+        check_consistent_length(predicted, known)
         if not known.any():
             raise InputError(f"No row has a label: all of y is {UNLABELLED}, so there is nothing to compare with.")
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(np.average(predicted[known] == labels[known], weights=weight))
+        return float(np.average(predicted[known] == labels, weights=weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -242,7 +361,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise InputError(f"backbone={self.backbone!r} takes images; got a table of shape {X.shape}.")
         X = np.ascontiguousarray(X, np.float64)  # sums of a frame's columns would round otherwise
         if reset:
-            self._scaler = StandardScaler().fit(X)
+            self._scaler = StandardScaler().fit(_without_outliers(X))
         return torch.from_numpy(self._scaler.transform(X).clip(-_CLIPPED, _CLIPPED))
 
     def _expected_classes(self, classes: Any) -> NDArray[Any]:
@@ -251,22 +370,24 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             if known is None:
                 raise InputError("The first call of partial_fit needs classes=[...]: every class that may come.")
             return known
-        given = np.unique(np.asarray(classes))
+        labels, are_labels = read_labels(list(classes))
+        given = np.unique(labels)
         if known is not None and not np.array_equal(given, known):
             raise InputError(f"classes are {given.tolist()}, but were {known.tolist()} before. They cannot change.")
-        if len(given) < 2 or unlabelled(given).any():
-            raise InputError(f"classes are at least two, and none of them is {UNLABELLED}; got {given.tolist()}.")
+        if len(given) < 2 or not are_labels.all():
+            raise InputError(f"classes are at least two, and none of them is {UNLABELLED}; got {list(classes)}.")
         return given
 
     def _online(self, training: TrainingSpec, images: Tensor, *, continued: bool) -> OnlineTrainer:
         problem = Problem(n_classes=len(self.classes_), n_examples=0, input_shape=tuple(images.shape[1:]))
         model: ModelSpec | nn.Module = training.model
         normalise = None if training.normalise is None else training.normalise.fit(images)
-        if continued:
+        if continued or self.module is not None:
             with isolated_global_randomness():
-                model = training.model.build(problem)
-            model.load_state_dict(self._network.state_dict())
-            normalise = copy.deepcopy(self._normalise).float()
+                model = network = training.model.build(problem)
+            if continued:
+                network.load_state_dict(self._network.state_dict())
+                normalise = copy.deepcopy(self._normalise).float()
         return OnlineTrainer(
             model,
             training.method,
@@ -282,7 +403,7 @@ class SemiSupervisedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
 
 class MeanTeacherClassifier(SemiSupervisedClassifier):
-    """Mean Teacher (Tarvainen & Valpola 2017) as a scikit-learn classifier: y == -1 marks rows without a label.
+    """Mean Teacher (Tarvainen & Valpola 2017) as a scikit-learn classifier; y is -1 or missing if a label is unknown.
 
     Everything else is as in `SemiSupervisedClassifier` with `method="mean-teacher"`.
 
@@ -294,6 +415,17 @@ class MeanTeacherClassifier(SemiSupervisedClassifier):
     >>> model.score(X, y) > 0.8
     True
     """
+
+
+def _without_outliers(X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rows with each feature at most one usual range outside of its usual range, for its mean and deviation.
+
+    Otherwise one row of 1e6 would be the only one that differs from the others.
+    """
+    low = np.quantile(X, _OUTSIDE, axis=0, method="higher")
+    high = np.quantile(X, 1 - _OUTSIDE, axis=0, method="lower")
+    usual = high - low
+    return np.where(usual > 0, X.clip(low - usual, high + usual), X)
 
 
 def _seed(random_state: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Resume
 from meanteacher.data import Split, TrainTest
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
@@ -62,7 +62,7 @@ def run(
     seed: int,
     out: Path,
     data: TrainTest,
-    resume: bool | None = False,
+    resume: Resume = False,
     options: RunOptions = DEFAULT,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
@@ -91,7 +91,7 @@ def run_training(
     out: Path,
     data: TrainTest,
     split: Split,
-    resume: bool | None = False,
+    resume: Resume = False,
     options: RunOptions = DEFAULT,
     callbacks: Sequence[Callback] = (),
     skip_to: Callable[[int], int] | None = None,
@@ -106,7 +106,7 @@ def run_training(
     """
     ranks = join()
     if ranks.restarts and not resume:
-        resume = None  # the processes were started again after a failure, with the same words
+        resume = "auto"  # the processes were started again after a failure, with the same words
     prepared = Prepared(training, data=data, split=split, seed=seed, ranks=ranks)
     identity = identity_of(recorded.fingerprint, seed, data, split)
     checkpoints = Checkpoints(out / "checkpoints", identity)
@@ -253,14 +253,14 @@ class RunFolder:
         identity: dict[str, str],
         described: Mapping[str, Any],
         *,
-        resume: bool | None,
+        resume: Resume,
         options: RunOptions = DEFAULT,
         ranks: Ranks = ALONE,
     ) -> None:
         self.path, self.identity, self.described = path, identity, described
         self._wanted, self._ranks = options, ranks
         self._lock = ExitStack()
-        self.resume = self._from_first(lambda: (path / "run.json").exists() if resume is None else resume)
+        self.resume = self._from_first(lambda: (path / "run.json").exists() if resume == "auto" else resume)
 
     def __enter__(self) -> Self:
         self._from_first(self._open)

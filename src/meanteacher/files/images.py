@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from meanteacher.core import imported
 from meanteacher.files import open_regular
 from meanteacher.files.jpeg import START, Head, read_head, read_orientation, read_time
 from meanteacher.files.limits import (
@@ -287,11 +288,10 @@ def _is_heic(start: bytes) -> bool:
 def _heic_kind() -> type[ImageFile.ImageFile]:
     """Pillow's class for photos of phones. It refuses pixels that its own header does not announce."""
     # Imported here, because few folders need it, and importing takes a while.
-    from pillow_heif import HeifImageFile, options
-
+    heif = imported("pillow_heif", "A photo in the format HEIC", extra="photos")
     # Each image is decoded in one of our threads already.
-    options.DECODE_THREADS = 1
-    return HeifImageFile
+    heif.options.DECODE_THREADS = 1
+    return cast("type[ImageFile.ImageFile]", heif.HeifImageFile)
 
 
 @cache

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Batch, Cost, InputError, Scheduled, StepOutput, check_choice
-from meanteacher.costs import ConsistencyCost, Mse, logit_distance, per_place
+from meanteacher.costs import ConsistencyCost, Mse, logit_distance
 from meanteacher.methods.supervised import M, TeacherMethod
-from meanteacher.passes import Logits, both_outputs
+from meanteacher.passes import Logits, both_outputs, per_place
 from meanteacher.schedules import as_schedule
 
 ConsistencyOn = Literal["all", "unlabelled"]
@@ -38,7 +38,7 @@ class ConsistencyMethod(TeacherMethod[M]):
                 f"{type(self).__name__}: logit_distance={self.logit_distance} does not fit a network with "
                 f"{'two outputs' if isinstance(output, tuple) else 'one output'}. Give a number, for instance 0.01, "
                 "with outputs=2, and None with outputs=1. If the second output is not logits but, for instance, "
-                "features, select the first: LogitsOf(network, lambda out: out[0])."
+                "features, select the first: LogitsOf(network, 0)."
             )
         return both
 

@@ -156,12 +156,15 @@ def comparisons(records: Iterable[Record], part: Part) -> list[dict[str, object]
     return [_comparison(groups[key], part) for key in sorted(groups)]
 
 
+_WORDS = {"None": "not recorded", "True": "yes", "False": "no"}
+
+
 def conditions(records: Sequence[Record]) -> dict[str, list[str]]:
     """What the runs were made with -> every value it had: more than one where the runs differ."""
     values: dict[str, dict[str, None]] = {}
     for record in records:
         for name, value in record.environment.items():
-            values.setdefault(name, {})["not recorded" if value is None else str(value)] = None
+            values.setdefault(name, {})[_WORDS.get(str(value), str(value))] = None
     return {name: list(distinct) for name, distinct in values.items()}
 
 

@@ -61,9 +61,9 @@ class RunOptions:
             )
         return replace(self, device=device.type, precision=precision)
 
-    def described(self) -> dict[str, str]:
+    def described(self) -> dict[str, str | bool]:
         """What may explain different results: for a record's environment."""
-        described = {"compiled": "yes" if self.compile else "no", "precision": self.precision or "float32"}
+        described: dict[str, str | bool] = {"compiled": self.compile, "precision": self.precision or "float32"}
         if self.micro_batch is not None:
             described["micro_batch"] = str(self.micro_batch)
         if self.sync_batch_norm:

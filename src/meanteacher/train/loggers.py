@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from os import PathLike
 from typing import Any, Self
 
-from meanteacher.core import InputError
+from meanteacher.core import MissingExtraError
 from meanteacher.records import Alarm, Evaluation
 from meanteacher.train.callbacks import Callback, LogEntry
 
@@ -167,4 +167,4 @@ class WandbLogger(ScalarLogger):
 def _check_installed(library: str) -> None:
     """Check before the run, when nothing is lost."""
     if find_spec(library) is None:
-        raise InputError(f"{library} is not installed. Install it with: pip install 'meanteacher[{library}]'")
+        raise MissingExtraError(f"A log in {library}", library, extra=library)

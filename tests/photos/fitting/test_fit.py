@@ -372,7 +372,7 @@ def test_an_interrupted_fit_from_scratch_is_resumed_to_the_same_bytes(
 def test_the_same_call_starts_a_fit_continues_it_and_leaves_it_when_complete(
     fitted: Path, photos: Path, tmp_path: Path
 ) -> None:
-    out, again = tmp_path / "fit", config(photos, tmp_path / "fit", resume=None)
+    out, again = tmp_path / "fit", config(photos, tmp_path / "fit", resume="auto")
     interrupt(again, after=4)
     content = run_fit(again, Recorder())
     same_files(out, fitted)
@@ -392,7 +392,7 @@ def test_a_fit_that_was_killed_while_its_results_were_written_writes_them_again(
     out = shutil.copytree(fitted, tmp_path / "fit")
     shutil.rmtree(out / lost) if lost == "model" else (out / lost).unlink()
     (out / ".fit.json.0123abcd.part").write_text("{")
-    run_fit(config(photos, out, resume=None), Recorder())
+    run_fit(config(photos, out, resume="auto"), Recorder())
     assert (out / lost).exists()
     assert not list(out.glob(".*.part"))
 
@@ -448,12 +448,12 @@ def test_changed_photos_or_labels_are_not_resumed(fitted: Path, photos: Path, tm
     other = shutil.copytree(photos, tmp_path / "photos")
     (other / "red" / "0.png").unlink()
     with pytest.raises(InputError, match="The photos or their labels are not those"):
-        run_fit(config(other, shutil.copytree(fitted, tmp_path / "fit"), resume=None), Recorder())
+        run_fit(config(other, shutil.copytree(fitted, tmp_path / "fit"), resume="auto"), Recorder())
 
 
 def test_starting_or_resuming_and_overwriting_contradict_each_other(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\(--start-or-resume\) .* \(--overwrite\)"):
-        config(photos, tmp_path, resume=None, overwrite=True)
+        config(photos, tmp_path, resume="auto", overwrite=True)
 
 
 def test_a_second_fit_in_one_folder_is_refused_and_replaces_nothing(fitted: Path, photos: Path, tmp_path: Path) -> None:
@@ -646,7 +646,7 @@ def test_the_command_and_the_function_have_the_same_options_and_defaults() -> No
         for each in (commands.fit, fit)
     )
     assert {name: function.pop(name) for name in ("callback", "began")} == {"callback": None, "began": None}
-    assert command.pop("start_or_resume") is False  # resume=None of the function
+    assert command.pop("start_or_resume") is False  # resume="auto" of the function
     assert command == function
     fields = {field.name: field.default for field in dataclasses.fields(FitConfig) if field.name != "photos"}
     assert {name: str(value) for name, value in fields.items()} == {

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from meanteacher.core import imported
 from meanteacher.devices import CPU
-from meanteacher.photos.features.onnx_graph import UnsupportedError, imported, to_onnx
+from meanteacher.photos.features.onnx_graph import UnsupportedError, to_onnx
 
 Compute = Callable[[NDArray[Any]], NDArray[np.float32]]
 """A function from a batch [N, ...] to the output [N, ...]. Threads may share it."""
@@ -45,7 +46,7 @@ def computing(module: nn.Module, shape: Sequence[int], dtype: type[np.generic], 
 
 def session(model: bytes) -> Compute:
     """An ONNX model with one input and one output, computed in the calling thread."""
-    onnxruntime = imported("onnxruntime")
+    onnxruntime = imported("onnxruntime", "A network on a CPU", extra="photos")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

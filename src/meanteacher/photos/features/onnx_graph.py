@@ -6,7 +6,6 @@ normalisations and paddings into convolutions.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from meanteacher.core import InputError
+from meanteacher.core import imported
 
 _OPSET, _IR = 18, 8
 """Versions of the operators and of the file format, old enough for programs that are seldom updated."""
@@ -28,13 +27,6 @@ _MAX_BYTES = 1 << 30
 
 class UnsupportedError(Exception):
     """The module cannot be written as ONNX here; torch can still compute it."""
-
-
-def imported(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(f"{package} cannot be imported ({error}). Install it with: pip install {package}") from error
 
 
 def to_onnx(
@@ -49,7 +41,7 @@ def to_onnx(
 
     The module is in evaluation mode and has one input of uint8 or float32 and one output.
     """
-    onnx = imported("onnx")
+    onnx = imported("onnx", "A network on a CPU", extra="photos")
     given = torch.zeros(_N, *shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
     writer = _Writer(module, given, input_name)
     with torch.no_grad(), writer:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, Resume
 from meanteacher.records import Finding
 from meanteacher.train import Callback
 
@@ -28,7 +28,7 @@ class FitConfig:
     out: Path = Path("fit")
     flip: bool | None = None
     group_by: str | None = None
-    resume: bool | None = False
+    resume: Resume = False
     overwrite: bool = False
     device: str = "auto"
     backbone: str = "auto"
@@ -39,9 +39,9 @@ class FitConfig:
                 f"minutes (--minutes) must be at least {MIN_MINUTES}, got {self.minutes:g}. "
                 "Less time gives no useful model."
             )
-        if self.resume is None and self.overwrite:
+        if self.resume == "auto" and self.overwrite:
             raise InputError(
-                "resume=None (--start-or-resume) continues the fit that overwrite=True (--overwrite) would replace. "
+                "resume='auto' (--start-or-resume) continues the fit that overwrite=True (--overwrite) would replace. "
                 "Give one of them."
             )
 

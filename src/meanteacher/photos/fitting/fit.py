@@ -6,7 +6,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from meanteacher.core import InputError, MissingBackboneError
+from meanteacher.core import InputError, MissingBackboneError, Resume
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed.ranks import join
 from meanteacher.files import is_left_over, locked_folder
@@ -35,7 +35,7 @@ def fit(
     out: str | PathLike[str] = "fit",
     flip: bool | None = None,
     group_by: str | None = None,
-    resume: bool | None = False,
+    resume: Resume = False,
     overwrite: bool = False,
     device: str = "auto",
     backbone: str = "auto",
@@ -60,8 +60,8 @@ def fit(
         flip: whether a mirrored image is still of its class; None decides by the names of the classes
         group_by: photos that belong together are tested together: "folder", "time" (the time of the shot), or a column
             of `labels`; None finds copies, bursts and series by times, names and features
-        resume: continue the interrupted fit in `out`; one that is complete is only loaded. None starts the fit, or
-            continues it where it was started before
+        resume: continue the interrupted fit in `out`; one that is complete is only loaded. "auto" starts the fit,
+            or continues it if it was started before
         overwrite: fit again in `out`: what was computed for unchanged photos is used, and the report compares both fits
         device: "auto" takes a GPU if there is one; to resume, the kind of device that the fit was started on
         backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
@@ -98,7 +98,7 @@ def run_fit(config: FitConfig, callback: Callback, *, began: float | None = None
     began = time.perf_counter() if began is None else began
     if (n := join().size) > 1:
         raise InputError(f"A fit trains in one process, but {n} were started: start it without torchrun or srun.")
-    if config.resume is None:
+    if config.resume == "auto":
         config = replace(config, resume=(config.out / WORK_FILE).exists())
     find_photos(config.photos, config.labels)  # a mistake is reported before anything is written
     _check_folder(config)

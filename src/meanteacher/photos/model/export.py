@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from meanteacher.core import InputError
+from meanteacher.core import InputError, imported
 from meanteacher.files import write_atomic
 from meanteacher.files.images import BACKGROUND, FILTER, REDUCING_GAP
 from meanteacher.photos.features.compute import Compute, session
-from meanteacher.photos.features.onnx_graph import UnsupportedError, imported, to_onnx
+from meanteacher.photos.features.onnx_graph import UnsupportedError, to_onnx
 
 if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
@@ -34,7 +34,7 @@ _N_RANDOM = 64
 
 def export_onnx(model: "Classifier", out: Path, *, overwrite: bool) -> Path:
     """Write the model as ONNX: see `Classifier.export`."""
-    onnx = imported("onnx")
+    onnx = imported("onnx", "An export to ONNX", extra="photos")
     check_new_file(out, overwrite=overwrite)
     exported = _exported(model)
     onnx.helper.set_model_props(exported, {key: json.dumps(value) for key, value in metadata(model).items()})
