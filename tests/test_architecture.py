@@ -45,7 +45,7 @@ TABLE = """
 3 methods: core costs distributed passes schedules teacher
 3 photos.features: core devices files models seeding views
 3 report: files formats records stats
-3 train: core devices distributed files formats passes records schedules seeding
+3 train: core devices distributed files formats passes records schedules seeding stats
 4 experiment: core costs data devices distributed evaluate files formats methods models records schedules seeding train
     views
 4 testing: core costs methods models passes schedules teacher

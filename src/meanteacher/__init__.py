@@ -11,6 +11,7 @@
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student, decay=0.999)               # in your own loop, for any nn.Module
     teacher.update(student)                                  # after every step of the optimiser
+    watch = mt.Watch(student, teacher)                       # whether every cost and the teacher are alive
     student = mt.LogitsOf(model, lambda out: out.logits)     # a module that returns more than its logits
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
 
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from meanteacher.train import StopWhen as StopWhen
     from meanteacher.train import TensorBoardLogger as TensorBoardLogger
     from meanteacher.train import WandbLogger as WandbLogger
+    from meanteacher.train import Watch as Watch
+    from meanteacher.train import audit as audit
 
 _HOME = {
     "UNLABELLED": "core",
@@ -87,6 +90,8 @@ _HOME = {
     "TensorBoardLogger": "train",
     "TrainingSpec": "experiment",
     "WandbLogger": "train",
+    "Watch": "train",
+    "audit": "train",
     "figure": "paper.reproduce",
     "fit": "photos.fitting.fit",
     "load": "photos.model.bundle",

@@ -9,10 +9,12 @@ from meanteacher.train.loop import Intervals, start, take_step, train
 from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
 from meanteacher.train.pace import Pace
 from meanteacher.train.vitals import Declared, Vitals
+from meanteacher.train.watch import Audit, Watch, audit
 
 __all__ = [
     "AdamSpec",
     "Alarm",
+    "Audit",
     "Callback",
     "Checkpoints",
     "Declared",
@@ -31,6 +33,8 @@ __all__ = [
     "TrainState",
     "Vitals",
     "WandbLogger",
+    "Watch",
+    "audit",
     "start",
     "take_step",
     "train",

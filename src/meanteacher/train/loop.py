@@ -19,7 +19,7 @@ from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, traine
 from meanteacher.train.execution import DEFAULT, RunOptions, autocast
 from meanteacher.train.optim import OptimSpec
 from meanteacher.train.parallel import agreed_batch, merged_buffers, whole_batches
-from meanteacher.train.vitals import Vitals
+from meanteacher.train.vitals import READ_EVERY, Vitals
 
 
 def start(
@@ -52,7 +52,7 @@ class Intervals:
 
     evaluate: int
     """Steps. Each evaluation also saves a checkpoint."""
-    log: int = 10
+    log: int = READ_EVERY
     """Steps."""
     save_seconds: float = 300
     """The most that a crash can cost if evaluations are far apart."""
@@ -158,7 +158,7 @@ def take_step(
         ):
             output = method.forward(student, memory, batch, step)
         if gradients_too := vitals.reads_gradients(step):
-            alarms += vitals.read_gradients(step, batch, output, trained, ranks)
+            alarms += vitals.read_gradients(step, output.costs, state.student, trained, batch.labels, ranks)
         state.optimizer.zero_grad(set_to_none=True)
         output.total.backward()
     ranks.average_([p.grad for p in trained if p.grad is not None], f"averaging the gradients of step {step}")
@@ -173,7 +173,7 @@ def take_step(
     state.step += 1
     vitals.note_labels(batch)
     if reads or gradients_too:
-        alarms += vitals.read(step, batch, output, state.student, state.predictor(method))
+        alarms += vitals.read(step, output.costs, state.student, state.predictor(method), output.logits)
     return output, alarms
 
 
