@@ -5,10 +5,12 @@ Tables of our own, whose comparisons are not in the paper, and laptop versions h
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 from meanteacher.methods import METHODS
+from meanteacher.paper.recipes.figure4 import LAPTOP as LAPTOP_GRID
+from meanteacher.paper.recipes.figure4 import PAPER as PAPER_GRID
+from meanteacher.paper.recipes.figure4 import TITLES, Grid
 
 
 @dataclass(frozen=True)
@@ -194,86 +196,18 @@ OUR_TABLES = {
 LAPTOP = "laptop/"
 """Start of the name of a recipe of a laptop version. The name of the paper's recipe follows."""
 
-_WEIGHTS = ("0", "0.1", "0.3", "1", "3", "10", "30")
-_DISTANCES = ("0", "0.001", "0.01", "0.1", "1")
-_TAUS = ("0", "0.01", "0.1", "0.3", "0.5", "0.7", "0.9", "0.99", "1")
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Figure4:
-    """The parts of figure 4, over the values of one hyperparameter each."""
-
-    start: str = ""
-    """Start of the names of all recipes."""
-    noise: bool = True
-    """Whether the evaluation setting has noise on the input."""
-    rates: tuple[str, ...] = ("0", "0.25", "0.5", "0.75")
-    dropout: str = "0.5"
-    """Rate of the evaluation setting."""
-    counted: str = "as the authors count it"
-    """Unit of the weights of the consistency cost."""
-    decays: tuple[str, ...] = ("0", "0.9", "0.97", "0.99", "0.997", "0.999", "0.9997", "0.9999", "0.99, then 0.999")
-    decay: str = "0.99, then 0.999"
-    """Decay of the evaluation setting."""
-
-    def figures(self) -> dict[str, Figure]:
-        parts = (
-            self._noise(),
-            self._dropout(),
-            self._over("4c", f"weight of the consistency cost, {self.counted}", "weight", _WEIGHTS, bold="1"),
-            self._over("4d", "decay of the teacher's average", "decay", self.decays, bold=self.decay),
-            self._outputs(),
-            self._over("4f", "from squared error (tau = 0) to KL divergence (tau = 1)", "tau", _TAUS, bold="0"),
-        )
-        return {part.name: part for part in parts}
-
-    def _figure(self, name: str, title: str, panels: Mapping[str, Mapping[str, str]], bold: str) -> Figure:
-        """A figure of the recipes with these names; the evaluation setting is in every part, and run only once."""
-        named = {
-            panel: {
-                label: self.start + ("figure4/evaluation" if label == bold else recipe)
-                for label, recipe in settings.items()
-            }
-            for panel, settings in panels.items()
-        }
-        return Figure(name, f"SVHN, 250 labels: {title}", "settings", named, bold)
-
-    def _over(self, name: str, title: str, word: str, values: tuple[str, ...], bold: str) -> Figure:
-        return self._figure(name, title, {word: {value: f"figure{name}/{word}-{value}" for value in values}}, bold)
-
-    def _noise(self) -> Figure:
-        panels: dict[str, dict[str, str]] = {"with augmentation": {}, "without augmentation": {}}
-        for augmented, noise, dropout in product((True, False), repeat=3):
-            first = "augmentation" if augmented else "no augmentation"
-            label = f"{first}{', input noise' if noise else ''}{', dropout' if dropout else ''}"
-            recipe = label.replace(", input", ",").replace(", ", "-").replace(" ", "-")
-            panels["with augmentation" if augmented else "without augmentation"][label] = f"figure4a/{recipe}"
-        bold = f"augmentation{', input noise' if self.noise else ''}, dropout"
-        return self._figure("4a", "input augmentation, input noise and dropout", panels, bold)
-
-    def _dropout(self) -> Figure:
-        panels = {
-            f"student's dropout {student}": {
-                f"student {student}, teacher {teacher}": f"figure4b/student-{student}-teacher-{teacher}"
-                for teacher in self.rates
-            }
-            for student in self.rates
-        }
-        # This setting is in figure 4a.
-        panels["student's dropout 0"]["student 0, teacher 0"] = f"figure4a/augmentation{'-noise' if self.noise else ''}"
-        bold = f"student {self.dropout}, teacher {self.dropout}"
-        return self._figure("4b", "dropout of the student and of the teacher", panels, bold)
-
-    def _outputs(self) -> Figure:
-        title = "weight of the distance between two outputs, as the authors count it"
-        panels = {
-            "with ramp-up": {"one output": "", **{w: f"figure4e/distance-{w}" for w in _DISTANCES}},
-            "without ramp-up": {
-                "one output, no ramp-up": "figure4e/one-output-no-ramp-up",
-                **{f"{w}, no ramp-up": f"figure4e/distance-{w}-no-ramp-up" for w in _DISTANCES},
-            },
-        }
-        return self._figure("4e", title, panels, "one output")
+def _figure4(grid: Grid, start: str = "") -> dict[str, Figure]:
+    """The parts of figure 4, with the start of the names of their recipes."""
+    figures = {}
+    for part, title in TITLES.items():
+        points = [point for point in grid.points() if point.part == part]
+        panels: dict[str, dict[str, str]] = {point.panel: {} for point in points}
+        for point in points:
+            panels[point.panel][point.label] = start + point.name
+        (bold,) = [point.label for point in points if point.setting == grid.evaluation]
+        figures[part] = Figure(part, f"SVHN, 250 labels: {title}", "settings", panels, bold)
+    return figures
 
 
 FIGURES: dict[str, Figure] = {
@@ -293,7 +227,7 @@ FIGURES: dict[str, Figure] = {
             )
         },
     ),
-    **_Figure4().figures(),
+    **_figure4(PAPER_GRID),
 }
 
 # --- laptop versions --------------------------------------------------------------------------------------------------
@@ -337,14 +271,6 @@ LAPTOP_FIGURES: dict[str, Figure] = {
             )
         },
     ),
-    **_Figure4(
-        start=LAPTOP,
-        noise=False,
-        rates=("0", "0.25", "0.5"),
-        dropout="0.25",
-        counted="relative to that of table 1",
-        decays=("0", "0.9", "0.97", "0.99", "0.995", "0.998", "0.999", "0.9997"),
-        decay="0.995",
-    ).figures(),
+    **_figure4(LAPTOP_GRID, LAPTOP),
 }
 """number of a figure -> its laptop version. The curves of figure 3 are those of the runs of the tables."""

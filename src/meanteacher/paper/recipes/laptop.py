@@ -8,33 +8,26 @@ setting, or is the paper's.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from meanteacher.core import Augment, Method
-from meanteacher.costs import CTau
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.methods import MeanTeacher, PiModel, Supervised, TemporalEnsembling
 from meanteacher.models import LaptopNetSpec
+from meanteacher.paper.recipes.figure4 import LAPTOP
 from meanteacher.schedules import Constant, LinearWarmUp, SigmoidRampUp
 from meanteacher.train import MuonSpec
-from meanteacher.views import Chain, Flip, Noise, Normaliser, PerChannel, PerImage, Translate
+from meanteacher.views import Chain, Flip, Normaliser, PerChannel, PerImage, Translate
 
 SYSTEMS = ("supervised", "pi-model", "temporal-ensembling", "mean-teacher")
-WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-DECAYS = (0.0, 0.9, 0.97, 0.99, 0.995, 0.998, 0.999, 0.9997)
-RATES = (0.0, 0.25, 0.5)
-DISTANCES = (0.0, 0.001, 0.01, 0.1, 1.0)
-TAUS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
 _STEPS, _FIGURE4_STEPS = 6000, 4000
 _RAMP_UP = 0.225
 """Share of a run, that of the paper's 40,000 of 180,000 steps."""
 _WARM_UP = 100
-_DECAY, _DROPOUT = 0.995, 0.25
 _DISTANCE = 40.0
 """The authors' weight of 1 between two outputs: they sum over 10 classes, and a quarter of our rows is labelled."""
 _OPTIM = MuonSpec(
@@ -77,7 +70,7 @@ class _Task:
             name=f"laptop/{self.place}/{system}",
             data=DataSpec(source=self.source, n_labelled=self.n_labelled),
             training=TrainingSpec(
-                model=LaptopNetSpec(dropout=_DROPOUT),
+                model=LaptopNetSpec(dropout=LAPTOP.evaluation.dropout),
                 method=self._method(system),
                 normalise=self.normalise,
                 views={"student": view, "teacher": view},
@@ -92,7 +85,7 @@ class _Task:
         )
 
     def _method(self, system: str) -> Method:
-        average: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
+        average: dict[str, Any] = {"decay": Constant(LAPTOP.evaluation.decay), "buffers": "average"}
         consistency = {**average, "weight": _ramped(self.weight, _STEPS)}
         match system:
             case "supervised":
@@ -133,57 +126,17 @@ _TASKS = (
 # --- figure 4: Mean Teacher on SVHN with 250 labels -------------------------------------------------------------------
 
 
-def _evaluation(name: str, method: dict[str, Any] | None = None, **changes: Any) -> Recipe:
-    """A variation of Mean Teacher of table 1; `method` and `changes` are the varied fields of method and training."""
-    base = _TASKS[0].recipe("mean-teacher")
-    assert isinstance(base.training.method, MeanTeacher)
-    varied = {"weight": _ramped(_SVHN["weight"], _FIGURE4_STEPS), **(method or {})}
-    return base.varied(
-        name=f"laptop/{name}",
-        data=replace(base.data, validation=0.1),
-        method=replace(base.training.method, **varied),
-        steps=_FIGURE4_STEPS,
-        evaluate_every=1000,
-        evaluate_costs=False,
-        seeds=(0, 1),
-        **changes,
-    )
-
-
 def _figure4() -> Iterator[Recipe]:
-    weight: float = _SVHN["weight"]
-    yield _evaluation("figure4/evaluation")
-    for augmented, noise, dropout in product((True, False), repeat=3):
-        if (augmented, noise, dropout) != (True, False, True):
-            augments = (*_SVHN["augments"] * augmented, *(Noise(0.15),) * noise)
-            name = "augmentation" if augmented else "no-augmentation"
-            yield _evaluation(
-                f"figure4a/{name}{'-noise' * noise}{'-dropout' * dropout}",
-                views={"student": Chain(augments), "teacher": Chain(augments)},
-                model=LaptopNetSpec(dropout=_DROPOUT * dropout),
-            )
-    for student, teacher in product(RATES, repeat=2):
-        if not student == teacher <= _DROPOUT:  # the evaluation setting, and one of figure 4a
-            yield _evaluation(
-                f"figure4b/student-{student:g}-teacher-{teacher:g}",
-                {"teacher_dropout": teacher},
-                model=LaptopNetSpec(dropout=student),
-            )
-    for factor in WEIGHTS:
-        if factor != 1:
-            yield _evaluation(f"figure4c/weight-{factor:g}", {"weight": _ramped(factor * weight, _FIGURE4_STEPS)})
-    for decay in DECAYS:
-        if decay != _DECAY:
-            yield _evaluation(f"figure4d/decay-{decay:g}", {"decay": Constant(decay)})
-    constant = {"weight": Constant(weight)}
-    yield _evaluation("figure4e/one-output-no-ramp-up", constant)
-    for distance in DISTANCES:
-        two, apart = LaptopNetSpec(dropout=_DROPOUT, outputs=2), {"logit_distance": _DISTANCE * distance}
-        yield _evaluation(f"figure4e/distance-{distance:g}", apart, model=two)
-        yield _evaluation(f"figure4e/distance-{distance:g}-no-ramp-up", apart | constant, model=two)
-    for tau in TAUS:
-        if tau != 0:
-            yield _evaluation(f"figure4f/tau-{tau:g}", {"cost": CTau(tau)})
+    table1 = _TASKS[0].recipe("mean-teacher")
+    data = replace(table1.data, validation=0.1)
+    base = table1.varied(data=data, steps=_FIGURE4_STEPS, evaluate_every=1000, evaluate_costs=False, seeds=(0, 1))
+    for point in LAPTOP.runs():
+        yield point.setting.of(
+            base,
+            f"laptop/{point.name}",
+            ramped=lambda relative: _ramped(relative * _SVHN["weight"], _FIGURE4_STEPS),
+            distance=_DISTANCE,
+        )
 
 
 RECIPES: tuple[Recipe, ...] = (
