@@ -7,6 +7,7 @@
     model.predict("more_photos/")
     mt.MeanTeacherClassifier().fit(X, y).predict(X)          # scikit-learn's contract; y == -1 is unlabelled
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
+    mt.sweep("moons/vat", {"steps": [100, 300]}, seeds=5)    # every combination, with paired differences
     mt.table("1", laptop=True)                               # a table of the paper, here its laptop version
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student, decay=0.999)               # in your own loop, for any nn.Module
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
     from meanteacher.photos.folder.packing import pack as pack
     from meanteacher.photos.model.bundle import Classifier as Classifier
     from meanteacher.photos.model.bundle import load as load
+    from meanteacher.sweeps import sweep as sweep
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
+    from meanteacher.train import EarlyStop as EarlyStop
     from meanteacher.train import RunOptions as RunOptions
     from meanteacher.train import ScalarLogger as ScalarLogger
     from meanteacher.train import StopWhen as StopWhen
@@ -70,6 +73,7 @@ _HOME = {
     "Classifier": "photos.model.bundle",
     "Cost": "core",
     "DivergedError": "core",
+    "EarlyStop": "train",
     "Examples": "online",
     "InputError": "core",
     "Interrupted": "core",
@@ -97,6 +101,7 @@ _HOME = {
     "load": "photos.model.bundle",
     "pack": "photos.folder.packing",
     "run": "api",
+    "sweep": "sweeps",
     "table": "paper.reproduce",
 }
 _MODULES = ["costs", "methods", "models", "schedules", "views"]

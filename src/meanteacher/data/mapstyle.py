@@ -116,8 +116,8 @@ def as_image(image: Any) -> Tensor:
         tensor = image
     else:
         convert: Callable[[str], Any] | None = getattr(image, "convert", None)  # of PIL
-        array = np.asarray(image if convert is None or image.mode in ("L", "RGB") else convert("RGB"))
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        array = np.array(image if convert is None or image.mode in ("L", "RGB") else convert("RGB"))
+        tensor = torch.from_numpy(array)
         if tensor.ndim == 2 and convert is not None:
             tensor = tensor[None]  # a grey image; an array may be a series
         elif tensor.ndim == 3 and tensor.shape[-1] in (1, 3):

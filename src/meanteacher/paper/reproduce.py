@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meanteacher.core import InputError
-from meanteacher.files import write_atomic
+from meanteacher.experiment.runs import Run, complete
+from meanteacher.experiment.workers import Trained, command_options, train_all, written
 from meanteacher.formats import listed
 from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
 from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Figure, Quoted, Table
-from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
+from meanteacher.paper.runs import Preset, find_figure, find_table, recipe_names, runs_of
 from meanteacher.paper.tables import Cell, Ordering, PaperTable, orderings_of, to_html, to_markdown, to_terminal
-from meanteacher.paper.workers import Workers, command_options
 from meanteacher.recipes import RECIPES
-from meanteacher.records import Part, Record, load_record
+from meanteacher.records import Part, Record
 from meanteacher.report.compare import percent_spread, spread
+from meanteacher.report.tabular import tabular
 from meanteacher.train import Callback
 from meanteacher.train.execution import DEFAULT, RunOptions
 
@@ -30,17 +30,10 @@ COMPARED = (
 """The systems whose orderings are judged."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reproduced:
+@dataclass(frozen=True, eq=False)
+class Reproduced(Trained):
     """A table or figure as far as its runs are complete."""
 
-    text: str
-    """For a terminal."""
-    files: tuple[Path, ...]
-    problems: tuple[str, ...]
-    """One sentence for each run that failed."""
-    unfinished: int
-    """Runs that are not complete."""
     orderings: tuple[Ordering, ...] = ()
     """Which orderings of the paper hold, column by column of a table."""
     findings: tuple[str, ...] = ()
@@ -87,14 +80,14 @@ def table(
     """
     parts = find_table(name, laptop=laptop)
     runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, preset=preset, out=Path(out))
-    problems = _train(runs, data, options, jobs, callback) if train else ()
+    problems = train_all(runs, command_options(data, options), jobs, callback) if train else ()
     records = complete(runs)
     tables = tables_of(parts, runs, records, chosen=bool(cell))
     orderings = orderings_of(tables, COMPARED)
     title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper" + _on_a(laptop)
     stem = f"table-{name}" + _suffix(cell, laptop, preset)
     contents = {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)}
-    files = _written(Path(out), contents)
+    files = written(Path(out), contents | (tabular(stem, list(records.values())) if records else {}))
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
@@ -129,7 +122,7 @@ def figure(
     """
     place = find_figure(name, laptop=laptop)
     runs = runs_of(recipe_names(place, cell=cell), seeds=seeds, preset=preset, out=Path(out))
-    problems = _train(runs, data, options, jobs, callback) if train else ()
+    problems = train_all(runs, command_options(data, options), jobs, callback) if train else ()
     records = complete(runs)
     panels = panels_of(place, runs, records)
     title = f"Figure {name} of the paper{_on_a(laptop)}: {place.title}"
@@ -140,25 +133,12 @@ def figure(
     else:
         drawn = draw_settings(panels, title, caption, bold=place.bold)
     stem = f"figure-{name}" + _suffix(cell, laptop, preset)
-    files = _written(Path(out), {f"{stem}.{ending}": content for ending, content in as_files(drawn, title).items()})
-    text = _figure_text(title, caption, panels, part="test" if place.kind == "curves" else "validation")
+    part: Part = "test" if place.kind == "curves" else "validation"
+    contents = {f"{stem}.{ending}": content for ending, content in as_files(drawn, title).items()}
+    files = written(Path(out), contents | (tabular(stem, list(records.values()), part) if records else {}))
+    text = _figure_text(title, caption, panels, part)
     text += "".join(f"{finding}\n" for finding in findings)
     return Reproduced(text, files, problems, len(runs) - len(records), findings=tuple(findings))
-
-
-def _train(
-    runs: Sequence[Run], data: Path | str | None, options: RunOptions, jobs: int, callback: Callback | None
-) -> tuple[str, ...]:
-    if jobs < 1:
-        raise InputError(f"jobs is at least 1, got {jobs}.")
-    workers = Workers(runs=runs, jobs=jobs, options=command_options(data, options), callback=callback or Callback())
-    workers.run_all()
-    return tuple(workers.problems.values())
-
-
-def complete(runs: Sequence[Run]) -> dict[Run, Record]:
-    """The complete ones of these runs, with their records."""
-    return {run: load_record(run.record) for run in runs if run.state() == "complete"}
 
 
 def panels_of(place: Figure, runs: Sequence[Run], records: Mapping[Run, Record]) -> dict[str, dict[str, list[Record]]]:
@@ -230,14 +210,6 @@ def _laptop_caption(runs: Sequence[Run]) -> str:
 def _suffix(cell: str, laptop: bool, preset: Preset) -> str:
     parts = ["laptop" if laptop else "", cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
     return "".join(f"-{part}" for part in parts if part)
-
-
-def _written(out: Path, contents: Mapping[str, str | bytes]) -> tuple[Path, ...]:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        return tuple(write_atomic(out / name, content) for name, content in contents.items())
-    except OSError as error:
-        raise InputError(f"Cannot write to {out}: {error}. Give another folder with --out.") from error
 
 
 def _figure_text(title: str, caption: str, panels: dict[str, dict[str, list[Record]]], part: Part) -> str:

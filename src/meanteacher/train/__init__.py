@@ -1,7 +1,7 @@
 """Training. It knows the Method protocol and no concrete method."""
 
 from meanteacher.records import Alarm, Evaluation
-from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile, StopWhen
+from meanteacher.train.callbacks import Callback, EarlyStop, LogEntry, MetricsFile, StopWhen
 from meanteacher.train.checkpoint import Checkpoints, TrainState
 from meanteacher.train.execution import RunOptions
 from meanteacher.train.loggers import ScalarLogger, TensorBoardLogger, WandbLogger
@@ -18,6 +18,7 @@ __all__ = [
     "Callback",
     "Checkpoints",
     "Declared",
+    "EarlyStop",
     "Evaluation",
     "Intervals",
     "LogEntry",

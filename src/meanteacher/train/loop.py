@@ -86,7 +86,8 @@ def train(
     callbacks and saves. Batch statistics are merged for evaluations and checkpoints, and at the end.
 
     Returns:
-        Whether the run is complete; False when a callback's `should_stop` ended it, with a checkpoint of where it was.
+        Whether the run is complete, by its steps or by a callback's `is_satisfied`; False when a callback's
+        `should_stop` ended it, with a checkpoint of where it was.
 
     Raises:
         DivergedError: a cost or a weight is no longer finite. The last checkpoint is older and intact.
@@ -119,6 +120,8 @@ def train(
                         log.evaluated(state.curve[-1])
                     keeper.save()
                 log.restart()
+            if evaluates and not complete and keeper.agree(any(callback.is_satisfied() for callback in callbacks))[0]:
+                return True
             if stops:
                 return False
     return True
