@@ -231,13 +231,13 @@ def vitals_share(compare: Compare, model: ModelSpec, *, n_steps: int) -> dict[st
     def ten_steps() -> None:
         for _ in range(10):
             run.vitals.note_labels(batch)
-        run.vitals.read(5, batch, output, run.state.student, predictor)
+        run.vitals.read(5, output.costs, run.state.student, predictor, output.logits)
 
     timings = compare(
         {
             "step": lambda: run.steps(n_steps),
             "ten steps": ten_steps,
-            "gradients": lambda: run.vitals.read_gradients(5, batch, output, trained),
+            "gradients": lambda: run.vitals.read_gradients(5, output.costs, run.state.student, trained, batch.labels),
         }
     )
     per_step = timings["ten steps"].median / 10 + timings["gradients"].median / 1000

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from meanteacher.experiment.describe import describe, fingerprint
-from meanteacher.paper.runs import Run
+from meanteacher.experiment.runs import Run
 
 _METHODS = {"Supervised": "supervised", "PiModel": "pi-model", "MeanTeacher": "mean-teacher"}
 

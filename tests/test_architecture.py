@@ -45,7 +45,7 @@ TABLE = """
 3 methods: core costs distributed passes schedules teacher
 3 photos.features: core devices files models seeding views
 3 report: files formats records stats
-3 train: core devices distributed files formats passes records schedules seeding
+3 train: core devices distributed files formats passes records schedules seeding stats
 4 experiment: core costs data devices distributed evaluate files formats methods models records schedules seeding train
     views
 4 testing: core costs methods models passes schedules teacher
@@ -62,9 +62,10 @@ TABLE = """
     schedules seeding train views
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats models photos.features
     photos.folder photos.label photos.model photos.pages recipes records schedules seeding stats teacher train views
-8 paper: api core devices experiment files formats methods paper.recipes recipes records report train
+8 paper: core devices experiment formats methods paper.recipes recipes records report train
+8 sweeps: api experiment records report train
 9 cli: api core data devices distributed evaluate experiment files formats paper photos.fitting photos.folder
-    photos.label photos.model photos.pages recipes records report train
+    photos.label photos.model photos.pages recipes records report sweeps train
 10 __main__: cli
 """
 """Level, part, and exactly the parts that it imports. Whoever adds a name has decided that the import belongs there.

@@ -1,11 +1,13 @@
 """Each example runs, and does what it says."""
 
+import copy
 import csv
 import dataclasses
 import html
 import importlib.util
 import inspect
 import json
+import pickle
 import re
 import shlex
 import statistics
@@ -34,7 +36,7 @@ from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
 from meanteacher.views import PerChannel
-from support import DECAY, SHAPE, SmallNet, recipe
+from support import DECAY, SHAPE, SmallNet, parameters_of, recipe
 
 ROOT = Path(__file__).parent.parent
 
@@ -321,14 +323,77 @@ def test_dense_examples_gain_more_than_two_standard_errors_on_their_twins(exampl
     assert mean < -2 * error
 
 
-@pytest.mark.filterwarnings("ignore")  # its own
-def test_lightning_module_learns_two_moons_from_six_labels():
-    pytest.importorskip("lightning")
-    assert _load("lightning_module").main() < 0.2
+@pytest.mark.parametrize("fault", [loop.__name__ for loop in _load("silent_failures").LOOPS])
+@pytest.mark.filterwarnings("ignore:Step:RuntimeWarning")
+def test_silent_failure_is_named_by_its_alarm_and_by_no_other(fault: str):
+    (loop, kind), *_ = [entry for entry in _load("silent_failures").LOOPS.items() if entry[0].__name__ == fault]
+    assert [alarm.kind for alarm in loop().train().alarms] == ([] if kind is None else [kind])
 
 
-def test_accelerate_loop_learns_two_moons_from_six_labels():
-    assert _load("accelerate_loop").main(cpu=True) < 0.2
+FRAMEWORKS = {
+    "lightning_module": "lightning",
+    "accelerate_loop": "accelerate",
+    "transformers_trainer": "transformers",
+    "skorch_net": "skorch",
+}
+"""Example -> the library it needs. Libraries of their own accord warn about much."""
+
+
+def _teacher_in(part: object) -> Teacher:
+    return part if isinstance(part, Teacher) else getattr(part, "module_", part).teacher
+
+
+@pytest.mark.parametrize("example", FRAMEWORKS)
+@pytest.mark.filterwarnings("ignore")
+def test_example_of_a_framework_learns_two_moons_from_six_labels(example: str):
+    pytest.importorskip(FRAMEWORKS[example])
+    error, part, *_ = _load(example).main(**({"cpu": True} if example == "accelerate_loop" else {}))
+    assert error < 0.2
+    assert _teacher_in(part).n_updates == 400
+    watch = getattr(part, "watch", getattr(part, "watch_", None))
+    assert watch is None or watch.alarms == ()
+
+
+@pytest.mark.parametrize("example", FRAMEWORKS)
+@pytest.mark.filterwarnings("ignore")
+def test_teacher_of_a_framework_follows_every_step_and_not_every_batch(example: str):
+    """Ten batches per epoch, two of them per step."""
+    pytest.importorskip(FRAMEWORKS[example])
+    length = {"steps": 10} if example == "transformers_trainer" else {"epochs": 2}
+    cpu = {"cpu": True} if example == "accelerate_loop" else {}
+    _, part, *_ = _load(example).main(**length, **cpu, accumulate=2)
+    assert _teacher_in(part).n_updates == 10
+
+
+@pytest.mark.parametrize("example", FRAMEWORKS)
+@pytest.mark.filterwarnings("ignore")
+def test_checkpoint_of_a_framework_holds_the_teacher(example: str, tmp_path: Path):
+    pytest.importorskip(FRAMEWORKS[example])
+    module = _load(example)
+    if example == "transformers_trainer":
+        _, whole = module.main(steps=40)
+        module.main(steps=20, folder=str(tmp_path))
+        _, resumed = module.main(steps=40, folder=str(tmp_path), resume=True)
+        assert resumed.teacher.n_updates == 40
+        assert torch.equal(parameters_of(resumed.teacher), parameters_of(whole.teacher))
+        return
+    _, part, *rest = module.main(epochs=1, **({"cpu": True} if example == "accelerate_loop" else {}))
+    trained = parameters_of(_teacher_in(part))
+    if example == "lightning_module":
+        rest[0].save_checkpoint(tmp_path / "saved.ckpt")
+        state = torch.load(tmp_path / "saved.ckpt", weights_only=False)["state_dict"]
+        part = module.MeanTeacherModule(copy.deepcopy(part.student))
+        part.load_state_dict(state)
+    elif example == "accelerate_loop":
+        rest[0].save_state(tmp_path)
+        with torch.no_grad():
+            next(part.parameters()).zero_()
+        part.n_updates = 0
+        rest[0].load_state(tmp_path)
+    else:
+        part = pickle.loads(pickle.dumps(part))
+    assert torch.equal(parameters_of(_teacher_in(part)), trained)
+    assert _teacher_in(part).n_updates == 10
 
 
 def test_every_example_has_a_test():

@@ -29,10 +29,10 @@ PAGE = (Path(__file__).parent.parent / "docs" / "own-module.md").read_text(encod
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 
-def test_python_of_the_page_runs_and_trains():
+def test_python_of_the_page_runs_and_trains(capsys: pytest.CaptureFixture[str]):
     names: dict[str, Any] = {}
     torch.manual_seed(0)
-    teacher_loop, method_loop, dense, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+    teacher_loop, method_loop, dense, watched, audited, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
 
     exec(teacher_loop, names)
     student, teacher = names["student"], names["teacher"]
@@ -51,6 +51,11 @@ def test_python_of_the_page_runs_and_trains():
     exec(dense, names)
     names["cost"].backward()
     assert names["student"].weight.grad.abs().sum() > 0
+
+    exec(watched, names)
+    assert names["watch"].alarms == ()
+    exec(audited, names)
+    assert capsys.readouterr().out.startswith(("The control did ", "The consistency cost helps"))
 
 
 # --- what a module takes and returns ----------------------------------------------------------------------

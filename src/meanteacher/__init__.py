@@ -7,10 +7,12 @@
     model.predict("more_photos/")
     mt.MeanTeacherClassifier().fit(X, y).predict(X)          # scikit-learn's contract; y == -1 is unlabelled
     record = mt.run("fast/svhn-500", seed=0)                 # a recipe, by name or as a value
+    mt.sweep("moons/vat", {"steps": [100, 300]}, seeds=5)    # every combination, with paired differences
     mt.table("1", laptop=True)                               # a table of the paper, here its laptop version
     mt.pack("photos/", "shards/")                            # photos to tar shards
     teacher = mt.Teacher(student, decay=0.999)               # in your own loop, for any nn.Module
     teacher.update(student)                                  # after every step of the optimiser
+    watch = mt.Watch(student, teacher)                       # whether every cost and the teacher are alive
     student = mt.LogitsOf(model, "logits")                   # a module that returns more than its logits
     trainer = mt.OnlineTrainer(student, method, optim, …)    # trainer.step(images, labels) as they arrive
 
@@ -53,13 +55,17 @@ if TYPE_CHECKING:
     from meanteacher.photos.folder.packing import pack as pack
     from meanteacher.photos.model.bundle import Classifier as Classifier
     from meanteacher.photos.model.bundle import load as load
+    from meanteacher.sweeps import sweep as sweep
     from meanteacher.teacher import Teacher as Teacher
     from meanteacher.train import Callback as Callback
+    from meanteacher.train import EarlyStop as EarlyStop
     from meanteacher.train import RunOptions as RunOptions
     from meanteacher.train import ScalarLogger as ScalarLogger
     from meanteacher.train import StopWhen as StopWhen
     from meanteacher.train import TensorBoardLogger as TensorBoardLogger
     from meanteacher.train import WandbLogger as WandbLogger
+    from meanteacher.train import Watch as Watch
+    from meanteacher.train import audit as audit
 
 _HOME = {
     "UNLABELLED": "core",
@@ -68,6 +74,7 @@ _HOME = {
     "Classifier": "photos.model.bundle",
     "Cost": "core",
     "DivergedError": "core",
+    "EarlyStop": "train",
     "Examples": "online",
     "InputError": "core",
     "Interrupted": "core",
@@ -88,11 +95,14 @@ _HOME = {
     "TensorBoardLogger": "train",
     "TrainingSpec": "experiment",
     "WandbLogger": "train",
+    "Watch": "train",
+    "audit": "train",
     "figure": "paper.reproduce",
     "fit": "photos.fitting.fit",
     "load": "photos.model.bundle",
     "pack": "photos.folder.packing",
     "run": "api",
+    "sweep": "sweeps",
     "table": "paper.reproduce",
 }
 _MODULES = ["costs", "methods", "models", "schedules", "views"]

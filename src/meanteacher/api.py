@@ -14,6 +14,7 @@ from meanteacher.core import InputError, Interrupted, Resume
 from meanteacher.data import TrainTest
 from meanteacher.data.download import data_folder
 from meanteacher.experiment import Recipe
+from meanteacher.experiment.runs import Run
 from meanteacher.recipes import find
 from meanteacher.records import Record
 from meanteacher.train import Callback
@@ -67,7 +68,7 @@ def run(
     outcome = experiment.run(
         recipe,
         seed=seed,
-        out=default_folder(recipe, seed) if out is None else Path(out),
+        out=Run(recipe.name, recipe, seed).folder if out is None else Path(out),
         data=data,
         resume=resume,
         options=options,
@@ -76,11 +77,6 @@ def run(
     if outcome.record is None:
         raise Interrupted(f"Interrupted after step {outcome.step}; nothing is lost.")
     return outcome.record
-
-
-def default_folder(recipe: Recipe, seed: int) -> Path:
-    """Where a run is written if no folder is given."""
-    return Path("runs") / recipe.name / f"seed-{seed}"
 
 
 def load_recipe(name: str) -> Recipe:

@@ -118,6 +118,11 @@ class Interrupted(Exception):  # noqa: N818 - not an error
     exit_code: ClassVar[int] = 75
 
 
+def labelled_rows(labels: Tensor) -> Tensor:
+    """Bool [B]: which rows have a label; of dense labels [B, ...], in any place."""
+    return (labels != UNLABELLED)[..., None].flatten(1).any(1)
+
+
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value that is none of the choices."""
     if value not in choices:

@@ -105,6 +105,15 @@ class EvaluatesTheStudent(MeanTeacher):
         return student.eval()
 
 
+def test_live_run_names_a_predictor_that_leaves_the_student_in_evaluation_mode(tmp_path: Path):
+    broken = recipe(method="mean-teacher", steps=20).varied(method=_broken(EvaluatesTheStudent))
+    outcome = run(broken, seed=0, out=tmp_path / "run", data=broken.data.source.load(tmp_path))
+    assert outcome.record is not None
+    (alarm,) = outcome.record.alarms
+    assert (alarm.kind, alarm.step) == ("student-in-evaluation", 1)
+    assert "student.train() is missing" in alarm.sentence
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CountsNoise(MeanTeacher):
     """An extra pass of the student over images that are no views."""

@@ -5,11 +5,13 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import meanteacher as mt
@@ -19,6 +21,7 @@ from meanteacher.models import MlpSpec
 from meanteacher.online import Arrived, Examples, OnlineStep, OnlineTrainer, Replay
 from meanteacher.schedules import Constant
 from meanteacher.train import AdamSpec, Evaluation, Intervals, Vitals, train, vitals
+from meanteacher.views import Noise
 from support import DECAY, METHODS, N_CLASSES, SHAPE, VIEWS, MadeUp, Small, SmallNet, made_up, prepared_of, recipe
 
 OPTIM = AdamSpec(learning_rate=Constant(0.01), beta1=Constant(0.9), beta2=Constant(0.99))
@@ -360,6 +363,100 @@ def test_an_iterator_that_cannot_be_moved_is_refused_unless_it_goes_on_by_itself
     assert next(Examples(shown(16), batch_size=8, live=True).read(16)).position == 24
     with pytest.raises(InputError, match="batch_size=0"):
         Examples([], batch_size=0)
+
+
+def _batches() -> Iterator[tuple[Tensor, Tensor | None]]:
+    for start in range(0, 40, ROWS):
+        shows = torch.arange(start, start + ROWS) % 5 == 0
+        yield DATA.images[start : start + ROWS], DATA.labels[start : start + ROWS].where(shows, mt.UNLABELLED)
+
+
+def test_any_iterable_of_batches_is_followed_as_it_comes(tmp_path: Path):
+    """A generator, a list, and the mappings and lists that loaders of other libraries give."""
+    batches = list(_batches())
+    as_mappings = [{"idx": 3, "pixel_values": images, "labels": labels} for images, labels in batches]
+    models = []
+    for source in (_batches(), batches, as_mappings, [list(pair) for pair in batches]):
+        models.append(trainer())
+        assert models[-1].follow(source, folder=tmp_path / str(len(models))) == 5
+        assert_same(models[0], models[-1])
+    assert models[0].follow(_batches()) == 5  # the next ones
+    unlabelled = trainer()
+    unlabelled.follow(images for images, _ in _batches())
+    assert (unlabelled.n_steps, unlabelled.n_seen) == (5, 40)
+
+
+def test_rows_of_a_data_set_are_examples():
+    """As torchvision and Hugging Face have them: PIL images, with the label beside or by name."""
+    pictures = [Image.fromarray(image.squeeze(0).numpy()) for image in DATA.images[:10]]
+    labels = DATA.labels[:10].tolist()
+    for rows in (
+        list(zip(pictures, labels, strict=True)),
+        [{"img": picture, "label": label} for picture, label in zip(pictures, labels, strict=True)],
+    ):
+        first, second = Examples(rows, batch_size=7).read()
+        assert torch.equal(torch.cat([first.images, second.images]), DATA.images[:10])
+        assert torch.cat([first.labels, second.labels]).tolist() == labels
+
+
+def _factory(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01, betas=(0.9, 0.99), fused=True)
+
+
+def test_functions_of_torch_optim_are_optimisers(tmp_path: Path):
+    given = {"n_classes": N_CLASSES, "input_shape": SHAPE, "views": VIEWS, "device": "cpu", "seed": 1}
+
+    def made(optim: Any) -> OnlineTrainer:
+        return OnlineTrainer(SPEC, METHODS["mean-teacher"], optim, **given)
+
+    ours, theirs = trainer(), made(_factory)
+    for model in (ours, theirs):
+        model.follow(_batches())
+    assert_same(ours, theirs)
+    slow = partial(torch.optim.AdamW, lr=0.001)
+    model = made(slow)
+    model.follow(_batches(), folder=tmp_path)
+    assert made(partial(torch.optim.AdamW, lr=0.001)).load(tmp_path).n_steps == 5
+    for other in (partial(torch.optim.AdamW, lr=0.002), partial(torch.optim.SGD, lr=0.001), torch.optim.AdamW):
+        with pytest.raises(InputError, match="another run"):
+            made(other).load(tmp_path)
+
+
+@pytest.mark.parametrize("ignore_index", [mt.UNLABELLED, 255])
+def test_labels_per_place_are_learnt_and_replayed(ignore_index: int, tmp_path: Path):
+    """Two classes of pixels: bright and dark. A third of the images have labels, some of them in a few places only."""
+    draws = torch.Generator().manual_seed(0)
+    images = torch.rand(24, 1, 6, 6, generator=draws)
+    labels = (images[:, 0] > 0.5).long()
+    labels[:, 2:] = ignore_index
+    labels[8:] = ignore_index
+    method = MeanTeacher(decay=0.9, buffers="own", weight=2.0, ignore_index=ignore_index)
+    given = {"n_classes": 2, "input_shape": (1, 6, 6), "label_shape": (6, 6), "device": "cpu", "seed": 1}
+
+    def made() -> OnlineTrainer:
+        torch.manual_seed(0)
+        network = nn.Conv2d(1, 2, 1)
+        views = {role: Noise(0.01) for role in ("student", "teacher")}
+        return OnlineTrainer(network, method, partial(torch.optim.SGD, lr=1.0), **given, views=views)
+
+    model = made()
+    steps = [model.step(images[rows], labels[rows]) for rows in torch.arange(24).split(6)]
+    assert [step.n_labelled for step in steps] == [6, 2, 0, 0]
+    assert [step.n_replayed for step in steps] == [0, 6, 8, 8]
+    assert model.step(images[:6]).n_labelled == 0
+    for _ in range(40):
+        model.step(images[:6], labels[:6])
+    assert (model.predict(images) == (images[:, 0] > 0.5)).float().mean() > 0.9
+    assert model.alarms == ()
+    model.save(tmp_path)
+    again = made().load(tmp_path)
+    assert torch.equal(again.predict_proba(images), model.predict_proba(images))
+    for wrong, words in (
+        (labels[:6, 0, 0].clamp(0, 1), r"Expected labels of shape \[6, 6, 6\] for 6 images, got \[6\]"),
+        (labels[:6].where(labels[:6] != 1, 2), "Labels run from -1 to 2, but there are 2 classes"),
+    ):
+        with pytest.raises(InputError, match=words):
+            model.step(images[:6], wrong)
 
 
 def test_the_python_of_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

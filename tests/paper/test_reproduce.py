@@ -7,7 +7,7 @@ import pytest
 
 import meanteacher as mt
 from meanteacher.core import InputError, Interrupted
-from meanteacher.paper import workers
+from meanteacher.experiment import workers
 from meanteacher.paper.layout import TABLES, Table
 from meanteacher.paper.runs import find_figure, find_table, recipe_names, runs_of
 from meanteacher.recipes import RECIPES

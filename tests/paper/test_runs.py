@@ -9,9 +9,10 @@ import torch
 from meanteacher.core import InputError, Problem
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.operations import row_operations
+from meanteacher.experiment.runs import Run
 from meanteacher.paper import runs
 from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES
-from meanteacher.paper.runs import Run, find_figure, find_table, recipe_names, runs_of
+from meanteacher.paper.runs import find_figure, find_table, recipe_names, runs_of
 from meanteacher.recipes import RECIPES
 from record_support import write_record
 from support import held_by_another_process

@@ -3,7 +3,12 @@
 import json
 from pathlib import Path
 
-from meanteacher.train import Alarm, Callback, Evaluation, LogEntry, MetricsFile
+import pytest
+
+from meanteacher.core import InputError
+from meanteacher.experiment import run
+from meanteacher.train import Alarm, Callback, EarlyStop, Evaluation, LogEntry, MetricsFile
+from support import recipe
 
 
 def _entry(step: int) -> LogEntry:
@@ -44,6 +49,53 @@ def test_an_alarm_of_the_step_after_the_checkpoint_is_written_once(tmp_path: Pat
     MetricsFile(path, from_step=20).on_alarm(alarms[1])
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(entry["event"], entry["step"]) for entry in entries] == [("alarm", 19), ("log", 20), ("alarm", 20)]
+
+
+def _errors(out: Path, stop: EarlyStop, steps: int = 40) -> tuple[int, list[int]]:
+    """Steps of a run, and those of its evaluations."""
+    whole = recipe(steps=steps)
+    outcome = run(whole, seed=0, out=out, data=whole.data.source.load(out), callbacks=[stop])
+    assert outcome.complete
+    assert outcome.record is not None
+    assert outcome.record.steps == outcome.record.errors.last.step
+    return outcome.record.steps, [point.step for point in outcome.record.curve]
+
+
+def test_run_is_complete_when_its_error_is_low_enough_or_no_longer_falls(tmp_path: Path):
+    assert _errors(tmp_path / "a", EarlyStop(error=1.0)) == (5, [5])
+    steps, evaluated = _errors(tmp_path / "b", EarlyStop(error=0.0, patience=2))
+    assert 15 <= steps < 40
+    assert evaluated == list(range(5, steps + 1, 5))
+    # A complete run: resuming it returns its record.
+    whole = recipe(steps=40)
+    again = run(whole, seed=0, out=tmp_path / "b", data=whole.data.source.load(tmp_path), resume=True)
+    assert again.record is not None
+    assert again.record.steps == steps
+    assert _errors(tmp_path / "c", EarlyStop(patience=100), steps=20) == (20, [5, 10, 15, 20])
+
+
+@pytest.mark.parametrize(
+    ("errors", "patience", "satisfied"),
+    [
+        ([0.5, 0.4, 0.3], 1, [False, False, False]),
+        ([0.5, 0.5, 0.3], 1, [False, True, False]),
+        ([0.5, 0.6, 0.55, 0.4], 2, [False, False, True, False]),
+    ],
+)
+def test_patience_counts_the_evaluations_since_the_lowest_error(
+    errors: list[float], patience: int, satisfied: list[bool]
+):
+    stop, said = EarlyStop(patience=patience), []
+    for step, error in enumerate(errors):
+        stop.on_evaluation(Evaluation(step=step, part="validation", student=0.0, teacher=error))
+        said.append(stop.is_satisfied())
+    assert said == satisfied
+
+
+@pytest.mark.parametrize("given", [{}, {"patience": 0}])
+def test_early_stop_without_a_condition_is_refused(given: dict[str, int]):
+    with pytest.raises(InputError, match="Give an error, or a patience of at least 1"):
+        EarlyStop(**given)
 
 
 def test_a_callback_overrides_only_what_it_needs():

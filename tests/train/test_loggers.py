@@ -16,7 +16,17 @@ from meanteacher import api
 from meanteacher.cli.app import app
 from meanteacher.cli.run import _logger
 from meanteacher.core import InputError
-from meanteacher.train import Alarm, Evaluation, LogEntry, ScalarLogger, TensorBoardLogger, WandbLogger, loggers
+from meanteacher.experiment import run
+from meanteacher.train import (
+    Alarm,
+    Evaluation,
+    LogEntry,
+    ScalarLogger,
+    StopWhen,
+    TensorBoardLogger,
+    WandbLogger,
+    loggers,
+)
 from support import recipe
 
 ENTRY = LogEntry(
@@ -141,7 +151,9 @@ class PretendWandb:
         )
 
 
-def test_wandb_gets_every_number_under_its_step_and_is_finished(monkeypatch: pytest.MonkeyPatch):
+def test_wandb_gets_every_number_under_its_step_and_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/mine").mkdir(parents=True)
     wandb = PretendWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr(loggers, "find_spec", lambda name: name)
@@ -153,7 +165,8 @@ def test_wandb_gets_every_number_under_its_step_and_is_finished(monkeypatch: pyt
         tell(logger)
     words = [word for word, _ in wandb.calls]
     assert words == ["init", "by", "log", "log", "alert", "finish"]
-    assert wandb.calls[0][1] == {"project": "digits", "name": "seed 0", "mode": "offline"}
+    identity = Path("runs/mine/wandb-id.txt").read_text()
+    assert wandb.calls[0][1] == {"project": "digits", "mode": "offline", "id": identity, "resume": "allow"}
     assert wandb.calls[1][1] == ("*", "step")
     assert wandb.calls[2][1] | wandb.calls[3][1] == {"step": 10, **NUMBERS}
     assert wandb.calls[4][1] == ("collapse at step 12", "All is one.")
@@ -163,12 +176,33 @@ def test_run_names_itself_to_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(loggers, "find_spec", lambda name: name)
     made = _logger("wandb", "moons/vat", 3, tmp_path)
     assert isinstance(made, WandbLogger)
-    assert made.options == {
-        "project": "meanteacher",
-        "name": "moons/vat, seed 3",
-        "dir": tmp_path,
-        "config": {"recipe": "moons/vat", "seed": 3},
-    }
+    assert made.options == {"project": "meanteacher", "name": "moons/vat, seed 3", "dir": tmp_path}
+
+
+def test_resumed_run_continues_its_own_wandb_run_with_the_fields_of_its_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    wandb = PretendWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr(loggers, "find_spec", lambda name: name)
+    whole = recipe(steps=20)
+    data = whole.data.source.load(tmp_path)
+
+    def run_on(out: str, *, resume: bool, stops: bool) -> None:
+        with WandbLogger(folder=tmp_path / out) as logger:
+            stop = StopWhen(lambda: stops)
+            run(whole, seed=3, out=tmp_path / out, data=data, resume=resume, callbacks=[logger, stop])
+
+    run_on("one", resume=False, stops=True)
+    run_on("one", resume=True, stops=False)
+    run_on("other", resume=False, stops=False)
+    first, second, other = [given for word, given in wandb.calls if word == "init"]
+    assert first["id"] == second["id"] != other["id"]
+    assert {given["resume"] for given in (first, second, other)} == {"allow"}
+    for given in (first, second, other):
+        assert given["config"]["seed"] == 3
+        assert given["config"]["recipe"]["training"]["method"]["weight"]["value"] == 2.0
+        assert given["config"]["recipe"]["training"]["steps"] == 20
 
 
 def test_wandb_writes_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

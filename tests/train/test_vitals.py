@@ -54,6 +54,13 @@ def test_teacher_with_the_students_weights_is_an_alarm(tmp_path: Path):
     assert set(_alarms(faulty, tmp_path / "r")) == {"teacher-is-student"}
 
 
+def test_student_that_does_not_move_is_an_alarm(tmp_path: Path):
+    still = AdamSpec(learning_rate=Constant(0.0), beta1=Constant(0.9), beta2=Constant(0.99))
+    alarms = _alarms(recipe(steps=160).varied(optim=still), tmp_path / "r")
+    assert set(alarms) == {"still-student"}
+    assert "learning rate is 0" in alarms["still-student"]
+
+
 @pytest.mark.parametrize("name", ["vat", "temporal-ensembling", "supervised"])
 def test_methods_that_evaluate_the_student_itself_raise_no_alarm(name: str, tmp_path: Path):
     student_only = dataclasses.replace(METHODS[name], decay=Constant(0.0), buffers="copy")
@@ -160,7 +167,7 @@ def test_batch_without_labels_is_no_dead_classification_cost():
     vitals = Vitals(_declared(3, 0.05, exact=False))
     for step in range(10):
         output = METHODS["supervised"].forward(student, student, empty, step)
-        assert vitals.read_gradients(step, empty, output, list(student.parameters())) == []
+        assert vitals.read_gradients(step, output.costs, student, list(student.parameters()), empty.labels) == []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from meanteacher.cli.pack import pack
 from meanteacher.cli.predict import evaluate, export, predict
 from meanteacher.cli.report import report
 from meanteacher.cli.reproduce import reproduce
-from meanteacher.cli.run import list_recipes, run
+from meanteacher.cli.run import list_recipes, run, show
 
 
 class Group(TyperGroup):
@@ -101,7 +101,14 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "export": export,
         "report": report,
     },
-    "The paper": {"run": run, "list": list_recipes, "table": reproduce, "figure": reproduce, "demo": demo},
+    "The paper": {
+        "run": run,
+        "list": list_recipes,
+        "show": show,
+        "table": reproduce,
+        "figure": reproduce,
+        "demo": demo,
+    },
     "Tools": {"pack": pack},
 }
 """Panel of the help -> its commands, in the order of the help."""

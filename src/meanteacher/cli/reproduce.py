@@ -13,8 +13,8 @@ from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
 if TYPE_CHECKING:
-    from meanteacher.paper.reproduce import Reproduced
-    from meanteacher.paper.runs import Run
+    from meanteacher.experiment.runs import Run
+    from meanteacher.experiment.workers import Trained
 
 
 def reproduce(
@@ -71,7 +71,8 @@ def reproduce(
     OUT/table-N.md and .html, a figure to OUT/figure-N.svg and .png.
     """
     from meanteacher.cli.progress import RunsProgress
-    from meanteacher.paper import runs, workers
+    from meanteacher.experiment import workers
+    from meanteacher.paper import runs
     from meanteacher.train import RunOptions
 
     console = Console()
@@ -105,10 +106,11 @@ def reproduce(
                 train=not show,
                 callback=progress,
             )
-        _say_result(console, result)
+        say_result(console, result)
 
 
-def _say_result(console: Console, result: "Reproduced") -> None:
+def say_result(console: Console, result: "Trained") -> None:
+    """Print what the runs show, what failed and what was written."""
     console.print()
     for line in result.text.splitlines():
         say(console, line)

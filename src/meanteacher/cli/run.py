@@ -1,4 +1,4 @@
-"""`meanteacher run` and `meanteacher list`."""
+"""`meanteacher run`, of one run or a sweep, `meanteacher list` and `meanteacher show`."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -22,7 +22,7 @@ from meanteacher.cli.options import (
 from meanteacher.core import InputError
 
 if TYPE_CHECKING:
-    from meanteacher.train import ScalarLogger
+    from meanteacher.train import RunOptions, ScalarLogger
 
 
 def recipe_names() -> list[str]:
@@ -47,7 +47,15 @@ def run(
             min=0, metavar="N", help="Determines the labelled set, the batches, the noise and the initial weights."
         ),
     ] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Sweep: N runs, with the seeds 0 to N-1.", show_default="one")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for this run; for a sweep, the folder of all runs.", show_default="runs/RECIPE/seed-N, or runs"
+        ),
+    ] = None,
     resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
     settings: Annotated[
@@ -56,7 +64,7 @@ def run(
             "--set",
             metavar="FIELD=VALUE",
             help="Change a field of the recipe or of its training, at any depth: data.n_labelled=100, steps=300, "
-            "method.weight.value=50. Repeatable.",
+            "method.weight.value=50. Repeatable. Several values, method.weight.value=1,3,10, are a sweep.",
         ),
     ] = None,
     device: DeviceOption = "auto",
@@ -90,6 +98,13 @@ def run(
         ),
     ] = None,
     nproc: NprocOption = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Sweep: runs at the same time; they share the processor's cores.")
+    ] = 1,
+    print_commands: Annotated[
+        bool,
+        typer.Option("--print-commands", help="Sweep: print one command per missing run, for any scheduler."),
+    ] = False,
     data: DataOption = None,
 ) -> None:
     """Train one recipe and write its record.
@@ -99,12 +114,20 @@ def run(
     interrupted.
 
     Several processes train one network with --nproc, torchrun or srun, with the batches of one process.
+
+    A sweep, --seeds 5 --set method.weight.value=1,3,10, trains every combination. Complete runs are not run again, so
+    the same command continues it. A page with the differences paired by seed is written to
+    OUT/sweep-RECIPE-FIELDS.html, tables and curves as CSV and JSON beside it.
     """
-    if start_processes(nproc):
+    settings = settings or []
+    is_sweep = seeds is not None or jobs > 1 or print_commands
+    may_be_sweep = is_sweep or any("," in setting for setting in settings)
+    if not may_be_sweep and start_processes(nproc):
         return
     from meanteacher import api, experiment
     from meanteacher.cli.progress import RunProgress, alarm_parts
     from meanteacher.data.download import data_folder
+    from meanteacher.experiment.runs import Run
     from meanteacher.formats import count, percent
     from meanteacher.train import RunOptions, StopWhen
 
@@ -113,10 +136,19 @@ def run(
         device=device, compile=compiled, precision=precision, micro_batch=micro_batch, sync_batch_norm=sync_batch_norm
     )
     given = api.load_recipe(recipe)
-    chosen = experiment.override(given, *(settings or []))
+    if may_be_sweep:
+        # A value with a comma may be a list that is one value.
+        if is_sweep or len(experiment.variants(given, settings)) > 1:
+            if nproc > 1 or seed:
+                raise InputError("A sweep takes --jobs instead of --nproc, and --seeds instead of --seed.")
+            _sweep(console, recipe, settings, seeds or 1, out or Path("runs"), data, options, jobs, log, print_commands)
+            return
+        if start_processes(nproc):
+            return
+    chosen = experiment.override(given, *settings)
     if chosen is not given:
         say(console, chosen.deviations[-1])
-    out = out or api.default_folder(chosen, seed)
+    out = out or Run(recipe, chosen, seed).folder
     loggers = [_logger(log, chosen.name, seed, out)] if log else []
     with progress_bar(console, DownloadColumn(), TransferSpeedColumn()) as show:
         loaded = chosen.data.source.load(data_folder(data), partial(show, "Downloading"))
@@ -150,12 +182,63 @@ def run(
     say(console, f"Record: {out / 'record.json'}")
 
 
+def _sweep(
+    console: Console,
+    recipe: str,
+    settings: list[str],
+    seeds: int,
+    out: Path,
+    data: Path | None,
+    options: "RunOptions",
+    jobs: int,
+    log: LoggerName | None,
+    print_commands: bool,
+) -> None:
+    from meanteacher.cli.progress import RunsProgress
+    from meanteacher.cli.reproduce import say_result
+    from meanteacher.experiment.workers import command_options, printed_commands
+    from meanteacher.sweeps import runs_of_sweep, sweep
+
+    runs = runs_of_sweep(recipe, settings, seeds=seeds, out=out)
+    if print_commands:
+        for line in printed_commands(runs, command_options(data, options, log)):
+            typer.echo(line)
+        return
+    with graceful_stop(console) as should_stop, RunsProgress(console, len(runs), should_stop) as progress:
+        result = sweep(
+            recipe, settings, seeds=seeds, out=out, data=data, options=options, jobs=jobs, log=log, callback=progress
+        )
+    say_result(console, result)
+
+
 def _logger(name: LoggerName, recipe: str, seed: int, out: Path) -> "ScalarLogger":
     from meanteacher.train import TensorBoardLogger, WandbLogger
 
     if name == "tensorboard":
         return TensorBoardLogger(out / "tensorboard")
-    return WandbLogger(name=f"{recipe}, seed {seed}", dir=out, config={"recipe": recipe, "seed": seed})
+    return WandbLogger(name=f"{recipe}, seed {seed}", folder=out, dir=out)
+
+
+def show(
+    recipe: Annotated[
+        str,
+        typer.Argument(help="Name of a recipe, or FILE.py:NAME for one of your own.", autocompletion=recipe_names),
+    ],
+) -> None:
+    """Print every field of a recipe, what the paper reports for it, and how it deviates from the paper.
+
+    Fields are named as --set takes them. A class is named in the line of its field, and its own fields follow.
+    """
+    from meanteacher import api
+    from meanteacher.experiment.describe import fingerprint, lines
+
+    console, found = Console(), api.load_recipe(recipe)
+    claim = found.claim
+    about = [("fingerprint", fingerprint(found))]
+    about.append(("paper", "no result" if claim is None else f"{claim} % {claim.metric}, {claim.where}"))
+    about += [("deviation", deviation) for deviation in found.deviations]
+    for name, value in [*lines(found), *about]:
+        say(console, (f"{name:<36}  ", "bold"), value)
 
 
 def list_recipes(

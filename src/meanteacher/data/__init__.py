@@ -2,6 +2,7 @@
 
 from meanteacher.data.dataset import Dataset, Source, TrainTest
 from meanteacher.data.encoded import EncodedDataset, Files
+from meanteacher.data.mapstyle import MapStyle
 from meanteacher.data.split import BatchSpec, Fixed, Mixed, Sampler, Split, make_split, read_label_list
 from meanteacher.data.stream import ImageStream
 
@@ -12,6 +13,7 @@ __all__ = [
     "Files",
     "Fixed",
     "ImageStream",
+    "MapStyle",
     "Mixed",
     "Sampler",
     "Source",

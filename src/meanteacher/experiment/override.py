@@ -8,9 +8,10 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from itertools import product
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -107,6 +108,55 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     if followed is not recipe:
         said += f" The schedules are stretched from {recipe.training.steps} to {changed.training.steps} steps."
     return replace(changed, name=f"{recipe.name}+{_short(changes)}", claim=None, deviations=(*recipe.deviations, said))
+
+
+def variants(recipe: Recipe, settings: Sequence[str] | Mapping[str, object]) -> list[tuple[Recipe, tuple[str, ...]]]:
+    """Every combination of the values given for some fields, each with the settings that make it.
+
+    Args:
+        recipe: the recipe to vary
+        settings: as --set takes them, several values with commas between them, "method.weight.value=1,3,10"; a list
+            that is one value stands in brackets, unless it fits its field as it is. Or field -> a list of its values
+
+    Raises:
+        InputError: a field is not there, or a value does not fit it.
+
+    >>> from meanteacher.recipes import find
+    >>> [settings for _, settings in variants(find("moons/mean-teacher"), ["steps=100,200"])]
+    [('steps=100',), ('steps=200',)]
+    """
+    if isinstance(settings, Mapping):
+        lists = {field: given if isinstance(given, list | tuple) else [given] for field, given in settings.items()}
+        if empty := [field for field, given in lists.items() if not given]:
+            raise InputError(f"{empty[0]} has no values. Give at least one, as in {{{empty[0]!r}: [1, 3]}}.")
+        choices = [[f"{field}={_text(value)}" for value in given] for field, given in lists.items()]
+    else:
+        choices = [_alternatives(recipe, setting) for setting in settings]
+    found: dict[str, tuple[Recipe, tuple[str, ...]]] = {}
+    for chosen in product(*choices):
+        changed = override(recipe, *chosen)
+        found.setdefault(changed.name, (changed, chosen))
+    return list(found.values())
+
+
+def _alternatives(recipe: Recipe, setting: str) -> list[str]:
+    """A setting for each of its values; one if the value fits as it is, with its commas."""
+    field, sign, text = setting.partition("=")
+    values, depth, quote = [""], 0, ""
+    for character in text:
+        if quote or character in "'\"":
+            quote = "" if character == quote else quote or character
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and not depth and not quote:
+            values.append("")
+        else:
+            values[-1] += character
+    if len(values) > 1:
+        try:
+            override(recipe, setting)
+        except InputError:
+            return [f"{field}{sign}{value.strip()}" for value in values]
+    return [setting]
 
 
 def _following(recipe: Recipe, wanted: "_Tree | _Wanted | None") -> Recipe:

@@ -125,6 +125,8 @@ def run_training(
         vitals = Vitals(prepared.declared)
         if ranks.is_first:
             callbacks = (MetricsFile(out / "metrics.jsonl", from_step=state.step), *callbacks)
+            for callback in callbacks:
+                callback.on_start(recorded, seed)
         complete = prepared.train(
             state, vitals=vitals, options=options, callbacks=callbacks, checkpoints=checkpoints, skip_to=skip_to
         )

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from meanteacher.core import UNLABELLED, InputError, check_choice
+from meanteacher.core import UNLABELLED, InputError, Problem, check_choice, labelled_rows
+from meanteacher.data.dataset import check_labels
+from meanteacher.data.mapstyle import as_image, example
 from meanteacher.seeding import generator
 
 Position = Any
@@ -22,10 +24,11 @@ class Arrived:
     images: Tensor
     """[B, ...], bytes or floating point."""
     labels: Tensor
-    """[B], `UNLABELLED` where unknown."""
+    """[B], or [B, ...] with a label per place, `UNLABELLED` where unknown."""
     position: Position
 
 
+@runtime_checkable
 class Arrivals(Protocol):
     """A source of examples. Each is read once, in an order that does not depend on where reading was interrupted."""
 
@@ -42,10 +45,11 @@ class Examples:
     """The examples or batches of an iterator. The next batch is taken when it is asked for: nothing is queued.
 
     Args:
-        source: an iterable of (image, label), or a function that is given how many of them were read before and
-            returns an iterable of the rest: with it a run can be resumed. A label of -1 or None is unknown
+        source: an iterable of (image, label), such as a data set of torchvision or Hugging Face, or a function that is
+            given how many of them were read before and returns an iterable of the rest: with it a run can be resumed.
+            Rows may be mappings, too, or images alone. A label of -1 or None is unknown
         batch_size: examples per batch, fewer in the last one; None where the iterator has batches of its own,
-            (images [B, ...], labels [B])
+            (images [B, ...], labels [B]), such as a DataLoader
         live: the iterator goes on by itself where it stopped, like a camera: a resumed run takes what comes next
 
     >>> stream = Examples([(torch.zeros(2), 1), (torch.ones(2), None)], batch_size=2)
@@ -55,7 +59,7 @@ class Examples:
 
     def __init__(
         self,
-        source: Callable[[int], Iterable[tuple[Any, Any]]] | Iterable[tuple[Any, Any]],
+        source: Callable[[int], Iterable[Any]] | Iterable[Any],
         *,
         batch_size: int | None = None,
         live: bool = False,
@@ -80,15 +84,17 @@ class Examples:
             )
         else:
             rest = iter(self.source)
-        while items := list(islice(rest, self.batch_size or 1)):
+        while items := [example(item) for item in islice(rest, self.batch_size or 1)]:
             n_read += len(items)
             if self.batch_size is None:
                 ((images, labels),) = items
                 yield Arrived(to_images(images), to_labels(labels, len(images)), n_read)
             else:
-                images = joined([to_images(image)[None] for image, _ in items])
-                labels = torch.cat([to_labels(None if label is None else [label], 1) for _, label in items])
-                yield Arrived(images, labels, n_read)
+                images = joined([as_image(image)[None] for image, _ in items])
+                known = [torch.as_tensor(label) for _, label in items if label is not None]
+                unknown = torch.full_like(known[0], UNLABELLED) if known else torch.tensor(UNLABELLED)
+                labels = torch.stack([unknown if label is None else torch.as_tensor(label) for _, label in items])
+                yield Arrived(images, to_labels(labels, len(items)), n_read)
 
     def release(self, position: Position) -> None:
         """Nothing is kept of an iterator."""
@@ -96,20 +102,15 @@ class Examples:
 
 def to_images(images: Any) -> Tensor:
     """An array or a tensor as bytes or float32. The range of other numbers is not known: they are refused."""
-    tensor = torch.as_tensor(images)
-    if tensor.is_floating_point():
-        return tensor.float()
-    if tensor.dtype != torch.uint8:
-        raise InputError(f"Images are bytes (uint8) or floating point, got {tensor.dtype}. Convert them first.")
-    return tensor
+    return as_image(torch.as_tensor(images))
 
 
 def to_labels(labels: Any, n: int) -> Tensor:
-    """One int64 for each of n images; all of them `UNLABELLED` if there are none."""
+    """One int64 for each of n images or each of their places; all of them `UNLABELLED` if there are none."""
     if labels is None:
         return torch.full((n,), UNLABELLED)
     tensor = torch.as_tensor(labels)
-    if tensor.shape != (n,) or tensor.is_floating_point() or tensor.is_complex():
+    if tensor.shape[:1] != (n,) or tensor.is_floating_point() or tensor.is_complex():
         raise InputError(
             f"Labels are one whole number per image, {UNLABELLED} where it is unknown; got {tensor.dtype} of shape "
             f"{tuple(tensor.shape)} for {n} images."
@@ -117,12 +118,24 @@ def to_labels(labels: Any, n: int) -> Tensor:
     return tensor.long()
 
 
-def checked(images: Any, labels: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Images of this shape and their labels as tensors, on the CPU."""
+def checked(images: Any, labels: Any, problem: Problem, ignore_index: int = UNLABELLED) -> tuple[Tensor, Tensor]:
+    """Images and labels of this problem as tensors, on the CPU."""
     shown = to_images(images).cpu()
-    if shown.shape[1:] != shape or len(shown) == 0:
-        raise InputError(f"Expected images of shape [B, {', '.join(map(str, shape))}], got {list(shown.shape)}.")
-    return shown, to_labels(labels, len(shown)).cpu()
+    if shown.shape[1:] != problem.input_shape or len(shown) == 0:
+        sides = ", ".join(map(str, problem.input_shape))
+        raise InputError(f"Expected images of shape [B, {sides}], got {list(shown.shape)}.")
+    given = to_labels(labels, len(shown)).cpu()
+    given = given.where(given != ignore_index, UNLABELLED)
+    wanted = (len(shown), *problem.label_shape)
+    if given.ndim == 1 and not labelled_rows(given).any():
+        given = torch.full(wanted, UNLABELLED)
+    if given.shape != wanted:
+        raise InputError(
+            f"Expected labels of shape {list(wanted)} for {len(shown)} images, got {list(given.shape)}. For a label "
+            "per place, as in segmentation, give the trainer its label_shape."
+        )
+    check_labels(given.flatten(), n_images=given.numel(), n_classes=problem.n_classes)
+    return shown, given
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -153,7 +166,7 @@ class EveryRow:
     exact = False
 
     def __init__(self, labels: Tensor) -> None:
-        self.shows_label = labels != UNLABELLED
+        self.shows_label = labelled_rows(labels)
         self.labelled_share = float(self.shows_label.float().mean())
 
     def draw(self, step: int) -> tuple[Tensor, Tensor]:
@@ -202,7 +215,7 @@ class Store:
 
     def add(self, images: Tensor, labels: Tensor, index: Tensor) -> None:
         """Keep those that have a label, as far as there is room."""
-        for row in (labels != UNLABELLED).nonzero().flatten().tolist():
+        for row in labelled_rows(labels).nonzero().flatten().tolist():
             example = (images[row : row + 1].clone(), labels[row : row + 1].clone(), index[row : row + 1].clone())
             self._n_offered += 1
             if self.replay.keep == "recent" or len(self._kept) < self.replay.size:

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -12,21 +13,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Augment, Batch, DivergedError, InitialisesFromData, InputError, Method, Problem
+from meanteacher.core import (
+    UNLABELLED,
+    Augment,
+    Batch,
+    DivergedError,
+    InitialisesFromData,
+    InputError,
+    Method,
+    Problem,
+    labelled_rows,
+)
 from meanteacher.data import Dataset, ImageStream
 from meanteacher.devices import choose_device
 from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.describe import describe
 from meanteacher.models import ModelSpec
-from meanteacher.online.arrivals import Arrivals, Arrived, EveryRow, Position, Replay, Rows, Store, checked, joined_rows
+from meanteacher.online.arrivals import (
+    Arrivals,
+    Arrived,
+    EveryRow,
+    Examples,
+    Position,
+    Replay,
+    Rows,
+    Store,
+    checked,
+    joined_rows,
+)
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
 from meanteacher.train import Alarm, Checkpoints, OptimSpec, TrainState, Vitals, start, take_step
 from meanteacher.train.checkpoint import check_weights
 from meanteacher.train.execution import Precision, RunOptions
+from meanteacher.train.optim import TorchOptim
+from meanteacher.train.vitals import READ_EVERY
 from meanteacher.views.normalise import ToFloat
 
-_READ_EVERY = 10
-"""Steps between two readings of the vitals, as in a run on a data set."""
 _KEPT_READINGS = 1000
 """Readings of the gradients that are kept: a stream has no end, a checkpoint has to have one."""
 
@@ -57,9 +79,12 @@ class OnlineTrainer:
     Args:
         model: a network, which is trained in place, or the description of one (`mt.models`)
         method: whose memory does not grow with the number of examples: all but Temporal Ensembling
-        optim: the optimiser; a schedule that falls to zero would end the learning
+        optim: the optimiser, or a function of the parameters such as `partial(torch.optim.AdamW, lr=1e-3)`; a schedule
+            that falls to zero would end the learning
         n_classes: a label is 0 to n_classes - 1, or -1 where it is unknown
         input_shape: of one image
+        label_shape: of one image's label: () for one class per image, (H, W) for one per pixel; views may then change
+            colours and noise, but move nothing
         views: role -> what it sees of an image, for every role of the method
         labelled_view: what the student sees of rows with a label; `views["student"]` if not given
         normalise: applied before the views; if not given, bytes become 0 to 1 and floating point stays as it is
@@ -86,10 +111,11 @@ class OnlineTrainer:
         self,
         model: nn.Module | ModelSpec,
         method: Method,
-        optim: OptimSpec,
+        optim: OptimSpec | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
         *,
         n_classes: int,
         input_shape: tuple[int, ...],
+        label_shape: tuple[int, ...] = (),
         views: Mapping[str, Augment],
         labelled_view: Augment | None = None,
         normalise: nn.Module | None = None,
@@ -103,7 +129,8 @@ class OnlineTrainer:
             raise InputError(
                 f"{type(method).__name__} needs the views {', '.join(method.roles)}; {', '.join(missing)} is missing."
             )
-        self.method, self.optim, self.seed, self.precision = method, optim, seed, precision
+        self.optim = optim if isinstance(optim, OptimSpec) else TorchOptim(optim)
+        self.method, self.seed, self.precision = method, seed, precision
         self.views = {role: views[role] for role in method.roles}
         self.labelled_view = labelled_view
         self.device = choose_device(device)
@@ -111,13 +138,13 @@ class OnlineTrainer:
         """Where the source stands, as given to the last step."""
         self.n_seen = 0
         """Examples that have arrived."""
-        self._problem = Problem(n_classes=n_classes, n_examples=0, input_shape=tuple(input_shape))
+        self._problem = Problem(n_classes, 0, tuple(input_shape), tuple(label_shape))
         self._normalise = (normalise or ToFloat()).to(self.device)
         self._store = Store(replay, seed) if replay is not None else None
         self._vitals = Vitals(None)
         self._lock = RLock()
         self._identity = {
-            "configuration": _digest(model, method, optim, self.views, labelled_view, replay, self._problem),
+            "configuration": _digest(model, method, self.optim, self.views, labelled_view, replay, self._problem),
             "seed": str(seed),
         }
         with isolated_global_randomness():
@@ -142,7 +169,7 @@ class OnlineTrainer:
 
         Args:
             images: [B, ...], an array or a tensor, bytes or floating point
-            labels: [B], -1 where unknown; None where all are
+            labels: [B] or [B, *label_shape], -1 where unknown; None where all are
             position: where the source stands after them, kept for `save`
 
         Raises:
@@ -150,7 +177,8 @@ class OnlineTrainer:
             DivergedError: a cost is not finite; the weights are spoiled, the last checkpoint is not.
         """
         with self._lock:
-            new_images, new_labels = checked(images, labels, self._problem.input_shape)
+            ignored = getattr(self.method, "ignore_index", UNLABELLED)
+            new_images, new_labels = checked(images, labels, self._problem, ignored)
             index = torch.arange(self.n_seen, self.n_seen + len(new_images))
             rows: list[Rows] = [(new_images, new_labels, index)]
             n_replayed = 0
@@ -168,14 +196,14 @@ class OnlineTrainer:
                     seed=self.seed,
                     options=RunOptions(precision=self.precision),
                     vitals=self._vitals,
-                    reads=(state.step + 1) % _READ_EVERY == 0,
+                    reads=(state.step + 1) % READ_EVERY == 0,
                 )
             del self._vitals.readings[:-_KEPT_READINGS]
             done = OnlineStep(
                 step=state.step,
                 costs={name: float(cost.value.detach()) for name, cost in output.costs.items()},
                 weights={name: float(cost.weight) for name, cost in output.costs.items() if cost.weight is not None},
-                n_labelled=int((new_labels != UNLABELLED).sum()),
+                n_labelled=int(labelled_rows(new_labels).sum()),
                 n_replayed=n_replayed,
                 alarms=tuple(alarms),
             )
@@ -193,7 +221,7 @@ class OnlineTrainer:
 
     def follow(
         self,
-        source: Arrivals,
+        source: Arrivals | Iterable[Any],
         *,
         folder: Path | str | None = None,
         save_every: int = 100,
@@ -204,7 +232,8 @@ class OnlineTrainer:
         """Train on everything that a source gives from the trainer's position on. Returns the steps done.
 
         Args:
-            source: `Examples` of an iterator, or any object with the same two methods
+            source: any iterable of batches (images, labels), such as a generator or a DataLoader, which is read as it
+                comes; `Examples`, which can continue where a checkpoint stands; or an object with the same two methods
             folder: for the checkpoints; what was read is released to the source after each of them
             save_every: steps; there is one more checkpoint at the end
             on_arrival: given every batch before it is trained on, for instance to predict it first
@@ -212,6 +241,8 @@ class OnlineTrainer:
             should_stop: asked after every step
         """
         before = self.n_steps
+        if not isinstance(source, Arrivals):
+            source = Examples(source, live=True)
         for arrived in source.read(self.position):
             on_arrival(arrived)
             on_step(self.step(arrived.images, arrived.labels, position=arrived.position))
@@ -234,7 +265,7 @@ class OnlineTrainer:
             InputError: a network that is initialised from data has seen none yet.
         """
         with self._lock:
-            shown, _ = checked(images, None, self._problem.input_shape)
+            shown, _ = checked(images, None, self._problem)
             if self._state is None:
                 raise InputError(f"{type(self._student).__name__} is initialised from data: take the first step first.")
             network = self._state.predictor(self.method)
@@ -298,21 +329,21 @@ class OnlineTrainer:
 
     def _batch(self, images: Tensor, labels: Tensor, index: Tensor) -> Batch:
         """What the roles see of the rows in this step: they are a data set of which every row is drawn."""
-        names = tuple(str(label) for label in range(self._problem.n_classes))
+        every = EveryRow(labels)
         stream = ImageStream(
-            Dataset(images, labels, names),
-            EveryRow(labels),
+            Dataset(images, every.shows_label.long() - 1, ("labelled",)),  # 0 or -1: the labels are given below
+            every,
             views=self.views,
             labelled_view=self.labelled_view,
             normalise=self._normalise,
             seed=self.seed,
             device=self.device,
         )
-        return replace(stream[self.n_steps], index=index.to(self.device))
+        return replace(stream[self.n_steps], labels=labels.to(self.device), index=index.to(self.device))
 
     def _stand_in(self) -> Rows:
         images = torch.rand(8, *self._problem.input_shape, generator=generator(self.seed, "stand-in"))
-        return images, torch.full((8,), UNLABELLED), torch.arange(8)
+        return images, torch.full((8, *self._problem.label_shape), UNLABELLED), torch.arange(8)
 
     def _start(self, batch: Batch | None) -> TrainState:
         state = start(
@@ -339,6 +370,14 @@ def _digest(*parts: object) -> str:
 def _described(part: object) -> Any:
     if isinstance(part, nn.Module):
         return [type(part).__name__, {name: list(value.shape) for name, value in part.state_dict().items()}]
+    if isinstance(part, TorchOptim):
+        return _described(part.factory)
+    if isinstance(part, partial):
+        return [
+            _described(part.func),
+            *map(_described, part.args),
+            {k: _described(v) for k, v in part.keywords.items()},
+        ]
     try:
         return describe(part)
     except TypeError:

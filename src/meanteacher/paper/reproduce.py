@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from meanteacher.core import InputError
-from meanteacher.files import write_atomic
+from meanteacher.experiment.runs import Run, complete
+from meanteacher.experiment.workers import Trained, command_options, train_all, written
 from meanteacher.formats import listed
 from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
 from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Figure, Quoted, Table
-from meanteacher.paper.runs import Preset, Run, find_figure, find_table, recipe_names, runs_of
+from meanteacher.paper.runs import Preset, find_figure, find_table, recipe_names, runs_of
 from meanteacher.paper.tables import Cell, Ordering, PaperTable, orderings_of, to_html, to_markdown, to_terminal
-from meanteacher.paper.workers import Workers, command_options
 from meanteacher.recipes import RECIPES
-from meanteacher.records import Part, Record, load_record
+from meanteacher.records import Part, Record
 from meanteacher.report.compare import percent_spread, spread
+from meanteacher.report.tabular import tabular
 from meanteacher.train import Callback
 from meanteacher.train.execution import DEFAULT, RunOptions
 
@@ -31,17 +31,10 @@ COMPARED = (
 """The systems whose orderings are judged."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reproduced:
+@dataclass(frozen=True, eq=False)
+class Reproduced(Trained):
     """A table or figure as far as its runs are complete."""
 
-    text: str
-    """For a terminal."""
-    files: tuple[Path, ...]
-    problems: tuple[str, ...]
-    """One sentence for each run that failed."""
-    unfinished: int
-    """Runs that are not complete."""
     orderings: tuple[Ordering, ...] = ()
     """Which orderings of the paper hold, column by column of a table."""
     findings: tuple[str, ...] = ()
@@ -124,9 +117,10 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
         drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
     else:
         drawn = draw_settings(panels, title, caption, bold=place.bold)
-    text = _figure_text(title, caption, panels, part="test" if place.kind == "curves" else "validation")
+    part: Part = "test" if place.kind == "curves" else "validation"
+    text = _figure_text(title, caption, panels, part)
     text += "".join(f"{finding}\n" for finding in findings)
-    return its.reproduced(text, f"figure-{name}", as_files(drawn, title), findings=tuple(findings))
+    return its.reproduced(text, f"figure-{name}", as_files(drawn, title), part, findings=tuple(findings))
 
 
 class _Its:
@@ -138,35 +132,21 @@ class _Its:
         self.on_a = " on a laptop" if selection.get("laptop") else ""
         names = recipe_names(place, cell=self.cell)
         self.runs = runs_of(names, seeds=selection.get("seeds"), preset=self.preset, out=self.out)
-        self.problems = self._trained(selection) if selection.get("train", True) else ()
+        self.problems: tuple[str, ...] = ()
+        if selection.get("train", True):
+            options = command_options(selection.get("data"), selection.get("options", DEFAULT))
+            self.problems = train_all(self.runs, options, selection.get("jobs", 1), selection.get("callback"))
         self.records = complete(self.runs)
 
-    def _trained(self, selection: Selection) -> tuple[str, ...]:
-        """Train the missing runs; return a sentence for each that failed."""
-        jobs = selection.get("jobs", 1)
-        if jobs < 1:
-            raise InputError(f"jobs is at least 1, got {jobs}.")
-        options = command_options(selection.get("data"), selection.get("options", DEFAULT))
-        callback = selection.get("callback") or Callback()
-        workers = Workers(runs=self.runs, jobs=jobs, options=options, callback=callback)
-        workers.run_all()
-        return tuple(workers.problems.values())
-
-    def reproduced(self, text: str, stem: str, contents: Mapping[str, str | bytes], **judged: Any) -> Reproduced:
-        """Write the contents, which are given by the endings of their files."""
+    def reproduced(
+        self, text: str, stem: str, contents: Mapping[str, str | bytes], part: Part = "test", **judged: Any
+    ) -> Reproduced:
+        """Write the contents, which are given by the endings of their files, and the numbers as CSV and JSON."""
         parts = [self.on_a and "laptop", self.cell.replace("/", "-"), self.preset.removeprefix("paper")]
-        stem += "".join(f"-{part}" for part in parts if part)
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            files = [write_atomic(self.out / f"{stem}.{ending}", content) for ending, content in contents.items()]
-        except OSError as error:
-            raise InputError(f"Cannot write to {self.out}: {error}. Give another folder with --out.") from error
-        return Reproduced(text, tuple(files), self.problems, len(self.runs) - len(self.records), **judged)
-
-
-def complete(runs: Sequence[Run]) -> dict[Run, Record]:
-    """The complete ones of these runs, with their records."""
-    return {run: load_record(run.record) for run in runs if run.state() == "complete"}
+        stem += "".join(f"-{each}" for each in parts if each)
+        numbers = tabular(stem, list(self.records.values()), part) if self.records else {}
+        files = written(self.out, {f"{stem}.{ending}": content for ending, content in contents.items()} | numbers)
+        return Reproduced(text, files, self.problems, len(self.runs) - len(self.records), **judged)
 
 
 def panels_of(place: Figure, runs: Sequence[Run], records: Mapping[Run, Record]) -> dict[str, dict[str, list[Record]]]:

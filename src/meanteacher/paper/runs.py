@@ -1,25 +1,19 @@
 """The runs behind a table or figure of the paper: which there are, which are missing, and how long they take."""
 
 import copy
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from torch import nn
 
-from meanteacher.api import default_folder
 from meanteacher.core import InputError, Problem, check_choice
 from meanteacher.devices import choose_device, wait_for
-from meanteacher.experiment import Recipe
-from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.operations import row_operations
-from meanteacher.files import LOCK, HeldError, last_lines, locked
+from meanteacher.experiment.runs import Run, check_seeds, evenly
 from meanteacher.paper.layout import (
     FIGURES,
     LAPTOP,
@@ -32,85 +26,11 @@ from meanteacher.paper.layout import (
 )
 from meanteacher.paper.recipes.shared import AS_CODED
 from meanteacher.recipes import RECIPES
-from meanteacher.records import load_record
 
 Preset = Literal["paper", "as-coded"]
-State = Literal["complete", "running", "started", "missing"]
 T = TypeVar("T")
 _CHANNELS = 64
 """Of the convolutions that measure the speed of this machine."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One recipe with one seed."""
-
-    name: str
-    """The recipe's name, as `meanteacher run` takes it."""
-    recipe: Recipe = field(hash=False)  # its views are a mapping, which has no hash
-    seed: int
-    out: Path
-    """The folder of all runs."""
-
-    @property
-    def title(self) -> str:
-        return f"{self.recipe.name}, seed {self.seed}"
-
-    @property
-    def folder(self) -> Path:
-        return self.out / default_folder(self.recipe, self.seed).relative_to("runs")
-
-    @property
-    def record(self) -> Path:
-        return self.folder / "record.json"
-
-    @property
-    def log(self) -> Path:
-        """What the run prints, beside its folder."""
-        return self.folder.with_name(f"{self.folder.name}.log")
-
-    def arguments(self) -> list[str]:
-        """Arguments of the command that starts the run, or continues it."""
-        return ["run", self.name, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
-
-    def state(self) -> State:
-        """What there is of it. A run of another version of the recipe is refused, and a damaged record."""
-        if self.record.exists():
-            recorded = load_record(self.record).recipe.fingerprint
-            if recorded != self._fingerprint:
-                raise InputError(
-                    f"{self.folder} holds a run of another version of {self.recipe.name}: its fingerprint is "
-                    f"{recorded}, now it is {self._fingerprint}. Move it away, or give another folder with --out."
-                )
-            return "complete"
-        if self._held():
-            return "running"
-        return "started" if (self.folder / "run.json").exists() else "missing"
-
-    def steps_done(self) -> int:
-        """By the last line of its metrics."""
-        for line in last_lines(self.folder / "metrics.jsonl"):
-            try:
-                return int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                continue  # the line that is being written, or the end of a longer one
-        return 0
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        return fingerprint(self.recipe)
-
-    def _held(self) -> bool:
-        lock = self.folder / LOCK
-        if not lock.exists():
-            return False
-        try:
-            with locked(lock):
-                return False
-        except HeldError:
-            return True
-        except OSError as error:
-            raise InputError(f"{lock} is no lock of a run ({error.strerror}). Move the folder away.") from error
 
 
 def find_table(name: str, *, laptop: bool = False) -> tuple[Table, ...]:
@@ -166,16 +86,14 @@ def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = 
         raise InputError(
             f"--laptop and --preset {AS_CODED} do not go together: the authors' code has no laptop version."
         )
-    if seeds is not None and seeds < 1:
-        raise InputError(f"seeds is at least 1, got {seeds}.")
+    check_seeds(seeds)
     by_recipe: list[list[Run]] = []
     for paper_name in names:
         coded = f"{paper_name}/{AS_CODED}"
         name = coded if preset == AS_CODED and coded in RECIPES else paper_name
         chosen = RECIPES[name].seeds if seeds is None else tuple(range(seeds))
         by_recipe.append([Run(name, RECIPES[name], seed, out) for seed in chosen])
-    longest = max(map(len, by_recipe), default=0)
-    return [runs[i] for i in range(longest) for runs in by_recipe if i < len(runs)]
+    return evenly(by_recipe)
 
 
 def estimated_seconds(runs: Sequence[Run], *, device: str) -> dict[str, float]:

@@ -36,6 +36,11 @@ def recipe_labels(records: Iterable[Record]) -> dict[str, str]:
     n_recipes = Counter(methods.values())
     labels = {}
     for recipe, method in methods.items():
+        stem, _, changes = recipe.partition("+")
+        stems = {other.partition("+")[0] for other, its in methods.items() if its == method}
+        if n_recipes[method] > 1 and stems == {stem}:
+            labels[recipe] = f"{display_name(method)} ({changes or 'unchanged'})"
+            continue
         parents = [other.rpartition("/")[0] for other, its in methods.items() if its == method]
         own = recipe.removeprefix(shared_path(parents)).lstrip("/")
         labels[recipe] = f"{display_name(method)} ({own})" if n_recipes[method] > 1 else display_name(method)
@@ -309,11 +314,17 @@ def baselines(records: Iterable[Record]) -> dict[str, str | None]:
     """recipe -> the supervised-only recipe it is compared with, Mean Teacher's recipes first.
 
     Of several, the one of the nearest name: fast/svhn-500 is compared with fast/svhn-500/supervised, and a recipe
-    changed with --set with the one that was changed in the same way. None where there is none.
+    changed with --set with the one that was changed in the same way. Without any, variants of one recipe are compared
+    with the first of them: the unchanged one, or that with the lowest value. None where there is nothing.
     """
     methods = {record.recipe.name: record.method for record in records}
     names = sorted(methods, key=lambda recipe: (methods[recipe] != LEADER, place(methods[recipe], recipe)))
     found = [name for name in names if methods[name] == BASELINE]
+    if not found:
+        first = {name.partition("+")[0]: name for name in reversed(names)}
+        varied = Counter(name.partition("+")[0] for name in names)
+        partners = {name: first[stem] for name in names if varied[stem := name.partition("+")[0]] > 1}
+        return {name: partners.get(name) for name in names if partners.get(name) != name}
     return {
         name: max(found, key=lambda each: _nearness(name, each), default=None) for name in names if name not in found
     }

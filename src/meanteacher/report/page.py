@@ -88,19 +88,28 @@ def answer(records: Sequence[Record], *, part: Part = "test", brief: bool = Fals
     if None in partner.values():
         return [*sentences, "There are no supervised-only runs to compare with."]
     unpaired = [labels[recipe] for recipe in partner if recipe not in differences]
-    apart = [f"Not compared, since supervised-only training ran on other label draws: {listed(unpaired)}."]
-    cautions = caution({labels[recipe]: difference for recipe, difference in differences.items()})
+    against = compared_with(records)
+    apart = [f"Not compared, since {against} ran on other label draws: {listed(unpaired)}."]
+    cautions = caution({labels[recipe]: difference for recipe, difference in differences.items()}, against)
     return [*sentences, *cautions, *(apart if unpaired else [])]
 
 
-def caution(differences: Mapping[str, Difference]) -> list[str]:
-    """Which of the differences to supervised-only training may be chance: name -> its difference."""
+def compared_with(records: Sequence[Record]) -> str:
+    """The name of what the others are compared with, in a sentence."""
+    labels = recipe_labels(records)
+    if any(record.method == BASELINE for record in records):
+        return in_sentence(METHODS[BASELINE])
+    return listed([labels[name] for name in dict.fromkeys(baselines(records).values()) if name]) or "nothing"
+
+
+def caution(differences: Mapping[str, Difference], against: str = "supervised-only training") -> list[str]:
+    """Which of the differences to this baseline may be chance: name -> its difference."""
     single = [name for name, each in differences.items() if each.standard_error is None]
     unclear = [name for name, each in differences.items() if each.standard_error is not None and not each.clear]
     two = [name for name, each in differences.items() if each.n == 2 and each.clear]
     told = {
         "Compared on one label draw only, which cannot show which method is better": single,
-        "Within two standard errors of supervised-only training, so these runs do not show a difference": unclear,
+        f"Within two standard errors of {against}, so these runs do not show a difference": unclear,
         "Compared on two label draws only, so the standard error is itself uncertain": two,
     }
     return [f"{sentence}: {listed(names)}." for sentence, names in told.items() if names]
@@ -150,10 +159,15 @@ def comparisons(records: Iterable[Record], part: Part) -> list[dict[str, object]
 
     Runs that hold out other images for validation draw other labelled sets for the same seed, so they make no pairs.
     """
+    return [_comparison(group, part) for group in comparable(records)]
+
+
+def comparable(records: Iterable[Record]) -> list[list[Record]]:
+    """The runs with the same data, number of labels and number of validation images, the fewest labels first."""
     groups: defaultdict[tuple[int, str, int], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.data.n_labelled, record.data.fingerprint, record.data.n_validation].append(record)
-    return [_comparison(groups[key], part) for key in sorted(groups)]
+    return [groups[key] for key in sorted(groups)]
 
 
 _WORDS = {"None": "not recorded", "True": "yes", "False": "no"}
@@ -181,6 +195,7 @@ def _comparison(records: Sequence[Record], part: Part) -> dict[str, object]:
         "rows": rows,
         "colours": {its.runs[0].recipe.name: page_colour(its.colour) for its in series},
         "differences": baseline_differences(records, part),
+        "baseline": compared_with(records),
         "sources": listed(sorted({row.claim.where for row in rows if row.claim is not None})),
         "deviations": {label: recipe.deviations for label, recipe in first if recipe.claim and recipe.deviations},
         "dots": Markup(dot_plot(records, part=part)),

@@ -1,7 +1,7 @@
 """Training. It knows the Method protocol and no concrete method."""
 
 from meanteacher.records import Alarm, Evaluation
-from meanteacher.train.callbacks import Callback, LogEntry, MetricsFile, StopWhen
+from meanteacher.train.callbacks import Callback, EarlyStop, LogEntry, MetricsFile, StopWhen
 from meanteacher.train.checkpoint import Checkpoints, TrainState
 from meanteacher.train.execution import RunOptions
 from meanteacher.train.loggers import ScalarLogger, TensorBoardLogger, WandbLogger
@@ -9,13 +9,16 @@ from meanteacher.train.loop import Intervals, start, take_step, train
 from meanteacher.train.optim import AdamSpec, MuonSpec, OptimSpec, SgdSpec
 from meanteacher.train.pace import Pace
 from meanteacher.train.vitals import Declared, Vitals
+from meanteacher.train.watch import Audit, Watch, audit
 
 __all__ = [
     "AdamSpec",
     "Alarm",
+    "Audit",
     "Callback",
     "Checkpoints",
     "Declared",
+    "EarlyStop",
     "Evaluation",
     "Intervals",
     "LogEntry",
@@ -31,6 +34,8 @@ __all__ = [
     "TrainState",
     "Vitals",
     "WandbLogger",
+    "Watch",
+    "audit",
     "start",
     "take_step",
     "train",

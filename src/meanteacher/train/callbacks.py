@@ -8,7 +8,7 @@ from typing import Any
 
 from meanteacher.core import InputError
 from meanteacher.files import append_to, read_regular, remove, reporting_full_disk, write_atomic
-from meanteacher.records import Alarm, Evaluation
+from meanteacher.records import Alarm, Evaluation, RecordedRecipe
 
 _MAX_BYTES = 1 << 30
 """Largest size of metrics.jsonl, in bytes."""
@@ -47,6 +47,9 @@ class Callback:
     def on_progress(self, task: str, done: int, total: int) -> None:
         """While a fit reads or predicts images, or the runs of a table are trained."""
 
+    def on_start(self, recipe: RecordedRecipe, seed: int) -> None:
+        """Before the first step of a run, or of its continuation: its recipe with all fields, and its seed."""
+
     def on_run(self, name: str, steps: int) -> None:
         """Before each training run of a fit, which then reports to the same callback."""
 
@@ -60,7 +63,11 @@ class Callback:
         """When the vitals find that something is wrong; once per kind and run."""
 
     def should_stop(self) -> bool:
-        """Asked after every step, on every process. True saves a checkpoint and ends the work."""
+        """Asked after every step, on every process. True saves a checkpoint and ends the work, to be resumed."""
+        return False
+
+    def is_satisfied(self) -> bool:
+        """Asked after every evaluation. True completes the run at this step: it is recorded as if it were its last."""
         return False
 
 
@@ -76,6 +83,42 @@ class StopWhen(Callback):
 
     def should_stop(self) -> bool:
         return self._should_stop()
+
+
+class EarlyStop(Callback):
+    """Completes a run when the teacher's error is low enough, or no longer falls.
+
+    Errors are those of the evaluations: on validation images if the recipe holds some out. A run that was stopped by
+    its test errors has a test error that is too low. A resumed run counts its evaluations anew.
+
+    Args:
+        error: complete the run at an error of at most this
+        patience: complete the run after so many evaluations in a row without a lower error than before
+
+    Raises:
+        InputError: neither is given, or patience is below 1.
+
+    >>> stop = EarlyStop(error=0.1)
+    >>> stop.on_evaluation(Evaluation(step=50, part="validation", student=0.25, teacher=0.09))
+    >>> stop.is_satisfied()
+    True
+    """
+
+    def __init__(self, *, error: float | None = None, patience: int | None = None) -> None:
+        if (error is None and patience is None) or (patience is not None and patience < 1):
+            raise InputError(f"Give an error, or a patience of at least 1; got error={error}, patience={patience}.")
+        self.error, self.patience = error, patience
+        self._errors: list[float] = []
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._errors.append(evaluation.teacher)
+
+    def is_satisfied(self) -> bool:
+        if not self._errors:
+            return False
+        since_best = len(self._errors) - 1 - self._errors.index(min(self._errors))
+        is_low = self.error is not None and self._errors[-1] <= self.error
+        return is_low or (self.patience is not None and since_best >= self.patience)
 
 
 class MetricsFile(Callback):

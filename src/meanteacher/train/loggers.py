@@ -4,16 +4,22 @@ Both libraries are extras. A logger writes nothing before the first event, so th
 that calls its callbacks opens a log.
 """
 
+import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 from meanteacher.core import MissingExtraError
-from meanteacher.records import Alarm, Evaluation
+from meanteacher.files import read_regular, write_atomic
+from meanteacher.records import Alarm, Evaluation, RecordedRecipe
 from meanteacher.train.callbacks import Callback, LogEntry
+
+_MAX_BYTES = 100
+"""Largest size of a W&B run's identity, in bytes."""
 
 
 class ScalarLogger(Callback, ABC):
@@ -134,15 +140,23 @@ class WandbLogger(ScalarLogger):
 
     Args:
         project: that the run appears in
-        options: of `wandb.init`, such as `name`, `dir`, `config` or `mode`
+        folder: of the run. The identity of its W&B run is kept there, so that a resumed run continues its own
+        options: of `wandb.init`, such as `name`, `dir` or `mode`; `config` has the fields of the recipe if it is not
+            given
 
-    Example: `logger = mt.WandbLogger("digits", name="seed 0", mode="offline")`
+    Example: `logger = mt.WandbLogger("digits", folder="runs/mine", mode="offline")`
     """
 
-    def __init__(self, project: str = "meanteacher", **options: Any) -> None:
+    def __init__(
+        self, project: str = "meanteacher", *, folder: str | PathLike[str] | None = None, **options: Any
+    ) -> None:
         _check_installed("wandb")
         self.options = {"project": project, **options}
+        self._identity = None if folder is None else Path(folder) / "wandb-id.txt"
         self._run: Any = None
+
+    def on_start(self, recipe: RecordedRecipe, seed: int) -> None:
+        self.options.setdefault("config", {"recipe": recipe.fields, "seed": seed, "fingerprint": recipe.fingerprint})
 
     def send(self, step: int, numbers: Mapping[str, float]) -> None:
         # As a number of its own: wandb drops what has a smaller step than before, as a resumed run may have.
@@ -159,9 +173,20 @@ class WandbLogger(ScalarLogger):
         if self._run is None:
             import wandb
 
-            self._run = wandb.init(**self.options)
+            self._run = wandb.init(**self._continued(), **self.options)
             self._run.define_metric("*", step_metric="step")
         return self._run
+
+    def _continued(self) -> dict[str, str]:
+        """The identity of the run's W&B run, which is made at its first start."""
+        if self._identity is None:
+            return {}
+        try:
+            identity = read_regular(self._identity, _MAX_BYTES).decode()
+        except FileNotFoundError:
+            identity = secrets.token_hex(8)
+            write_atomic(self._identity, identity)
+        return {"id": identity, "resume": "allow"}
 
 
 def _check_installed(library: str) -> None:

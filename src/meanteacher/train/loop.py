@@ -19,7 +19,7 @@ from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, traine
 from meanteacher.train.execution import DEFAULT, RunOptions, autocast
 from meanteacher.train.optim import OptimSpec
 from meanteacher.train.parallel import agreed_batch, merged_buffers, whole_batches
-from meanteacher.train.vitals import Vitals
+from meanteacher.train.vitals import READ_EVERY, Vitals
 
 
 def start(
@@ -52,7 +52,7 @@ class Intervals:
 
     evaluate: int
     """Steps. Each evaluation also saves a checkpoint."""
-    log: int = 10
+    log: int = READ_EVERY
     """Steps."""
     save_seconds: float = 300
     """The most that a crash can cost if evaluations are far apart."""
@@ -86,7 +86,8 @@ def train(
     callbacks and saves. Batch statistics are merged for evaluations and checkpoints, and at the end.
 
     Returns:
-        Whether the run is complete; False when a callback's `should_stop` ended it, with a checkpoint of where it was.
+        Whether the run is complete, by its steps or by a callback's `is_satisfied`; False when a callback's
+        `should_stop` ended it, with a checkpoint of where it was.
 
     Raises:
         DivergedError: a cost or a weight is no longer finite. The last checkpoint is older and intact.
@@ -119,6 +120,8 @@ def train(
                         log.evaluated(state.curve[-1])
                     keeper.save()
                 log.restart()
+            if evaluates and not complete and keeper.agree(any(callback.is_satisfied() for callback in callbacks))[0]:
+                return True
             if stops:
                 return False
     return True
@@ -158,7 +161,7 @@ def take_step(
         ):
             output = method.forward(student, memory, batch, step)
         if gradients_too := vitals.reads_gradients(step):
-            alarms += vitals.read_gradients(step, batch, output, trained, ranks)
+            alarms += vitals.read_gradients(step, output.costs, state.student, trained, batch.labels, ranks)
         state.optimizer.zero_grad(set_to_none=True)
         output.total.backward()
     ranks.average_([p.grad for p in trained if p.grad is not None], f"averaging the gradients of step {step}")
@@ -173,7 +176,7 @@ def take_step(
     state.step += 1
     vitals.note_labels(batch)
     if reads or gradients_too:
-        alarms += vitals.read(step, batch, output, state.student, state.predictor(method))
+        alarms += vitals.read(step, output.costs, state.student, state.predictor(method), output.logits)
     return output, alarms
 
 

@@ -1,8 +1,8 @@
 """Descriptions of optimisers: Adam and SGD of the paper, and Muon. Parameters are schedules or numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from meanteacher.core import Scheduled
 from meanteacher.schedules import as_schedule, fix_schedules
 
 
+@runtime_checkable
 class OptimSpec(Protocol):
     """The part of a recipe that builds the optimiser of a network."""
 
@@ -97,6 +98,19 @@ class MuonSpec:
         matrices, others = optimizer.param_groups
         matrices["lr"] = as_schedule(self.learning_rate)(step)
         others["lr"] = as_schedule(self.sgd_learning_rate)(step)
+
+
+@dataclass(frozen=True)
+class TorchOptim:
+    """An optimiser of torch by a function of the parameters, such as `partial(torch.optim.AdamW, lr=1e-3)`."""
+
+    factory: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return self.factory(parameters)
+
+    def set_step(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """Nothing is scheduled."""
 
 
 class _MuonOptimizer(torch.optim.Optimizer):

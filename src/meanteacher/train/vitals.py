@@ -6,18 +6,21 @@ cheap is also checked whenever the run logs.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Batch, StepOutput
+from meanteacher.core import UNLABELLED, Batch, Cost, labelled_rows
 from meanteacher.devices import in_double
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.formats import percent
 from meanteacher.records import Alarm, Reading
 
+READ_EVERY = 10
+"""Steps between two readings of what is cheap."""
 _PATIENCE = 3
 """Readings in a row before an alarm, for what may happen once by chance."""
 _ENOUGH_READINGS = 10
@@ -58,34 +61,48 @@ class Vitals:
         self._labelled_rows = 0
         self._sums: dict[str, float] = {}
         self._gradients: dict[str, float] | None = None
+        self._before_step = 0.0
 
     def reads_gradients(self, step: int) -> bool:
         scheduled = step < 2 or step & (step - 1) == 0 if step < 1000 else step % 1000 == 0
         return scheduled or self._streaks.get("overdue", 0) > 0
 
     def read_gradients(
-        self, step: int, batch: Batch, output: StepOutput, trained: list[nn.Parameter], ranks: Ranks = ALONE
+        self,
+        step: int,
+        costs: Mapping[str, Cost],
+        student: nn.Module,
+        trained: Sequence[nn.Parameter],
+        labels: Tensor | None = None,
+        ranks: Ranks = ALONE,
     ) -> list[Alarm]:
-        """Read the gradient of each cost on the trained parameters. Call it before `backward` frees the graph.
+        """Read the student's mode and the gradient of each cost. Call it before `backward` frees the graph.
 
-        With several processes it is that of the whole batch: one of them may have no labelled row.
+        With several processes it is that of the whole batch: one of them may have no labelled row. Labels of None are
+        not known: a cost without a row to act on is inactive then.
         """
-        unlabelled = not bool((batch.labels != UNLABELLED).any())
+        raised = []
+        if not student.training:
+            raised += self._raise(
+                step,
+                "student-in-evaluation",
+                "The student trains in evaluation mode, with old batch statistics and without dropout. Likely cause: "
+                "student.train() is missing after an evaluation, or a library returned the network in that mode.",
+            )
+        unlabelled = labels is not None and not bool((labels != UNLABELLED).any())
         # Labels may be rare in a stream: the next step with one is read instead.
         if self.declared is None and self._streak("overdue", unlabelled) >= _ENDLESS_STEPS // 2:
-            return self._raise(
+            raised += self._raise(
                 step,
                 "no-labels",
                 f"No label has arrived in {_ENDLESS_STEPS // 2:,} steps: the classification cost trains nothing. "
                 "Likely cause: the labels are lost on their way, or all of them are -1.",
             )
         if unlabelled:
-            return []  # the classification cost has no row to act on
-        self._gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in output.costs.items()}
-        raised = []
-        for name, cost in output.costs.items():
-            weight = 1.0 if cost.weight is None else float(cost.weight)
-            dead = self._gradients[name] == 0 and weight != 0
+            return raised  # the classification cost has no row to act on
+        self._gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in costs.items()}
+        for name, cost in costs.items():
+            dead = self._gradients[name] == 0 and (cost.weight is None or float(cost.weight) != 0)
             # Without a path to the student one reading is enough. With one, the gradient may be zero because
             # teacher and student start equal.
             certain = dead and not cost.value.requires_grad
@@ -93,9 +110,8 @@ class Vitals:
                 raised += self._raise(
                     step,
                     f"dead-cost/{name}",
-                    f"The cost '{name}' has the weight {weight:.3g}, but its gradient on the student is "
-                    "exactly zero: it trains nothing. Likely cause: the student's side is detached, or the "
-                    "cost compares the teacher with itself.",
+                    f"The cost '{name}' is active, but its gradient on the student is exactly zero: it trains nothing. "
+                    "Likely cause: the student's side is detached, or the cost compares the teacher with itself.",
                 )
         return raised
 
@@ -104,13 +120,18 @@ class Vitals:
         self._uncounted.append((batch.labels, batch.index))
 
     def read(
-        self, step: int, batch: Batch, output: StepOutput, student: nn.Module, predictor: nn.Module
+        self,
+        step: int,
+        costs: Mapping[str, Cost],
+        student: nn.Module,
+        predictor: nn.Module,
+        logits: Tensor | None = None,
     ) -> list[Alarm]:
         """Read what is cheap: labels, predictions, and the distance of the teacher."""
-        raised = self._check_labels(step) + self._check_rest(step, output)
-        largest = _largest_class_share(output.logits)
+        raised = self._check_labels(step) + self._check_rest(step, costs)
+        largest = 0.0 if logits is None else _largest_class_share(logits)
         # Few rows of a stream may well be of one class.
-        enough = self.declared is not None or len(output.logits) >= _ENOUGH_ROWS
+        enough = logits is not None and (self.declared is not None or len(logits) >= _ENOUGH_ROWS)
         late = enough and step >= self._steps // 5
         if self._streak("collapse", late and largest > _COLLAPSED) >= _PATIENCE:
             raised += self._raise(
@@ -159,7 +180,7 @@ class Vitals:
 
     def _count_labels(self) -> None:
         for labels, index in self._uncounted:
-            labelled = (labels.cpu() != UNLABELLED)[..., None].flatten(1).any(1)  # in any place
+            labelled = labelled_rows(labels.cpu())
             self._rows += len(labelled)
             self._labelled_rows += int(labelled.sum())
             if self.declared is not None and len(self._labelled) <= self.declared.n_labelled:
@@ -193,11 +214,11 @@ class Vitals:
             )
         return raised
 
-    def _check_rest(self, step: int, output: StepOutput) -> list[Alarm]:
+    def _check_rest(self, step: int, costs: Mapping[str, Cost]) -> list[Alarm]:
         """A cost may be inactive until its ramp-up begins, or until the teacher is certain of something."""
         n_read = self._streak("read", condition=True)
         raised = []
-        for name, cost in output.costs.items():
+        for name, cost in costs.items():
             inactive = cost.weight is not None and float(cost.weight) == 0
             never_acted = self._streak(f"resting {name}", inactive) == n_read
             if never_acted and n_read >= _ENOUGH_READINGS and step >= self._steps // 2:
@@ -212,34 +233,59 @@ class Vitals:
 
     def _check_teacher(self, step: int, student: nn.Module, predictor: nn.Module, distance: float) -> list[Alarm]:
         raised = []
-        if any(p.grad is not None for p in predictor.parameters()):
+        # One that shares the student's tensors has its gradients, too, and is reported below.
+        if distance and any(p.grad is not None for p in predictor.parameters()):
             raised += self._raise(
                 step,
                 "teacher-gradient",
                 "A gradient has reached the teacher's weights. Likely cause: the teacher's pass is not under "
                 "no_grad, or the optimiser was given its parameters; only the average may move it.",
             )
-        moved = {name: _checksum(net) for name, net in (("student", student), ("teacher", predictor))}
-        stale = self._sums.get("teacher") == moved["teacher"] and self._sums.get("student") != moved["student"]
-        self._sums = moved
-        if self._streak("stale teacher", stale) >= _PATIENCE:
+        before, self._sums = self._sums, {"student": _checksum(student), "teacher": _checksum(predictor)}
+        # Before the first label nothing trains; between two steps, as with accumulated gradients, nothing moves.
+        trains = step > 0 and not self._streaks.get("overdue")
+        if before.get("student") == self._sums["student"]:
+            if trains and self._streak("still student", condition=True) >= _ENOUGH_READINGS:
+                raised += self._raise(
+                    step,
+                    "still-student",
+                    "The student's weights do not change. Likely cause: the optimiser was given the parameters of "
+                    "another network, its learning rate is 0, or its step is not called.",
+                )
+            return raised
+        self._streak("still student", condition=False)
+        if self._streak("stale teacher", before.get("teacher") == self._sums["teacher"]) >= _PATIENCE:
             raised += self._raise(
                 step,
                 "stale-teacher",
                 "The student moves and the teacher does not. Likely cause: the average is not updated after "
                 "the step, or its decay is 1.",
             )
-        # After step 0 the average is that of one student, so the two are equal; so they are before the first label.
-        trains = step > 0 and not self._streaks.get("overdue")
+        # After step 0 the average is that of one student, so the two are equal.
         by_design = self.declared is not None and self.declared.evaluates_student
         if self._streak("equal teacher", distance == 0 and trains and not by_design) >= _PATIENCE:
             raised += self._raise(
                 step,
                 "teacher-is-student",
                 "Teacher and student have the same weights. Likely cause: the decay is 0, the two share "
-                "their tensors, or the student is not trained.",
+                "their tensors, or the student is evaluated in place of the teacher.",
             )
         return raised
+
+    def note_teacher(self, predictor: nn.Module) -> None:
+        """Remember the teacher's weights before the step of the optimiser, for `check_order`."""
+        self._before_step = _checksum(predictor)
+
+    def check_order(self, step: int, predictor: nn.Module) -> list[Alarm]:
+        """Check that the teacher has not moved since `note_teacher`. Call it after the step of the optimiser."""
+        if _checksum(predictor) == self._before_step:
+            return []
+        return self._raise(
+            step,
+            "early-update",
+            "The teacher was updated before the optimiser's step, so it averages students of one step before. Call "
+            "teacher.update(student) after optimizer.step().",
+        )
 
     def _streak(self, name: str, condition: bool) -> int:
         self._streaks[name] = self._streaks.get(name, 0) + 1 if condition else 0
@@ -253,7 +299,7 @@ class Vitals:
         return self.alarms[-1:]
 
 
-def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter], ranks: Ranks) -> float:
+def _gradient_norm(cost: Tensor, parameters: Sequence[nn.Parameter], ranks: Ranks) -> float:
     if not cost.requires_grad:
         return 0.0
     gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
@@ -273,7 +319,7 @@ def _largest_class_share(logits: Tensor) -> float:
 def _distance(predictor: nn.Module, student: nn.Module) -> float:
     """Between the weights, relative to the student's length."""
     pairs = list(zip(predictor.parameters(), student.parameters(), strict=True))
-    apart = _total([in_double(a - b).square().sum() for a, b in pairs])
+    apart = _total([in_double(a.to(b.device) - b).square().sum() for a, b in pairs])
     length = _total([in_double(b).square().sum() for _, b in pairs])
     return math.sqrt(apart / length) if length else 0.0
 

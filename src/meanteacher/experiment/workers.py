@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from meanteacher.core import InputError, Interrupted
-from meanteacher.files import append_to, last_lines
-from meanteacher.paper.runs import Run
+from meanteacher.experiment.runs import Run
+from meanteacher.files import append_to, last_lines, write_atomic
 from meanteacher.train import Callback
 from meanteacher.train.execution import RunOptions
 
@@ -25,14 +25,49 @@ _WHOLE = 10_000
 _Running = dict[Run, "subprocess.Popen[bytes]"]
 
 
-def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
+def command_options(data: Path | str | None, options: RunOptions, log: str | None = None) -> list[str]:
     """The words that the commands of all runs have in common."""
-    return [*([] if data is None else ["--data", str(data)]), *options.flags()]
+    words = [word for name, value in (("--data", data), ("--log", log)) if value is not None for word in (name, value)]
+    return [*map(str, words), *options.flags()]
 
 
 def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
     """One line per run that is not complete, for any scheduler."""
     return [shlex.join(["meanteacher", *run.arguments(), *options]) for run in runs if run.state() != "complete"]
+
+
+def train_all(runs: Sequence[Run], options: Sequence[str], jobs: int, callback: Callback | None) -> tuple[str, ...]:
+    """Train what is missing of these runs, and return one sentence for each that failed.
+
+    The options are those of every command, see `command_options`.
+    """
+    if jobs < 1:
+        raise InputError(f"jobs is at least 1, got {jobs}.")
+    workers = Workers(runs=runs, jobs=jobs, options=options, callback=callback or Callback())
+    workers.run_all()
+    return tuple(workers.problems.values())
+
+
+def written(out: Path, contents: Mapping[str, str | bytes]) -> tuple[Path, ...]:
+    """Write files, by their names, into the folder of all runs."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return tuple(write_atomic(out / name, content) for name, content in contents.items())
+    except OSError as error:
+        raise InputError(f"Cannot write to {out}: {error}. Give another folder with --out.") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What many runs show, as far as they are complete."""
+
+    text: str
+    """For a terminal."""
+    files: tuple[Path, ...]
+    problems: tuple[str, ...]
+    """One sentence for each run that failed."""
+    unfinished: int
+    """Runs that are not complete."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

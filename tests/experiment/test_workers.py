@@ -22,9 +22,10 @@ from meanteacher import experiment
 from meanteacher.api import load_recipe
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
-from meanteacher.paper import workers
-from meanteacher.paper.runs import Run, runs_of
-from meanteacher.paper.workers import Workers, printed_commands
+from meanteacher.experiment import workers
+from meanteacher.experiment.runs import Run
+from meanteacher.experiment.workers import Workers, printed_commands
+from meanteacher.paper.runs import runs_of
 from meanteacher.train import Callback, StopWhen
 from support import PATIENCE, child_environment, held_by_another_process
 
