@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from support import PATIENCE, child_environment
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 RECIPE = f"{Path(__file__).with_name('killed.py')}:dies"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
 
 
 def command(out: Path) -> list[str]:
@@ -32,25 +31,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def by_torchrun(folder: Path) -> str:
-    """In processes that torchrun starts."""
-    words = [sys.executable, *TORCHRUN, "-m", "meanteacher", *command(folder / "run")]
+def by(*launcher: str, folder: Path, after: tuple[str, ...] = ()) -> str:
+    words = [sys.executable, *launcher, "-m", "meanteacher", *command(folder / "run"), *after]
     environment = child_environment(OMP_NUM_THREADS="1", MARKER=str(folder / "marker"))
     ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode == 0, ran.stderr[-5000:]
     return ran.stdout + ran.stderr
 
 
-def by_nproc(folder: Path) -> str:
-    """In processes that are forked where they would be started anew, which takes several times as long."""
-    (printed,) = in_processes("launched", 1, str(folder), [*command(folder / "run"), "--nproc", "2"])
-    return str(printed)
-
-
-@pytest.mark.parametrize("launched", [by_nproc, by_torchrun])
-def test_a_killed_rank_costs_no_byte(launched: Callable[[Path], str], undisturbed: Path, tmp_path: Path):
+@pytest.mark.parametrize(("launcher", "after"), [((), ("--nproc", "2")), (TORCHRUN, ())], ids=["nproc", "torchrun"])
+def test_a_killed_rank_costs_no_byte(
+    launcher: tuple[str, ...], after: tuple[str, ...], undisturbed: Path, tmp_path: Path
+):
     # A rank that torch aborts while it leaves is started again, too, and prints the same sentence once more.
-    assert "Complete. Test error" in launched(tmp_path)
+    assert "Complete. Test error" in by(*launcher, folder=tmp_path, after=after)
     assert (tmp_path / "marker").exists()  # it was killed
     assert files_of(tmp_path / "run") == files_of(undisturbed)
     one, other = (json.loads((out / "record.json").read_text()) for out in (tmp_path / "run", undisturbed))

@@ -129,6 +129,7 @@ class Prepared:
             self.training.optim,
             # First weights that depend on a batch depend on the whole of it.
             self.stream if self.ranks.size == 1 else self._stream(ALONE),
+            ranks=self.ranks,
             normalise=self.normalise,
             problem=problem,
             seed=self.seed,

@@ -258,9 +258,9 @@ def _gradient_norm(cost: Tensor, parameters: list[nn.Parameter], ranks: Ranks) -
         return 0.0
     gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
     found = [gradient for gradient in gradients if gradient is not None]
-    if ranks.size > 1:
-        found = [gradient.clone(memory_format=torch.contiguous_format) for gradient in found]
-        ranks.average_(found, "reading the gradients of a cost")
+    if ranks.size > 1 and found:
+        flat = torch.cat([gradient.flatten() for gradient in found])
+        found = [ranks.summed(flat, "reading the gradients of a cost") / ranks.size]
     return float(torch.stack([in_double(g).norm() for g in found] or [torch.zeros(1)]).norm())
 
 
