@@ -317,8 +317,9 @@ class OwnRowsOnly(MeanTeacher):
     """A method that somebody wrote for one process: it compares its rows with those of all."""
 
     def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
+        logits, target = student(batch.views["student"]), memory(batch.views["teacher"])
         share = torch.rand(len(batch.views["student"]), 1)
-        return self.step_output(student(batch.views["student"]), share * memory(batch.views["teacher"]), 0, batch, step)
+        return self.step_output(logits, logits, target * share, batch, step)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,22 +15,24 @@ from meanteacher.cli.launch import start_processes
 from meanteacher.cli.options import (
     DataOption,
     DeviceOption,
+    LogOption,
+    MicroBatchOption,
     NprocOption,
+    PrecisionOption,
     ResumeOption,
+    SettingsOption,
     StartOrResumeOption,
 )
 from meanteacher.core import InputError
 
 if TYPE_CHECKING:
     from meanteacher.train import ScalarLogger
+    from meanteacher.train.loggers import LoggerName
 
 
 def recipe_names() -> list[str]:
     """The names of all recipes, for the shell: from a list, because the recipes themselves import torch."""
     return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
-
-
-LoggerName = Literal["tensorboard", "wandb"]
 
 
 def run(
@@ -50,45 +52,18 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder for this run.", show_default="runs/RECIPE/seed-N")] = None,
     resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Change a field of the recipe or of its training, at any depth: data.n_labelled=100, steps=300, "
-            "method.weight.value=50. Repeatable.",
-        ),
-    ] = None,
+    settings: SettingsOption = None,
     device: DeviceOption = "auto",
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile the networks, which takes minutes and pays on GPUs.")
     ] = False,
-    precision: Annotated[
-        Literal["float32", "bfloat16"] | None,
-        typer.Option(
-            help="Number format of the networks.", show_default="bfloat16 on CUDA GPUs that support it, else float32"
-        ),
-    ] = None,
-    micro_batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Rows that a process computes at a time. Their activations are computed again in the backward pass: a "
-            "batch of any size fits into memory, and gradients are those of the whole batch.",
-            show_default="all",
-        ),
-    ] = None,
+    precision: PrecisionOption = None,
+    micro_batch: MicroBatchOption = None,
     sync_batch_norm: Annotated[
         bool,
         typer.Option("--sync-batch-norm", help="Several processes: batch statistics of all, not of each process."),
     ] = False,
-    log: Annotated[
-        LoggerName | None,
-        typer.Option(
-            "--log", help="Also send the numbers to this logger, an extra; tensorboard writes to OUT/tensorboard."
-        ),
-    ] = None,
+    log: LogOption = None,
     nproc: NprocOption = 1,
     data: DataOption = None,
 ) -> None:
@@ -150,7 +125,7 @@ def run(
     say(console, f"Record: {out / 'record.json'}")
 
 
-def _logger(name: LoggerName, recipe: str, seed: int, out: Path) -> "ScalarLogger":
+def _logger(name: "LoggerName", recipe: str, seed: int, out: Path) -> "ScalarLogger":
     from meanteacher.train import TensorBoardLogger, WandbLogger
 
     if name == "tensorboard":

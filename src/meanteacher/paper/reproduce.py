@@ -17,6 +17,7 @@ from meanteacher.records import Part, Record, load_record
 from meanteacher.report.compare import percent_spread, spread
 from meanteacher.train import Callback
 from meanteacher.train.execution import DEFAULT, RunOptions
+from meanteacher.train.loggers import LoggerName
 
 COMPARED = (
     "Supervised-only",
@@ -57,6 +58,9 @@ def table(
     out: Path | str = "runs",
     data: Path | str | None = None,
     options: RunOptions = DEFAULT,
+    settings: Sequence[str] = (),
+    nproc: int = 1,
+    log: LoggerName | None = None,
     jobs: int = 1,
     train: bool = True,
     callback: Callback | None = None,
@@ -72,6 +76,10 @@ def table(
         out: the folder of all runs and of the written table
         data: the folder of the data files
         options: how to execute every run
+        settings: changes of every recipe, as --set takes them; the runs have folders of their own, and their cells a
+            note
+        nproc: processes that train each run together
+        log: also sends the numbers of every run to this logger
         jobs: runs at the same time, each in a process of its own with its part of the threads
         train: False writes what there is, and runs nothing
         callback: follows the runs, and may stop them: all are saved
@@ -86,8 +94,9 @@ def table(
     (2, ['table-1-svhn-500-mean-teacher.md', 'table-1-svhn-500-mean-teacher.html'])
     """
     parts = find_table(name, laptop=laptop)
-    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, preset=preset, out=Path(out))
-    problems = _train(runs, data, options, jobs, callback) if train else ()
+    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, preset=preset, out=Path(out), settings=settings)
+    words = command_options(data, options, nproc, log)
+    problems = _train(runs, words, jobs, nproc, callback) if train else ()
     records = complete(runs)
     tables = tables_of(parts, runs, records, chosen=bool(cell))
     orderings = orderings_of(tables, COMPARED)
@@ -115,6 +124,9 @@ def figure(
     out: Path | str = "runs",
     data: Path | str | None = None,
     options: RunOptions = DEFAULT,
+    settings: Sequence[str] = (),
+    nproc: int = 1,
+    log: LoggerName | None = None,
     jobs: int = 1,
     train: bool = True,
     callback: Callback | None = None,
@@ -128,8 +140,9 @@ def figure(
     1
     """
     place = find_figure(name, laptop=laptop)
-    runs = runs_of(recipe_names(place, cell=cell), seeds=seeds, preset=preset, out=Path(out))
-    problems = _train(runs, data, options, jobs, callback) if train else ()
+    runs = runs_of(recipe_names(place, cell=cell), seeds=seeds, preset=preset, out=Path(out), settings=settings)
+    words = command_options(data, options, nproc, log)
+    problems = _train(runs, words, jobs, nproc, callback) if train else ()
     records = complete(runs)
     panels = panels_of(place, runs, records)
     title = f"Figure {name} of the paper{_on_a(laptop)}: {place.title}"
@@ -147,11 +160,11 @@ def figure(
 
 
 def _train(
-    runs: Sequence[Run], data: Path | str | None, options: RunOptions, jobs: int, callback: Callback | None
+    runs: Sequence[Run], words: Sequence[str], jobs: int, nproc: int, callback: Callback | None
 ) -> tuple[str, ...]:
     if jobs < 1:
         raise InputError(f"jobs is at least 1, got {jobs}.")
-    workers = Workers(runs=runs, jobs=jobs, options=command_options(data, options), callback=callback or Callback())
+    workers = Workers(runs=runs, jobs=jobs, options=words, nproc=nproc, callback=callback or Callback())
     workers.run_all()
     return tuple(workers.problems.values())
 

@@ -16,7 +16,7 @@ from torch import nn
 from meanteacher.api import default_folder
 from meanteacher.core import InputError, Problem, check_choice
 from meanteacher.devices import choose_device, wait_for
-from meanteacher.experiment import Recipe
+from meanteacher.experiment import Recipe, override
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.operations import row_operations
 from meanteacher.files import LOCK, HeldError, last_lines, locked
@@ -51,6 +51,8 @@ class Run:
     seed: int
     out: Path
     """The folder of all runs."""
+    settings: tuple[str, ...] = ()
+    """Changes of the recipe, as --set takes them."""
 
     @property
     def title(self) -> str:
@@ -71,7 +73,8 @@ class Run:
 
     def arguments(self) -> list[str]:
         """Arguments of the command that starts the run, or continues it."""
-        return ["run", self.name, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume"]
+        changes = [word for setting in self.settings for word in ("--set", setting)]
+        return ["run", self.name, "--seed", str(self.seed), "--out", str(self.folder), "--start-or-resume", *changes]
 
     def state(self) -> State:
         """What there is of it. A run of another version of the recipe is refused, and a damaged record."""
@@ -156,7 +159,14 @@ def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str
     return chosen
 
 
-def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = "paper", out: Path) -> list[Run]:
+def runs_of(
+    names: Sequence[str],
+    *,
+    seeds: int | None = None,
+    preset: Preset = "paper",
+    out: Path,
+    settings: Sequence[str] = (),
+) -> list[Run]:
     """Every run of these recipes: first the first seed of each, so that a table fills evenly.
 
     The arguments are those of `table`.
@@ -173,7 +183,8 @@ def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = 
         coded = f"{paper_name}/{AS_CODED}"
         name = coded if preset == AS_CODED and coded in RECIPES else paper_name
         chosen = RECIPES[name].seeds if seeds is None else tuple(range(seeds))
-        by_recipe.append([Run(name, RECIPES[name], seed, out) for seed in chosen])
+        changed = override(RECIPES[name], *settings)
+        by_recipe.append([Run(name, changed, seed, out, tuple(settings)) for seed in chosen])
     longest = max(map(len, by_recipe), default=0)
     return [runs[i] for i in range(longest) for runs in by_recipe if i < len(runs)]
 

@@ -16,6 +16,7 @@ from meanteacher.files import append_to, last_lines
 from meanteacher.paper.runs import Run
 from meanteacher.train import Callback
 from meanteacher.train.execution import RunOptions
+from meanteacher.train.loggers import LoggerName
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
@@ -25,9 +26,13 @@ _WHOLE = 10_000
 _Running = dict[Run, "subprocess.Popen[bytes]"]
 
 
-def command_options(data: Path | str | None, options: RunOptions) -> list[str]:
+def command_options(
+    data: Path | str | None, options: RunOptions, nproc: int = 1, log: LoggerName | None = None
+) -> list[str]:
     """The words that the commands of all runs have in common."""
-    return [*([] if data is None else ["--data", str(data)]), *options.flags()]
+    words = [*([] if data is None else ["--data", str(data)]), *options.flags()]
+    words += ["--nproc", str(nproc)] if nproc > 1 else []
+    return words + ([] if log is None else ["--log", log])
 
 
 def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
@@ -43,6 +48,8 @@ class Workers:
     jobs: int
     options: Sequence[str]
     """Options of every command, such as --data and --device."""
+    nproc: int = 1
+    """Processes that train one run together; they share the run's part of the cores."""
     callback: Callback
     """Reports progress about twice per second and a sentence per run that ends; may stop all runs."""
     problems: dict[Run, str] = field(default_factory=dict)
@@ -76,8 +83,8 @@ class Workers:
                 running[run] = self._process(run)
 
     def _process(self, run: Run) -> "subprocess.Popen[bytes]":
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // (self.jobs * self.nproc)))
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
         try:
             run.log.parent.mkdir(parents=True, exist_ok=True)
             log = append_to(run.log)

@@ -9,11 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from meanteacher.core import InputError
 from meanteacher.records import Alarm, Evaluation
 from meanteacher.train.callbacks import Callback, LogEntry
+
+LoggerName = Literal["tensorboard", "wandb"]
+"""What `--log` takes."""
 
 
 class ScalarLogger(Callback, ABC):

@@ -203,7 +203,7 @@ def check_costs(output: StepOutput, ranks: Ranks) -> None:
     own = {name: float(cost.value.detach()) for name, cost in output.costs.items()} if ranks.size > 1 else {}
     for other in ranks.gather(own, "comparing the costs") if own else []:
         for name, value in own.items():
-            if abs(value - other[name]) > _ROUNDING * max(abs(value), abs(other[name]), 1.0):
+            if abs(value - other[name]) > _ROUNDING * max(abs(value), abs(other[name])):
                 raise InputError(
                     f"The cost '{name}' is {value:.6g} on rank {ranks.rank} and {other[name]:.6g} on another, but each "
                     "rank computes the cost of the whole batch. Draw noise with generator=shared_generator() of "
