@@ -401,9 +401,8 @@ def _advice(needs: Mapping[str, Need], gpu: Gpu, *, rows: int, gpus: int) -> Ite
     if gpus > _NODE:
         machines = -(-gpus // _NODE)
         yield (
-            f"{gpus} GPUs are {machines} machines of {_NODE}: what a step sends crosses the network between them, "
-            f"at {_NETWORK:g} GB/s here. No run on more than one machine with GPUs was measured, and the network has to be "
-            "trusted (docs/scale.md)."
+            f"{gpus} GPUs are {machines} machines of {_NODE}: what a step sends crosses the network, at "
+            f"{_NETWORK:g} GB/s. No run on several machines with GPUs was measured, and the network has to be trusted."
         )
     for precision, need in needs.items():
         if need.total <= gpu.memory:

@@ -16,8 +16,8 @@ from meanteacher.recipes import find
 class Interpolation(MeanTeacher):
     def forward(self, student: nn.Module, memory: Teacher, batch: Batch, step: int) -> StepOutput:
         x, target = all_rows(batch.views["student"]), memory(batch.views["teacher"]).softmax(1)
-        draws = {"generator": shared_generator(), "device": x.device}
-        other, share = torch.randperm(len(x), **draws), torch.rand(len(x), **draws)
+        other = torch.randperm(len(x), generator=shared_generator(), device=x.device)
+        share = torch.rand(len(x), generator=shared_generator(), device=x.device)
 
         def mixed(v: Tensor) -> Tensor:  # each row with one other, by a share of its own
             return torch.lerp(v[other], v, share.to(v).view(-1, *[1] * (v.ndim - 1)))

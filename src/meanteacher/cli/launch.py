@@ -88,7 +88,7 @@ def _environment(rank: int, n: int, attempt: int, folder: Path) -> dict[str, str
         "WORLD_SIZE": str(n),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(n),
-        STORE_VARIABLE: str(folder / f"store-{attempt}"),
+        STORE_VARIABLE: str(folder / "store"),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, own_cores() // n)),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL") or "ERROR",  # no advice about its own engine

@@ -162,7 +162,7 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0].rstrip(".")
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             if computes and not isinstance(error, dist.DistError) and "gloo" not in reason:
                 raise
             seconds = time.monotonic() - began
@@ -281,14 +281,14 @@ def meeting_point(environment: Mapping[str, str]) -> str:
     """The address at which the processes find each other: a file on one machine, a port of a host on several.
 
     >>> meeting_point({"MEANTEACHER_STORE": "/tmp/mine/store", "MASTER_ADDR": "10.0.0.1"})
-    'file:///tmp/mine/store'
+    'file:///tmp/mine/store-0'
     >>> meeting_point({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
     'tcp://10.0.0.1:29500'
     >>> meeting_point({"SLURM_STEP_NODELIST": "gpu[03-04,07],cpu1", "SLURM_JOB_ID": "41234"})
     'tcp://gpu03:21234'
     """
     if store := environment.get(STORE_VARIABLE):
-        return f"file://{store}"
+        return f"file://{store}-{found_in(environment).restarts}"  # a new one for each try
     # The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03.
     node = re.match(r"([^\[,]+)(?:\[(\d+))?", environment.get("SLURM_STEP_NODELIST", ""))
     host = environment.get("MASTER_ADDR") or (node and node[1] + (node[2] or ""))
@@ -312,9 +312,10 @@ def _connect(ranks: Ranks, environment: Mapping[str, str]) -> None:
     try:
         if not dist.is_initialized():
             where = meeting_point(environment)
-            store, _, _ = next(dist.rendezvous(where, ranks.rank, ranks.size, timeout=seconds))
+            untyped: Any = dist
+            store, _, _ = next(untyped.rendezvous(where, ranks.rank, ranks.size, timeout=seconds))
             # torchrun keeps one store for all tries, and keys of an earlier try make a later one fail.
-            store = dist.PrefixStore(f"meanteacher/{ranks.restarts}", store)
+            store = untyped.PrefixStore(f"meanteacher/{ranks.restarts}", store)
             backend = "nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
             dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
             atexit.register(leave)

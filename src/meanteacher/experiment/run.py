@@ -37,7 +37,7 @@ from meanteacher.records import (
     write_record,
 )
 from meanteacher.train import Callback, Checkpoints, MetricsFile, TrainState, Vitals
-from meanteacher.train.execution import DEFAULT, RunOptions, check_passes, compile_networks
+from meanteacher.train.execution import DEFAULT, RunOptions, autocast, check_passes, compile_networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,7 @@ def run_training(
         prepared = prepared.on(folder.device())
         check_devices(prepared.device, ranks)
         folder.use_same_threads()
+        torch.backends.cudnn.benchmark = prepared.device.type == "cuda"  # the fastest kernels for the shapes of the run
         options = folder.options()
         if ranks.is_first:
             with reporting_full_disk(out / "split.txt"):
@@ -182,10 +183,12 @@ def _record(
     options: RunOptions,
     recorded: RecordedRecipe,
 ) -> Record:
-    last, best = prepared.final_errors(state), state.best()
-    best_errors = None if best is None else last
-    if best is not None and best.step != state.step:
-        best_errors = prepared.final_errors(_restored(prepared, checkpoints, "best"))
+    best = state.best()
+    with autocast(options.precision, prepared.device):
+        last = prepared.final_errors(state)
+        best_errors = None if best is None else last
+        if best is not None and best.step != state.step:
+            best_errors = prepared.final_errors(_restored(prepared, checkpoints, "best"))
     training, data, identity = prepared.training, prepared.data, checkpoints.identity
     names = {kind: name for name, kind in METHODS.items()}
     n_images = (state.step - state.skipped) * training.batch.size

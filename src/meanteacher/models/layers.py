@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from math import sqrt
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -221,7 +221,7 @@ def synchronise_batch_norm(network: nn.Module, ranks: Ranks) -> None:
         for name, child in layer.named_children():
             if isinstance(child, _BatchNorm) and not isinstance(child, nn.SyncBatchNorm):
                 on_gpu = any(x.is_cuda for x in (*child.parameters(), *child.buffers()))
-                convert = nn.SyncBatchNorm.convert_sync_batchnorm
+                convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
                 setattr(layer, name, convert(child) if on_gpu else SynchronisedBatchNorm(child, ranks))
     network.train(network.training)  # a teacher notes its layers anew
 

@@ -135,7 +135,8 @@ def train(
                 log.close(state.step, state.optimizer.param_groups[0]["lr"])
             if evaluates or stops or overdue:
                 if evaluates:
-                    state.curve.append(evaluate(state))
+                    with autocast(options.precision, batch.labels.device):
+                        state.curve.append(evaluate(state))
                     log.evaluated(state.curve[-1])
                 keeper.save()
                 log.restart()

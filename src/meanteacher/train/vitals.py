@@ -271,7 +271,8 @@ def _largest_class_share(logits: Tensor) -> float:
 @torch.no_grad()
 def _distance(predictor: nn.Module, student: nn.Module) -> float:
     """Between the weights, relative to the student's length."""
-    own, other = list(predictor.parameters()), list(student.parameters())
+    own: list[Tensor] = list(predictor.parameters())
+    other: list[Tensor] = list(student.parameters())
     squares = _squares([*torch._foreach_sub(own, other), *other])
     apart, length = sum(squares[: len(own)]), sum(squares[len(own) :])
     return math.sqrt(apart / length) if length else 0.0
@@ -287,5 +288,6 @@ def _squares(tensors: list[Tensor]) -> list[float]:
     """The sum of squares of each tensor, in float64, by a few kernels and with one wait for the device."""
     if tensors and tensors[0].device.type == "mps":  # which has no float64
         tensors = [tensor.cpu() for tensor in tensors]
-    norms = torch._foreach_norm(tensors, 2, torch.float64) if tensors else []
-    return torch.stack(norms).square().tolist() if norms else []
+    norms = list(torch._foreach_norm(tensors, 2, torch.float64)) if tensors else []
+    found: list[float] = torch.stack(norms).square().tolist() if norms else []
+    return found
