@@ -35,7 +35,11 @@ from meanteacher.formats import duration
 from meanteacher.train import OptimSpec
 from meanteacher.train.checkpoint import trained_parameters
 
-_FLOAT32, _BFLOAT16 = 4, 2
+_FLOAT64, _FLOAT32, _BFLOAT16 = 8, 4, 2
+_NODE = 8
+"""GPUs of one machine."""
+_NETWORK = 12.5
+"""GB/s between machines, of the 100 Gbit/s of a common network card. All GPUs of a machine share it."""
 _PROBE = (2, 4)
 """Batch sizes of the two counted steps; their difference gives the cost of a row."""
 
@@ -126,6 +130,11 @@ class Counted:
     """Bytes per image: the views, and the tensors kept for the backward pass."""
     flops: float
     """Operations per image in all passes of a step. A multiplication and an addition count as two."""
+    outputs: float
+    """Numbers per image in the outputs of all passes, which every process gathers. Mean Teacher with a network of two
+    outputs gathers its logits four times."""
+    statistics: int
+    """Numbers in the running statistics, which the processes average in float64."""
 
 
 def count_step(recipe: Recipe, problem: Problem) -> Counted:
@@ -146,6 +155,13 @@ def count_step(recipe: Recipe, problem: Problem) -> Counted:
             "bfloat16": (many_half.saved - few_half.saved) * per_row,
         },
         flops=row_operations(recipe.training, problem),
+        outputs=(many.outputs - few.outputs) * per_row,
+        statistics=sum(
+            buffer.numel()
+            for module in (many.student, many.memory)
+            for name, buffer in module.named_buffers()
+            if name.rpartition(".")[2].startswith("running_")
+        ),
     )
 
 
@@ -167,6 +183,13 @@ class _Passes:
             return tensor
 
         numbers: list[int] = []
+        self.outputs = 0
+
+        def gathered(network: nn.Module, inputs: Any, output: Any) -> None:
+            self.outputs += sum(logits.numel() for logits in (output if isinstance(output, tuple) else (output,)))
+
+        for network in {self.student, recipe.training.method.predictor(self.student, self.memory)}:
+            network.register_forward_hook(gathered)
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with hooks, _Autocast() if autocast else nullcontext():
             batch = Batch(views, labels, index)
@@ -261,11 +284,13 @@ class Plan:
     counted: Counted
     communicated: Mapping[str, float]
     """Bytes that one GPU sends in a step: kind -> size."""
+    bandwidth: float
+    """GB/s at which they are sent."""
     decode_rate: float
     """Images per second that one processor core decodes."""
     needs: Mapping[str, Need]
     advice: tuple[str, ...]
-    """One sentence for each precision that does not fit, with ways out."""
+    """A sentence for each precision that does not fit, with ways out, and one for more than one machine."""
 
 
 def plan(
@@ -301,15 +326,23 @@ def plan(
     data = outline(recipe.data.source).scaled(data_factor)
     counted = count_step(recipe, data.problem)
     steps, rows = round(recipe.training.steps * data_factor), -(-recipe.training.batch.size // gpus)
-    logits = recipe.training.batch.size * data.problem.n_classes * _FLOAT32
+    ring = (gpus - 1) / gpus
     communicated = {
         # A ring passes every value on twice: to sum it, and to spread the sum.
-        "gradients": 2 * (gpus - 1) / gpus * counted.gradients,
-        "logits": (gpus - 1) / gpus * logits,
+        "gradients": 2 * ring * counted.gradients,
+        "logits": ring * recipe.training.batch.size * counted.outputs * _FLOAT32,
+        "statistics": 2 * ring * counted.statistics * _FLOAT64,
     }
+    bandwidth = gpu.bandwidth if gpus <= _NODE else min(gpu.bandwidth, _NETWORK)
     needs = {
         precision: _need(
-            counted, communicated, precision, gpu, rows=rows, batch=recipe.training.batch.size, steps=steps
+            counted,
+            sum(communicated.values()) / (1e9 * bandwidth),
+            precision,
+            gpu,
+            rows=rows,
+            batch=recipe.training.batch.size,
+            steps=steps,
         )
         for precision in gpu.tflops
     }
@@ -326,6 +359,7 @@ def plan(
         rows=rows,
         counted=counted,
         communicated=communicated,
+        bandwidth=bandwidth,
         decode_rate=decode_rate,
         needs=needs,
         advice=tuple(_advice(needs, gpu, rows=rows, gpus=gpus)),
@@ -334,7 +368,7 @@ def plan(
 
 def _need(
     counted: Counted,
-    communicated: Mapping[str, float],
+    communication: float,
     precision: str,
     gpu: Gpu,
     *,
@@ -351,7 +385,6 @@ def _need(
     }
     per_image = counted.activations[precision]
     compute = rows * counted.flops / (1e12 * gpu.tflops[precision] * gpu.efficiency[precision])
-    communication = sum(communicated.values()) / (1e9 * gpu.bandwidth)
     memory = {name: n / 1e9 for name, n in {**fixed, "activations": rows * per_image}.items()}
     return Need(
         memory=memory,
@@ -365,6 +398,12 @@ def _need(
 
 
 def _advice(needs: Mapping[str, Need], gpu: Gpu, *, rows: int, gpus: int) -> Iterable[str]:
+    if gpus > _NODE:
+        machines = -(-gpus // _NODE)
+        yield (
+            f"{gpus} GPUs are {machines} machines of {_NODE}: what a step sends crosses the network, at "
+            f"{_NETWORK:g} GB/s. No run on several machines with GPUs was measured, and the network has to be trusted."
+        )
     for precision, need in needs.items():
         if need.total <= gpu.memory:
             continue
@@ -427,7 +466,7 @@ def _print(console: Console, plan: Plan) -> None:
     console.print(table)
     shares = ", ".join(f"{plan.gpu.tflops[kind]:g} TFLOP/s in {kind} x {gpu.efficiency[kind]:g}" for kind in plan.needs)
     decoding = f", {plan.decode_rate:g} images decoded per second and core" if plan.decoded else ""
-    say(console, f"Figures: {gpu.memory:g} GB, {shares}, {gpu.bandwidth:g} GB/s between GPUs{decoding}.")
+    say(console, f"Figures: {gpu.memory:g} GB, {shares}, {plan.bandwidth:g} GB/s between GPUs{decoding}.")
     for sentence in plan.advice:
         say(console, (sentence, "yellow"))
 

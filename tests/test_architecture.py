@@ -35,17 +35,17 @@ TABLE = """
 1 passes: core
 1 schedules: core
 2 costs: core devices passes
-2 data: core devices files formats passes seeding
+2 data: core devices distributed files formats passes seeding
 2 models: core distributed passes
 2 records: core files
 2 teacher: core devices passes
-2 views: core passes
+2 views: core passes seeding
 3 data.shards: core data files
 3 evaluate: core data distributed passes
 3 methods: core costs distributed passes schedules teacher
 3 photos.features: core devices files models seeding views
 3 report: files formats records stats
-3 train: core devices distributed files formats passes records schedules seeding stats
+3 train: core distributed files formats passes records schedules seeding stats
 4 experiment: core costs data devices distributed evaluate files formats methods models records schedules seeding train
     views
 4 testing: core costs methods models passes schedules teacher

@@ -1,7 +1,7 @@
 """Predictions and errors of a network: the same code for student, teacher and shipped model."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 
@@ -14,8 +14,8 @@ from meanteacher.data import Dataset, EncodedDataset
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.passes import class_output, to_channels_last
 
-_BATCH = 100
-"""Images per pass. Larger batches do not fit a CPU's caches: 500 is a third slower than 100."""
+_BATCH, _GPU_BATCH = 100, 500
+"""Images per pass. Larger batches do not fit a CPU's caches: 500 is a third slower than 100. They fill a GPU."""
 
 
 @contextmanager
@@ -49,7 +49,8 @@ def predict_logits(
     n = len(images) if index is None else len(index)
     ranks = _ranks_for(n, ranks)
     with evaluation_mode(network):
-        inputs = (_input(chunk, network, normalise) for chunk in parts(images, _own_part(index, n, ranks), _BATCH))
+        chunks = parts(images, _own_part(index, n, ranks), _batch_for(network))
+        inputs = (_input(chunk, network, normalise) for chunk in chunks)
         # They are copied back all at once, to wait for a GPU only once.
         logits = torch.cat([class_output(network(x)) for x in inputs]).cpu()
     return ranks.gather_rows(logits, n, "gathering predictions")
@@ -84,6 +85,22 @@ def error_rates(
 ) -> dict[str, float]:
     """For each network the share of images whose label is not among its `top` most probable classes.
 
+    See `top_error_rates`, which computes it for several numbers of classes in one pass over the images.
+    """
+    return top_error_rates(networks, dataset, index, normalise=normalise, tops=(top,), ranks=ranks)[0]
+
+
+def top_error_rates(
+    networks: Mapping[str, nn.Module],
+    dataset: Dataset | EncodedDataset,
+    index: Tensor | None = None,
+    *,
+    normalise: Callable[[Tensor], Tensor],
+    tops: Sequence[int],
+    ranks: Ranks = ALONE,
+) -> list[dict[str, float]]:
+    """For each number in `tops`, and each network, the share of images whose label is not among so many classes.
+
     Every image is read once for all networks, which are on one device, because some data sets decode an image each time
     it is read. `index` has the positions of the images, None for all. Each of the ranks evaluates its part and returns
     the errors on all images. An InputError is raised if an image has no label.
@@ -100,17 +117,22 @@ def error_rates(
     with ExitStack() as modes:
         for network in networks.values():
             modes.enter_context(evaluation_mode(network))
-        for chunk in parts(dataset.images, _own_part(index, len(labels), ranks), _BATCH):
+        for chunk in parts(dataset.images, _own_part(index, len(labels), ranks), _batch_for(first)):
             x = _input(chunk, first, normalise)
             for name, network in networks.items():
-                guesses[name].append(_most_probable(class_output(network(x)), top))
+                logits = class_output(network(x))
+                guesses[name].append(torch.cat([_most_probable(logits, top) for top in tops], 1))
         readable = _readable(dataset, index, ranks)
         # They are copied back all at once, to wait for a GPU only once.
         guessed = [torch.cat(of_chunks).cpu() for of_chunks in guesses.values()]
     kept, own_labels = readable[ranks.rows], labels[ranks.rows, None]
-    missed = torch.stack([(guess != own_labels)[kept].all(1).sum() for guess in guessed]).double()
+    widths = [min(top, dataset.n_classes) for top in tops]
+    missed = torch.stack(
+        [(guess != own_labels)[kept].all(1).sum() for both in guessed for guess in both.split(widths, 1)]
+    ).double()
     errors = ranks.summed(missed, "adding up errors") / int(readable.sum())
-    return dict(zip(networks, errors.tolist(), strict=True))
+    by_top = errors.view(len(networks), len(tops)).T.tolist()
+    return [dict(zip(networks, of_networks, strict=True)) for of_networks in by_top]
 
 
 def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None, ranks: Ranks) -> Tensor:
@@ -126,8 +148,15 @@ def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None, ranks: Ra
 
 
 def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tensor]) -> Tensor:
-    device = next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
-    return to_channels_last(normalise(chunk.to(device)))
+    return to_channels_last(normalise(chunk.to(_device_of(network))))
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    return next(chain(network.parameters(), network.buffers()), torch.empty(0)).device
+
+
+def _batch_for(network: nn.Module) -> int:
+    return _BATCH if _device_of(network).type == "cpu" else _GPU_BATCH
 
 
 def _most_probable(logits: Tensor, n: int) -> Tensor:

@@ -5,8 +5,9 @@ resumes to the bit, and neither a worker count nor an evaluation in between chan
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -30,6 +31,36 @@ def generator(seed: int, purpose: str, step: int = 0, device: torch.device | str
     tensor([True])
     """
     return torch.Generator(device).manual_seed(derive_seed(seed, purpose, step))
+
+
+class RowGenerator(torch.Generator):
+    """A generator for some of the rows of a batch, for which `drawn` returns what it draws for all of them."""
+
+    n_rows: int
+    rows: torch.Tensor
+    """[k], the positions of the rows among all `n_rows`."""
+
+
+def drawn(
+    draw: Callable[..., torch.Tensor],
+    shape: Sequence[int],
+    source: torch.Generator,
+    *,
+    axis: int = 0,
+    **options: Any,
+) -> torch.Tensor:
+    """`draw(shape, generator=source)`, where the axis counts the rows of a batch, or those of a `RowGenerator`.
+
+    >>> whole = torch.rand(3, generator=generator(0, "noise"))
+    >>> some = RowGenerator().manual_seed(derive_seed(0, "noise"))
+    >>> some.n_rows, some.rows = 3, torch.tensor([0, 2])
+    >>> bool((drawn(torch.rand, [2], some) == whole[[0, 2]]).all())
+    True
+    """
+    if not isinstance(source, RowGenerator):
+        return draw(shape, generator=source, **options)
+    whole = (*shape[:axis], source.n_rows, *shape[axis + 1 :])
+    return draw(whole, generator=source, **options).index_select(axis, source.rows)
 
 
 @contextmanager

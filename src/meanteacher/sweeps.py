@@ -58,7 +58,7 @@ def sweep(
     6
     """
     runs = runs_of_sweep(recipe, settings, seeds=seeds, out=Path(out))
-    problems = train_all(runs, command_options(data, options, log), jobs, callback) if train else ()
+    problems = train_all(runs, command_options(data, options, log=log), jobs, callback) if train else ()
     records = list(complete(runs).values())
     files: tuple[Path, ...] = ()
     text = "No run is complete.\n"

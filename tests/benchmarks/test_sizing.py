@@ -164,7 +164,22 @@ def test_more_gpus_hold_less_and_send_more():
         assert four.needs[precision].compute_seconds * 4 == pytest.approx(one.needs[precision].compute_seconds)
     assert set(one.communicated.values()) == {0}
     assert four.communicated["gradients"] == pytest.approx(1.5 * four.counted.gradients)
-    assert four.communicated["logits"] == pytest.approx(0.75 * 100 * 10 * 4)
+    assert four.communicated["logits"] == pytest.approx(0.75 * 100 * 10 * 4 * 2)  # of student and teacher
+    n_channels = sum(b.numel() for name, b in Conv13Spec(width=0.25).build(PROBLEM).named_buffers() if "mean" in name)
+    assert four.communicated["statistics"] == pytest.approx(1.5 * 2 * n_channels * 8)
+
+
+def test_more_than_one_machine_exchanges_over_the_network_and_is_warned_of():
+    node, two = (plan(small(), gpus=gpus) for gpus in (8, 9))
+    assert (node.bandwidth, node.advice) == (GPUS["a100-40gb"].bandwidth, ())
+    assert two.bandwidth < 0.1 * node.bandwidth
+    assert two.needs["float32"].communication_seconds > 10 * node.needs["float32"].communication_seconds
+    assert "9 GPUs are 2 machines of 8" in two.advice[0]
+
+
+def test_a_network_of_two_outputs_has_its_logits_gathered_four_times():
+    two = small().varied(model=Conv13Spec(width=0.25, outputs=2))
+    assert plan(two, gpus=2).communicated["logits"] == 2 * plan(small(), gpus=2).communicated["logits"]
 
 
 def test_a_thousand_times_the_data_take_a_thousand_times_the_steps():

@@ -121,6 +121,25 @@ def test_printed_commands_are_lines_of_commands_and_nothing_else(tmp_path: Path)
         assert given["start_or_resume"]
 
 
+def test_the_commands_of_all_runs_say_how_to_compute(tmp_path: Path):
+    words = ["table", "1", "--cell", CELL, "--seeds", 2, "--laptop", "--out", tmp_path, "--print-commands"]
+    how = ["--precision", "float32", "--micro-batch", 25, "--nproc", 2, "--log", "tensorboard"]
+    shown = _invoke(*words, *how, "--set", "steps=20", "--set", "batch.size=50")
+    assert shown.exit_code == 0, shown.output
+    group: Any = typer.main.get_command(app)
+    for line in shown.stdout.splitlines():
+        given = group.commands["run"].make_context("run", shlex.split(line)[2:]).params
+        assert (given["precision"], given["micro_batch"], given["nproc"], given["log"]) == (
+            "float32",
+            25,
+            2,
+            "tensorboard",
+        )
+        assert given["settings"] == ["steps=20", "batch.size=50"]
+        assert "steps=20" in str(given["out"])  # it is another run than the recipe's own
+    assert len(shown.stdout.splitlines()) == 2
+
+
 def test_the_job_array_of_the_page_runs_every_printed_command_once(tmp_path: Path):
     """With a scheduler that starts the jobs of an array one after the other, and a program that notes its words."""
     page = (Path(__file__).parents[2] / "docs" / "researchers.md").read_text(encoding="utf-8")

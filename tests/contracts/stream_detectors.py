@@ -32,7 +32,6 @@ from shard_support import CLASSES, picture, write_tar
 from support import DECAY, N_CLASSES, PATIENCE, SHAPE, VIEWS, Small, made_up, parameters_of, prepared_of, recipe
 
 T = TypeVar("T")
-_CPU = torch.device("cpu")
 
 
 # --- several processes ------------------------------------------------------------------------------------------------
@@ -61,19 +60,28 @@ class _Exchange:
         self.meeting.wait(PATIENCE)
         return found
 
-    def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+    def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
         both = torch.stack(self._of_all(x.clone()))
         x.copy_(both.amax(0) if op == dist.ReduceOp.MAX else both.sum(0))
 
-    def all_gather(self, out: list[Tensor], x: Tensor) -> None:
+    def all_gather(self, out: list[Tensor], x: Tensor, group: Any = None) -> None:
         for ours, theirs in zip(out, self._of_all(x.clone()), strict=True):
             ours.copy_(theirs)
 
-    def all_gather_object(self, out: list[Any], value: Any) -> None:
-        out[:] = self._of_all(value)
+    def broadcast(self, x: Tensor, source: int, group: Any = None) -> None:
+        x.copy_(self._of_all(x.clone())[source])
 
-    def broadcast_object_list(self, values: list[Any]) -> None:
-        values[:] = self._of_all(list(values))[0]
+    def averaging(self, module: nn.Module, **options: Any) -> nn.Module:
+        """What `DistributedDataParallel` does to gradients."""
+
+        def average(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            self.all_reduce(parameter.grad)
+            parameter.grad /= 2
+
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(average)
+        return module
 
 
 def _together(compute: Callable[[Ranks], T]) -> list[T]:
@@ -81,6 +89,7 @@ def _together(compute: Callable[[Ranks], T]) -> list[T]:
     exchange = _Exchange()
     with pytest.MonkeyPatch.context() as patch, isolated_global_randomness(), ThreadPoolExecutor(2) as pool:
         patch.setattr(ranks_module, "dist", exchange)
+        patch.setattr(parallel, "DistributedDataParallel", exchange.averaging)
         return list(pool.map(lambda rank: exchange.run(rank, compute), range(2)))
 
 
@@ -149,29 +158,36 @@ def two_ranks_train_what_one_process_does() -> None:
         assert apart < 1e-6 * moved, "several processes train something else"
 
 
-def batch_statistics_are_saved_as_the_mean_of_the_ranks() -> None:
-    whole = _whole(_Plain(normalised=True))
-    state, _ = _together(lambda ranks: _trained(whole, ranks))
-    first, second = state.rank_buffers
-    name = "student.2.running_mean"
-    assert (first[name] - second[name]).abs().max() > 1e-3, "the ranks saw the same rows"
-    mean, saved = (first[name] + second[name]) / 2, state.student.get_buffer("2.running_mean")
-    assert torch.allclose(saved, mean, atol=1e-5), "saved statistics are not the mean of the ranks"
+def batch_statistics_are_the_mean_of_the_ranks() -> None:
+    whole, name = _whole(_Plain(normalised=True)), "2.running_mean"
+    (first, own), (second, other) = _together(lambda ranks: _statistics(whole, name, ranks))
+    assert (own - other).abs().max() > 1e-3, "the ranks saw the same rows"
+    assert torch.equal(first, second), "the ranks have statistics of their own"
+    assert torch.allclose(first, (own + other) / 2, atol=1e-5), "the statistics are not the mean of the ranks"
+
+
+def _statistics(whole: Recipe, name: str, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """The running mean after one step, and what this rank's rows alone make of it."""
+    prepared = prepared_of(whole.varied(steps=1), seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+    state = prepared.start()
+    layer, seen = state.student.get_submodule("2"), []
+    layer.register_forward_pre_hook(lambda layer, given: seen.append(given[0].detach().mean(0)))
+    prepared.train(state)
+    return state.student.get_buffer(name), 0.1 * seen[0]
 
 
 def ranks_draw_noise_of_their_own() -> None:
     drawn = []
     with isolated_global_randomness():
         for rank in range(2):
-            torch.manual_seed(5)
-            with parallel._noise_of(Ranks(rank, 2), _CPU):
-                drawn.append(torch.rand(8))
+            parallel.seed_networks(5, 7, Ranks(rank, 2))
+            drawn.append(torch.rand(8))
     assert not torch.equal(*drawn), "all ranks drop the same units"
 
 
 PROCESSES = (
     two_ranks_train_what_one_process_does,
-    batch_statistics_are_saved_as_the_mean_of_the_ranks,
+    batch_statistics_are_the_mean_of_the_ranks,
     ranks_draw_noise_of_their_own,
 )
 

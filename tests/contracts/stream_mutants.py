@@ -1,7 +1,5 @@
 """Silent mistakes in several processes, in tar shards, and in a stream that is seen once."""
 
-import dataclasses
-
 import torch
 from catalogue import Catalogue, Patch, during, wrap
 
@@ -26,11 +24,11 @@ of_streams = MUTANTS.of("on-line learning")
 def gradients_are_summed_over_the_ranks(patch: Patch) -> None:
     """The learning rate is that of the recipe times the number of processes."""
 
-    def wrong(real, self, tensors, doing):
-        real(self, tensors, doing)
-        torch._foreach_mul_(tensors, self.size)
+    def wrong(real, trained, ranks):
+        step = real(trained, ranks)
+        return lambda compute: step(compute) * ranks.size
 
-    wrap(patch, Ranks.average_, wrong)
+    wrap(patch, parallel.engine, wrong)
 
 
 @of_processes
@@ -61,15 +59,12 @@ def outputs_of_the_ranks_stand_one_after_the_other(patch: Patch) -> None:
 
 @of_processes
 def all_ranks_drop_the_same_units(patch: Patch) -> None:
-    wrap(patch, parallel._noise_of, lambda real, ranks, device: real(dataclasses.replace(ranks, rank=0), device))
+    wrap(patch, parallel.seed_networks, lambda real, seed, step, ranks: real(seed, step, Ranks(0, ranks.size)))
 
 
 @of_processes
 def batch_statistics_of_the_first_rank_are_saved(patch: Patch) -> None:
-    def change(inner, state, ranks):
-        inner.setattr(Ranks, "average_", lambda self, tensors, doing: None)
-
-    during(patch, parallel.merge_buffers, change)
+    wrap(patch, Ranks.average_, lambda real, self, tensors, doing: None)
 
 
 @of_shards

@@ -4,7 +4,10 @@ import dataclasses
 import hashlib
 import io
 import os
+import pickle
+import runpy
 import signal
+import socket
 import sys
 import time
 from contextlib import redirect_stdout
@@ -15,20 +18,22 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from safetensors.torch import load_file
 from test_rows import encoded, stream_of
 from torch import Tensor, nn
 
 import meanteacher
-from meanteacher.cli import launch, main
+from meanteacher.cli import main
 from meanteacher.cli.console import graceful_stop
-from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Problem
+from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Problem, StepOutput
 from meanteacher.data import Fixed, TrainTest
-from meanteacher.distributed.ranks import Ranks, join
+from meanteacher.distributed.ranks import Ranks, check_devices, join
 from meanteacher.evaluate import error_rates
 from meanteacher.experiment import Prepared, Recipe, run
 from meanteacher.experiment.run import _broken_images
+from meanteacher.methods import MeanTeacher
 from meanteacher.models.layers import synchronise_batch_norm
 from meanteacher.records import to_json
 from meanteacher.schedules import Constant
@@ -113,7 +118,6 @@ VARIANTS: dict[str, Recipe] = {
     ),
     "few labels": few_labels(model=PlainSpec(), optim=SGD),
     "batch norm": few_labels(model=PlainSpec(extra="batch norm"), optim=SGD),
-    "batch norm, evaluated often": few_labels(model=PlainSpec(extra="batch norm"), optim=SGD, evaluate_every=1),
     "dropout": few_labels("vat", model=PlainSpec(extra="dropout"), optim=SGD),
     "dropout for a while": few_labels("pseudo-ensemble", model=PlainSpec(extra="dropout"), optim=SGD),
 }
@@ -131,8 +135,8 @@ def trained(name: str, steps: int | None, changes: dict[str, Any]) -> tuple[Trai
     prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
     state, vitals = prepared.start(), Vitals(prepared.declared)
     if options.sync_batch_norm:
-        synchronise_batch_norm(state.student)
-        synchronise_batch_norm(state.memory)
+        synchronise_batch_norm(state.student, ranks)
+        synchronise_batch_norm(state.memory, ranks)
     train(
         state,
         whole.training.method,
@@ -167,7 +171,7 @@ def weights(
         state, prepared, vitals = trained(name, steps, changes or {})
         ranks = prepared.ranks
         if ranks.is_first:
-            torch.save({**tensors(state), "of ranks": state.rank_buffers}, Path(folder) / f"{name}.pt")
+            torch.save(tensors(state), Path(folder) / f"{name}.pt")
         found[name] = {
             "digest": digest(tensors(state)),
             "curve": [[point.student, point.teacher, point.student_cost] for point in state.curve],
@@ -246,6 +250,142 @@ def synchronised(folder: str) -> dict[str, Any]:
     return weights(folder, ["batch norm"], None, {"sync_batch_norm": True})
 
 
+def statistics(folder: str) -> list[list[float]]:
+    """The running mean of a batch norm after three steps, and what it would be with this rank's rows alone."""
+    torch.set_default_dtype(torch.float64)
+    whole, ranks, own = few_labels(model=PlainSpec(extra="batch norm"), optim=SGD).varied(steps=3), join(), []
+    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+    state = prepared.start()
+    layer = state.student.features[2]
+    layer.register_forward_pre_hook(
+        lambda layer, inputs: own.append(inputs[0].detach().mean(0)) if layer.training else None
+    )
+    prepared.train(state)
+    alone = torch.zeros(8)
+    for mean in own:
+        alone.lerp_(mean, layer.momentum)
+    return [layer.running_mean.tolist(), alone.tolist()]
+
+
+def other_group(folder: str) -> dict[str, Any]:
+    """A run in a program that has a process group of its own, which like NCCL's has nothing for tensors on a CPU."""
+    rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    fake: Any = torch._C._distributed_c10d
+    made = fake.FakeProcessGroup._create_internal
+    dist.Backend.register_backend("for gpus", lambda store, rank, size, timeout: made(rank, size), devices=["cuda"])
+    store = dist.FileStore(os.environ.pop("MEANTEACHER_STORE"), size)
+    dist.init_process_group("for gpus", store=store, rank=rank, world_size=size)
+    with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+        dist.all_reduce(torch.zeros(1))
+    return weights(folder, ["few labels"])
+
+
+class FromData(Plain):
+    """First weights that no two processes compute alike."""
+
+    def initialise_from(self, images: Tensor) -> None:
+        with torch.no_grad():
+            self.last[0].bias.fill_(100 * join().rank + len(images)).add_(images.mean())
+
+
+def first_weights(folder: str) -> list[str]:
+    """Digests of student and memory at the start of a run whose first weights depend on data."""
+    whole, ranks = recipe(), join()
+    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+    with mock.patch.object(type(whole.training.model), "build", lambda self, problem: FromData()):
+        state = prepared.start()
+    assert float(state.student.last[0].bias[0]) < 50
+    return [digest(dict(module.state_dict())) for module in (state.student, state.memory)]
+
+
+def devices(folder: str) -> list[str]:
+    """What is said about GPUs if every process sees one, which is its own, and if all see the same one."""
+    ranks, said = join(), []
+    for uuid in (f"GPU-{ranks.rank}", "GPU-0"):
+        with mock.patch.object(
+            torch.cuda, "get_device_properties", lambda device, uuid=uuid: SimpleNamespace(uuid=uuid)
+        ):
+            try:
+                said.append(str(check_devices(torch.device("cuda", 0), ranks)))
+            except InputError as error:
+                said.append(str(error))
+    return said
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnRowsOnly(MeanTeacher):
+    """A method that somebody wrote for one process: it compares its rows with those of all."""
+
+    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
+        logits, target = student(batch.views["student"]), memory(batch.views["teacher"])
+        share = torch.rand(len(batch.views["student"]), 1)
+        return self.step_output(logits, logits, target * share, batch, step)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnDraws(MeanTeacher):
+    """A method whose draws differ between the ranks."""
+
+    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
+        logits, target = student(batch.views["student"]), memory(batch.views["teacher"])
+        return self.step_output(logits, logits, target * torch.rand(len(target), 1), batch, step)
+
+
+def own_methods(folder: str) -> dict[str, Any]:
+    """The weights that the example's method trains, and what is said about two methods that are for one process."""
+    torch.set_default_dtype(torch.float64)
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_method.py"))["Interpolation"]
+    ranks, said = join(), []
+    given = {"decay": Constant(0.9), "buffers": "own", "weight": Constant(2.0)}
+    for kind in (example, OwnRowsOnly, OwnDraws):
+        whole = few_labels(model=PlainSpec(), optim=SGD).varied(method=kind(**given))
+        prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+        state = prepared.start()
+        try:
+            prepared.train(state)
+        except InputError as error:
+            said.append(str(error))
+        else:
+            torch.save(tensors(state), Path(folder) / f"{kind.__name__}-{ranks.rank}.pt")
+        ranks.meet("ending a method")
+    return {"said": said}
+
+
+def guarded(folder: str) -> dict[str, Any]:
+    """A whole run in which nothing may be unpickled, after somebody wrote a pickle to every port; and the addresses."""
+    join()
+    out = Path(folder)
+    inodes = {
+        os.readlink(path).removeprefix("socket:[").removesuffix("]")
+        for path in Path("/proc/self/fd").iterdir()
+        if path.exists()
+    }
+    lines = [
+        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().splitlines()[1:]
+    ]
+    heard = [line[1] for line in lines if line[3] == "0A" and line[9] in inodes]  # it listens, and is ours
+    evil = pickle.dumps(Evil(str(out / "executed")))
+    strangers = []
+    for address in heard:
+        stranger = socket.create_connection(("127.0.0.1", int(address.partition(":")[2], 16)))
+        stranger.sendall(len(evil).to_bytes(8, "little") + evil)
+        strangers.append(stranger)
+    refused = mock.Mock(side_effect=AssertionError("a pickle was read"))
+    with mock.patch("pickle.loads", refused), mock.patch.object(dist.distributed_c10d, "_unpickler", refused):
+        found = whole_run(str(out / "run"), "plain")
+    return {"heard": heard, "step": found["step"], "executed": (out / "executed").exists()}
+
+
+class Evil:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
 def in_parts(folder: str) -> dict[str, Any]:
     """How far the weights of parts of five rows are from those of whole batches; and how many batches were counted."""
     apart = {}
@@ -277,59 +417,6 @@ def command_line(folder: str, words: list[str]) -> str:
         main()
     assert not ended.value.code
     return printed.getvalue()
-
-
-class Forked:
-    """In the place of `subprocess.Popen`, for what `--nproc` starts: a process that has imported everything."""
-
-    def __init__(self, command: list[str], *, env: dict[str, str], start_new_session: bool) -> None:
-        assert command[:3] == [sys.executable, "-m", "meanteacher"]
-        assert start_new_session
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if not self.pid:
-            os.setsid()
-            os.environ.clear()
-            os.environ.update(env)
-            sys.argv, code = ["meanteacher", *command[3:]], 1
-            try:
-                main()
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-
-    def poll(self, options: int = os.WNOHANG) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, options)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self) -> int | None:
-        return self.poll(0)
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-
-def launched(folder: str, words: list[str]) -> str:
-    """What `meanteacher` and the processes that it starts print with these words."""
-    os.environ["MARKER"] = str(Path(folder) / "marker")
-    sys.argv, printed = ["meanteacher", *words], Path(folder) / "printed"
-    with (
-        mock.patch.object(launch, "subprocess", SimpleNamespace(Popen=Forked)),
-        printed.open("a", encoding="utf-8") as file,
-        redirect_stdout(file),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    assert not ended.value.code
-    return printed.read_text(encoding="utf-8")
 
 
 def plain(folder: str) -> dict[str, Any]:

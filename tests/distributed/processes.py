@@ -46,6 +46,7 @@ def main(function: str, size: str, arguments: str, folder: str) -> None:
         if not child:
             if n > 1:
                 os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": str(rank)}
+                os.environ |= {"LOCAL_WORLD_SIZE": str(n), "MEANTEACHER_STORE": f"{folder}/store"}
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             try:
                 found = getattr(cases, function)(*json.loads(arguments))

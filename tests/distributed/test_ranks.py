@@ -13,6 +13,9 @@ from torch import Tensor
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the processes are forked")
 
+BREAKS = [["first_weights", []], ["devices", []], ["own_methods", []]]
+"""What went wrong once with two processes, or with four."""
+
 Found = dict[str, dict[str, Any]]
 
 
@@ -25,6 +28,7 @@ def files(folder: Path, name: str) -> dict[str, Tensor]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
     folder = tmp_path_factory.mktemp("alone")
     calls = [["weights", [[*EQUAL, "batch norm", "dropout"]]], ["in_parts", []], ["broken", []], ["dense", []]]
+    calls += [["own_methods", []]]
     (found,) = in_processes("several", 1, str(folder), calls)
     others = {"in parts": found["in_parts"], "broken": found["broken"], "dense": found["dense"]}
     return folder, {**found["weights"], **others}
@@ -35,13 +39,15 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
     """Two processes that do all that two have to show, to be started only once."""
     folder = tmp_path_factory.mktemp("pair")
     calls = [
-        ["weights", [[*EQUAL, "batch norm", "batch norm, evaluated often", "dropout"]]],
+        ["weights", [[*EQUAL, "batch norm", "dropout"]]],
+        ["statistics", []],
         ["synchronised", []],
         ["stopped", []],
         ["plain", []],
         ["broken", []],
         ["refused", []],
         ["dense", []],
+        *BREAKS,
     ]
     found = in_processes("several", 2, str(folder), calls)
     return folder, found
@@ -49,7 +55,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
 
 def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     assert one.keys() == other.keys()
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one if name != "of ranks")
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
 @pytest.mark.parametrize("name", EQUAL)
@@ -76,30 +82,16 @@ def test_a_rank_without_labels_trains_and_raises_no_alarm(pair: tuple[Path, list
     assert (first["alarms"], second["alarms"]) == ([], [])
 
 
-def test_statistics_are_those_of_each_rank_and_their_mean_is_saved(
-    alone: tuple[Path, Found], pair: tuple[Path, list[Found]]
-):
-    saved: Any = files(pair[0], "batch norm")
-    first, second = saved["of ranks"]
-    assert {name.rpartition(".")[2] for name in first} == {"running_mean", "running_var"}
-    for name in first:
-        assert not torch.equal(first[name], second[name])
-        torch.testing.assert_close(saved[name], (first[name] + second[name]) / 2)
-    assert largest_difference(files(alone[0], "batch norm"), saved) > 1e-6
-
-
-def test_an_evaluation_changes_no_statistics(pair: tuple[Path, list[Found]]):
-    """They are merged for it, and then each rank continues with its own."""
-    seldom, often = (files(pair[0], f"batch norm{how}") for how in ("", ", evaluated often"))
-    for rank, other in zip(seldom["of ranks"], often["of ranks"], strict=True):
-        assert rank.keys() == other.keys()
-        assert all(torch.equal(rank[name], other[name]) for name in rank)
+def test_statistics_are_the_means_over_the_ranks_in_every_step(pair: tuple[Path, list[Found]]):
+    (running, own), (other_running, other_own) = (found["statistics"] for found in pair[1])
+    assert running == other_running
+    assert running == pytest.approx([(a + b) / 2 for a, b in zip(own, other_own, strict=True)])
+    assert own != pytest.approx(other_own)
 
 
 def test_synchronised_statistics_are_those_of_one_process(alone: tuple[Path, Found], pair: tuple[Path, list[Found]]):
     synchronised: Any = torch.load(pair[0] / "synchronised" / "batch norm.pt")
     assert largest_difference(files(alone[0], "batch norm"), synchronised) < 1e-6
-    assert synchronised["of ranks"] == [{}, {}]
 
 
 def test_every_rank_drops_units_of_its_own(alone: tuple[Path, Found], pair: tuple[Path, list[Found]]):
@@ -120,11 +112,62 @@ def test_statistics_count_a_part_once_though_it_is_computed_twice(alone: tuple[P
     assert set(alone[1]["in parts"]["counted"].values()) == {24}
 
 
-def test_four_processes_divide_a_batch_that_four_does_not(alone: tuple[Path, Found], tmp_path: Path):
-    found = in_processes("several", 4, str(tmp_path), [["weights", [["few labels"]]]])
-    assert largest_difference(files(alone[0], "few labels"), files(tmp_path, "few labels")) < 1e-6
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Found]]:
+    folder = tmp_path_factory.mktemp("four")
+    return folder, in_processes("several", 4, str(folder), [["weights", [["few labels"]]], *BREAKS])
+
+
+def test_four_processes_divide_a_batch_that_four_does_not(alone: tuple[Path, Found], four: tuple[Path, list[Found]]):
+    folder, found = four
+    assert largest_difference(files(alone[0], "few labels"), files(folder, "few labels")) < 1e-6
     assert [rank["weights"]["few labels"]["labelled"] for rank in found] == [1, 0, 0, 0]
     assert len({rank["weights"]["few labels"]["digest"] for rank in found}) == 1
+
+
+@pytest.mark.parametrize("several", ["pair", "four"])
+def test_first_weights_that_depend_on_data_are_those_of_rank_0(several: str, request: pytest.FixtureRequest):
+    found = request.getfixturevalue(several)[1]
+    assert all(rank["first_weights"] == found[0]["first_weights"] for rank in found)
+
+
+@pytest.mark.parametrize("several", ["pair", "four"])
+def test_a_process_may_see_its_own_gpu_alone_and_none_is_shared(several: str, request: pytest.FixtureRequest):
+    found = request.getfixturevalue(several)[1]
+    for rank in found:
+        own, shared = rank["devices"]
+        assert own == "None"
+        assert f"{' and '.join(map(str, range(len(found))))} would share one GPU" in shared
+
+
+@pytest.mark.parametrize("several", ["pair", "four"])
+def test_a_method_of_ones_own_trains_what_one_process_does_or_says_why_not(
+    several: str, alone: tuple[Path, Found], request: pytest.FixtureRequest
+):
+    folder, found = request.getfixturevalue(several)
+    one = torch.load(alone[0] / "own_methods" / "Interpolation-0.pt")
+    for number, rank in enumerate(found):
+        trained = torch.load(folder / "own_methods" / f"Interpolation-{number}.pt")
+        assert largest_difference(one, trained) < 1e-6
+        rows, draws = rank["own_methods"]["said"]
+        assert "OwnRowsOnly.forward failed at cases.py:" in rows
+        assert f"With {len(found)} processes a view has {len(range(11)[number :: len(found)])} of the 11 rows" in rows
+        assert "shared_generator()" in draws
+        assert "\n" not in rows + draws
+
+
+def test_a_group_without_tensors_on_a_cpu_gets_one_beside_it(alone: tuple[Path, Found], tmp_path: Path):
+    in_processes("several", 2, str(tmp_path), [["other_group", []]])
+    trained = torch.load(tmp_path / "other_group" / "few labels.pt")
+    assert largest_difference(files(alone[0], "few labels"), trained) < 1e-6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets")
+def test_nothing_listens_beyond_the_loopback_and_no_stranger_is_unpickled(tmp_path: Path):
+    for found in in_processes("guarded", 2, str(tmp_path)):
+        assert found["heard"]
+        assert {address.partition(":")[0] for address in found["heard"]} == {"0100007F"}  # 127.0.0.1
+        assert (found["step"], found["executed"]) == (14, False)
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_the_run_resumes_exactly(pair: tuple[Path, list[Found]]):

@@ -1,6 +1,7 @@
 """A rank that is killed is started again with the others, and the run ends as if nothing had happened."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from support import PATIENCE, child_environment
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 RECIPE = f"{Path(__file__).with_name('killed.py')}:dies"
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 
 
 def command(out: Path) -> list[str]:
@@ -32,19 +33,24 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def by_torchrun(folder: Path) -> str:
-    """In processes that torchrun starts."""
-    words = [sys.executable, *TORCHRUN, "-m", "meanteacher", *command(folder / "run")]
-    environment = child_environment(OMP_NUM_THREADS="1", MARKER=str(folder / "marker"))
+def printed(*words: str, folder: Path, **variables: str) -> str:
+    environment = child_environment(OMP_NUM_THREADS="1", MARKER=str(folder / "marker"), **variables)
     ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.returncode == 0, ran.stderr[-5000:]
     return ran.stdout + ran.stderr
 
 
 def by_nproc(folder: Path) -> str:
-    """In processes that are forked where they would be started anew, which takes several times as long."""
-    (printed,) = in_processes("launched", 1, str(folder), [*command(folder / "run"), "--nproc", "2"])
-    return str(printed)
+    return printed(sys.executable, "-m", "meanteacher", *command(folder / "run"), "--nproc", "2", folder=folder)
+
+
+def by_torchrun(folder: Path) -> str:
+    """By the command of the page that keeps others out."""
+    (found,) = re.findall(r"torchrun (.*store_type=file.*) \\\n +(.*) -m meanteacher run", PAGE)
+    words = [word.replace("$DIR", str(folder)).replace("=4", "=2") for word in " ".join(found).split()]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *words, "-m", "meanteacher"]
+    closed = {"MEANTEACHER_STORE": str(folder / "store"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return printed(*torchrun, *command(folder / "run"), folder=folder, **closed)
 
 
 @pytest.mark.parametrize("launched", [by_nproc, by_torchrun])

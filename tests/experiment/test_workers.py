@@ -255,11 +255,28 @@ def test_input_error_ends_everything_with_its_own_sentence_and_saves_the_others(
     assert not later.log.exists()
 
 
-@pytest.mark.parametrize(("n_cores", "jobs", "threads"), [(8, 1, "8"), (8, 3, "2"), (2, 5, "1"), (None, 1, "1")])
-def test_jobs_share_the_processors_threads_and_each_has_one(
-    n_cores: int | None, jobs: int, threads: str, make: Callable[..., list[Run]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("n_cores", "jobs", "nproc", "given", "threads"),
+    [
+        (8, 1, 1, "", "8"),
+        (8, 3, 1, "", "2"),
+        (2, 5, 1, "", "1"),
+        (None, 1, 1, "", "1"),
+        (8, 2, 2, "", "2"),
+        (8, 2, 2, "3", "3"),
+    ],
+)
+def test_jobs_and_their_processes_share_the_threads_unless_they_are_given(
+    n_cores: int | None,
+    jobs: int,
+    nproc: int,
+    given: str,
+    threads: str,
+    make: Callable[..., list[Run]],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     (run,) = make("quick")
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
     monkeypatch.setattr(os, "cpu_count", lambda: n_cores)
     started: list[str] = []
 
@@ -269,7 +286,7 @@ def test_jobs_share_the_processors_threads_and_each_has_one(
 
     monkeypatch.setattr(subprocess, "Popen", stopped)
     with pytest.raises(InputError, match="enough"):
-        _workers([run], jobs=jobs).run_all()
+        _workers([run], jobs=jobs, nproc=nproc).run_all()
     assert started == [threads]
 
 

@@ -182,6 +182,7 @@ def test_trying_changes_neither_the_weights_nor_the_global_generator(tmp_path: P
         ({"micro_batch": 0}, "at least one row"),
         ({"micro_batch": 4, "compile": True}, "is not compiled"),
         ({"micro_batch": 4, "sync_batch_norm": True}, "cannot be computed in parts"),
+        ({"compile": True, "sync_batch_norm": True}, "are not compiled"),
     ],
 )
 def test_options_that_cannot_be_are_explained(options: dict[str, Any], said: str):
@@ -190,8 +191,9 @@ def test_options_that_cannot_be_are_explained(options: dict[str, Any], said: str
 
 
 def test_flags_are_words_that_the_command_takes():
-    options = RunOptions(device="cuda", compile=True, precision="bfloat16", sync_batch_norm=True)
-    assert options.flags() == ["--device", "cuda", "--compile", "--precision", "bfloat16", "--sync-batch-norm"]
+    options = RunOptions(device="cuda", compile=True, precision="bfloat16")
+    assert options.flags() == ["--device", "cuda", "--compile", "--precision", "bfloat16"]
+    assert RunOptions(sync_batch_norm=True).flags() == ["--sync-batch-norm"]
     assert RunOptions().flags() == []
 
 

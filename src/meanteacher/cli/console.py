@@ -61,9 +61,10 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
         yield
     except (InputError, LostRankError, DivergedError) as error:
         kind = _KINDS.get(type(error), "Error")
-        told_by_another = isinstance(error, FirstRankError) or (kind == "Diverged" and not is_first_rank())
-        if not told_by_another:
-            _report(kind, error)
+        # What all processes meet together is reported, by message and exit code, by rank 0.
+        if isinstance(error, FirstRankError) or (kind == "Diverged" and not is_first_rank()):
+            raise typer.Exit from error
+        _report(kind, error)
         raise typer.Exit(error.exit_code) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # nobody reads the output any more
@@ -79,7 +80,7 @@ def exit_codes(command: Sequence[str], *, resume: bool) -> Iterator[None]:
         say(console, "Interrupted; nothing is lost. Resume with:")
         again = ["--resume"] if resume and "--start-or-resume" not in words else []
         say(console, "  " + shlex.join([*words, *again]))
-        raise typer.Exit(error.exit_code) from error
+        raise typer.Exit(error.exit_code if is_first_rank() else 0) from error
 
 
 def _is_orphaned() -> bool:

@@ -1,12 +1,14 @@
 """Start a command in several processes, and start them again after a failure."""
 
+import logging
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
 from rich.console import Console
@@ -18,8 +20,6 @@ _NOT_AGAIN = (InputError.exit_code, DivergedError.exit_code, Interrupted.exit_co
 """Exit codes that another try would not change."""
 _RESTARTS = 3
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 60.0
-"""Time for the other processes to end, after one has ended."""
 
 
 def start_processes(n: int) -> bool:
@@ -29,11 +29,12 @@ def start_processes(n: int) -> bool:
     """
     if n == 1 or "RANK" in os.environ:
         return False
-    with graceful_stop(Console(quiet=True)) as should_stop:
+    # Nobody else can read or write this folder, so nobody else can join.
+    with TemporaryDirectory(prefix="meanteacher-") as folder, graceful_stop(Console(quiet=True)) as should_stop:
         for attempt in range(1 + _RESTARTS):
             if attempt:
                 typer.secho(f"A process has failed: starting all {n} again.", fg="yellow", err=True)
-            code = _run(n, attempt, should_stop)
+            code = _run(n, attempt, Path(folder), should_stop)
             if code != LostRankError.exit_code or should_stop():
                 break
     if code:
@@ -41,51 +42,55 @@ def start_processes(n: int) -> bool:
     return True
 
 
-def _run(n: int, attempt: int, should_stop: Callable[[], bool]) -> int:
+def _run(n: int, attempt: int, folder: Path, should_stop: Callable[[], bool]) -> int:
     """The exit code of n processes: that of a user's error if there is one, else 0 if all had it."""
-    port, processes = _free_port(), []
+    from torch.distributed.elastic import multiprocessing as elastic
+
+    logging.getLogger(elastic.api.__name__).setLevel(logging.CRITICAL)  # the processes report their errors themselves
+    os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGQUIT")  # the others are handled here
+    errors = dict.fromkeys(range(1, n), elastic.Std.ERR)
+    processes = elastic.start_processes(
+        "meanteacher",
+        sys.executable,
+        args=dict.fromkeys(range(n), _command()),
+        envs={rank: _environment(rank, n, attempt, folder) for rank in range(n)},
+        logs_specs=elastic.DefaultLogsSpecs(str(folder / f"logs-{attempt}"), redirects=errors),
+    )
     try:
-        for rank in range(n):
-            processes.append(_start(rank, n, port, attempt))
-        deadline, told = float("inf"), False
-        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        told = False
+        while (result := processes.wait(0)) is None:
             if should_stop() and not told:
                 told = True
-                for process in processes:
-                    process.send_signal(signal.SIGTERM)
-            if any(process.returncode is not None for process in processes):
-                deadline = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
+                for pid in processes.pids().values():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
             time.sleep(_POLL_SECONDS)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    codes = [process.returncode for process in processes]
-    final = [code for code in codes if code in _NOT_AGAIN]
-    return final[0] if final else LostRankError.exit_code if any(codes) else 0
+        processes.close()
+    codes = {rank: failure.exitcode for rank, failure in sorted(result.failures.items())}
+    if codes.get(0) not in _NOT_AGAIN:
+        # Rank 0 prints for all, unless it does not know what has happened.
+        for text in {Path(result.stderrs[rank]).read_text(errors="replace") for rank in codes if rank}:
+            typer.echo(text, err=True, nl=False)
+    final = [code for code in codes.values() if code in _NOT_AGAIN]
+    return final[0] if final else LostRankError.exit_code if codes else 0
 
 
-def _start(rank: int, n: int, port: int, attempt: int) -> "subprocess.Popen[bytes]":
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // n))
-    environment = {
-        **os.environ,
+def _command() -> tuple[str, ...]:
+    return "-m", "meanteacher", *sys.argv[1:]
+
+
+def _environment(rank: int, n: int, attempt: int, folder: Path) -> dict[str, str]:
+    from meanteacher.distributed.ranks import STORE_VARIABLE, own_cores
+
+    return {
         "RANK": str(rank),
         "WORLD_SIZE": str(n),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(n),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        STORE_VARIABLE: str(folder / "store"),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "OMP_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, own_cores() // n)),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL") or "ERROR",  # no advice about its own engine
         LAUNCHER_VARIABLE: str(os.getpid()),
     }
-    # Ctrl-C reaches this process alone, which then tells all of them.
-    command = [sys.executable, "-m", "meanteacher", *sys.argv[1:]]
-    return subprocess.Popen(command, env=environment, start_new_session=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

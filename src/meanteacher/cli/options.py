@@ -1,7 +1,7 @@
 """Options and arguments that several commands share, each declared once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -51,5 +51,36 @@ NprocOption = Annotated[
         metavar="N",
         help="Processes that train together on this machine: one for each GPU, or for some of the cores each. They "
         "share the batches of one process, and give its result without batch norm and dropout.",
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Change a field of the recipe or of its training, at any depth: data.n_labelled=100, steps=300, "
+        "method.weight.value=50. Repeatable. Several values for `run`, method.weight.value=1,3,10, are a sweep.",
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["float32", "bfloat16"] | None,
+    typer.Option(
+        help="Number format of the networks.", show_default="bfloat16 on CUDA GPUs that support it, else float32"
+    ),
+]
+MicroBatchOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Rows that a process computes at a time. Their activations are computed again in the backward pass: a "
+        "batch of any size fits into memory, and gradients are those of the whole batch.",
+        show_default="all",
+    ),
+]
+LogOption = Annotated[
+    Literal["tensorboard", "wandb"] | None,
+    typer.Option(
+        "--log", help="Also send the numbers to this logger, an extra; tensorboard writes to OUT/tensorboard."
     ),
 ]

@@ -8,7 +8,15 @@ import typer
 from rich.console import Console
 
 from meanteacher.cli.console import graceful_stop, say
-from meanteacher.cli.options import DataOption, DeviceOption
+from meanteacher.cli.options import (
+    DataOption,
+    DeviceOption,
+    LogOption,
+    MicroBatchOption,
+    NprocOption,
+    PrecisionOption,
+    SettingsOption,
+)
 from meanteacher.core import InputError
 from meanteacher.formats import count, duration
 
@@ -61,7 +69,12 @@ def reproduce(
         bool, typer.Option("--show", help="Write the table or figure from the runs so far; run nothing.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder of all runs, and of the written table or figure.")] = Path("runs"),
+    settings: SettingsOption = None,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = None,
+    micro_batch: MicroBatchOption = None,
+    log: LogOption = None,
+    nproc: NprocOption = 1,
     data: DataOption = None,
 ) -> None:
     """Reproduce a table or figure of the paper, with the paper's numbers beside ours.
@@ -82,12 +95,14 @@ def reproduce(
         raise InputError(f"{' and '.join(chosen)} do not go together; give one of them.")
     is_table = context.info_name == "table"
     found = runs.find_table(name, laptop=laptop) if is_table else runs.find_figure(name, laptop=laptop)
-    wanted = runs.runs_of(runs.recipe_names(found, cell=cell), seeds=seeds, preset=preset, out=out)
-    run_options = RunOptions(device=device)
+    wanted = runs.runs_of(
+        runs.recipe_names(found, cell=cell), seeds=seeds, preset=preset, out=out, settings=settings or ()
+    )
+    run_options = RunOptions(device=device, precision=precision, micro_batch=micro_batch)
     if dry_run:
         _plan(console, wanted, jobs, device)
     elif print_commands:
-        for line in workers.printed_commands(wanted, workers.command_options(data, run_options)):
+        for line in workers.printed_commands(wanted, workers.command_options(data, run_options, nproc, log)):
             typer.echo(line)
     else:
         from meanteacher.paper.reproduce import figure, table  # they draw, and take a second to import
@@ -102,6 +117,9 @@ def reproduce(
                 out=out,
                 data=data,
                 options=run_options,
+                settings=settings or (),
+                nproc=nproc,
+                log=log,
                 jobs=jobs,
                 train=not show,
                 callback=progress,

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,22 +15,24 @@ from meanteacher.cli.launch import start_processes
 from meanteacher.cli.options import (
     DataOption,
     DeviceOption,
+    LogOption,
+    MicroBatchOption,
     NprocOption,
+    PrecisionOption,
     ResumeOption,
+    SettingsOption,
     StartOrResumeOption,
 )
 from meanteacher.core import InputError
 
 if TYPE_CHECKING:
     from meanteacher.train import RunOptions, ScalarLogger
+    from meanteacher.train.loggers import LoggerName
 
 
 def recipe_names() -> list[str]:
     """The names of all recipes, for the shell: from a list, because the recipes themselves import torch."""
     return files("meanteacher").joinpath("recipes", "names.txt").read_text(encoding="utf-8").split()
-
-
-LoggerName = Literal["tensorboard", "wandb"]
 
 
 def run(
@@ -58,45 +60,18 @@ def run(
     ] = None,
     resume: ResumeOption = False,
     start_or_resume: StartOrResumeOption = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Change a field of the recipe or of its training, at any depth: data.n_labelled=100, steps=300, "
-            "method.weight.value=50. Repeatable. Several values, method.weight.value=1,3,10, are a sweep.",
-        ),
-    ] = None,
+    settings: SettingsOption = None,
     device: DeviceOption = "auto",
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="Compile the networks, which takes minutes and pays on GPUs.")
     ] = False,
-    precision: Annotated[
-        Literal["float32", "bfloat16"] | None,
-        typer.Option(
-            help="Number format of the networks.", show_default="bfloat16 on CUDA GPUs that support it, else float32"
-        ),
-    ] = None,
-    micro_batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Rows that a process computes at a time. Their activations are computed again in the backward pass: a "
-            "batch of any size fits into memory, and gradients are those of the whole batch.",
-            show_default="all",
-        ),
-    ] = None,
+    precision: PrecisionOption = None,
+    micro_batch: MicroBatchOption = None,
     sync_batch_norm: Annotated[
         bool,
         typer.Option("--sync-batch-norm", help="Several processes: batch statistics of all, not of each process."),
     ] = False,
-    log: Annotated[
-        LoggerName | None,
-        typer.Option(
-            "--log", help="Also send the numbers to this logger, an extra; tensorboard writes to OUT/tensorboard."
-        ),
-    ] = None,
+    log: LogOption = None,
     nproc: NprocOption = 1,
     jobs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Sweep: runs at the same time; they share the processor's cores.")
@@ -191,7 +166,7 @@ def _sweep(
     data: Path | None,
     options: "RunOptions",
     jobs: int,
-    log: LoggerName | None,
+    log: "LoggerName | None",
     print_commands: bool,
 ) -> None:
     from meanteacher.cli.progress import RunsProgress
@@ -201,7 +176,7 @@ def _sweep(
 
     runs = runs_of_sweep(recipe, settings, seeds=seeds, out=out)
     if print_commands:
-        for line in printed_commands(runs, command_options(data, options, log)):
+        for line in printed_commands(runs, command_options(data, options, log=log)):
             typer.echo(line)
         return
     with graceful_stop(console) as should_stop, RunsProgress(console, len(runs), should_stop) as progress:
@@ -211,7 +186,7 @@ def _sweep(
     say_result(console, result)
 
 
-def _logger(name: LoggerName, recipe: str, seed: int, out: Path) -> "ScalarLogger":
+def _logger(name: "LoggerName", recipe: str, seed: int, out: Path) -> "ScalarLogger":
     from meanteacher.train import TensorBoardLogger, WandbLogger
 
     if name == "tensorboard":

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from meanteacher.core import Images, InputError
 from meanteacher.data.dataset import BrokenImages, check_labels
+from meanteacher.distributed.ranks import own_cores
 from meanteacher.files.images import REDUCING_GAP, DecodedImage, UnreadableError, decode_whole
 from meanteacher.seeding import generator
 
@@ -79,7 +79,7 @@ class EncodedDataset:
     """The shorter side of the image of which evaluation sees the centre."""
     size: int = 224
     """Height and width of what training and evaluation see."""
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=own_cores)
     """They decode. Their number changes no pixel."""
     broken: BrokenImages = field(default_factory=BrokenImages)
     """What is done about an image that cannot be decoded: by default it is an error."""

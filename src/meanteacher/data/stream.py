@@ -16,9 +16,11 @@ from meanteacher.data.encoded import EncodedDataset
 from meanteacher.data.split import Sampler
 from meanteacher.devices import CPU
 from meanteacher.passes import to_channels_last
-from meanteacher.seeding import generator
+from meanteacher.seeding import RowGenerator, generator
 
 ALL = slice(None)
+_AHEAD = 3
+"""Batches that are decoded ahead of the one that trains: decoding may take longer for some than for others."""
 
 
 @dataclass(eq=False)
@@ -38,8 +40,8 @@ class ImageStream:
     seed: int
     device: torch.device | str = CPU
     rows: slice = field(default_factory=lambda: ALL)
-    """The rows that the views hold if several processes share a batch. Views are drawn for all rows, so these rows are
-    those of the whole batch to the bit."""
+    """The rows that the views hold if several processes share a batch. Views are drawn for all rows and applied to
+    these, so they are those of the whole batch."""
     _begun: dict[int, Callable[[], tuple[Tensor, dict[str, Tensor]]]] = field(default_factory=dict, init=False)
     """step -> the crops that are being decoded for it."""
 
@@ -48,41 +50,30 @@ class ImageStream:
         index, images = self._images(index, step)
         labels = torch.where(shows_label, self.dataset.labels[index], UNLABELLED)
         return Batch(
-            views={role: self._own(self._seen(role, images[role], shows_label, step)) for role in self.views},
+            views={role: to_channels_last(self._seen(role, images[role], shows_label, step)) for role in self.views},
             labels=labels.to(self.device),
             index=index.to(self.device),
         )
 
     def _images(self, index: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The positions that are shown, and role -> the normalised images that its view is drawn of."""
+        """The positions that are shown, and role -> the normalised images of which its view is drawn."""
         if isinstance(self.dataset, EncodedDataset):
             index, crops = self._crops(self.dataset, step)
-            normalised = {role: self.normalise(self._moved(own)) for role, own in crops.items()}
-            return index, {role: self._in_place(own, len(index)) for role, own in normalised.items()}
+            return index, {role: self.normalise(self._moved(own)) for role, own in crops.items()}
         if self.dataset.on_disk:
-            read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0])
-        return index, dict.fromkeys(self.views, self.normalise(self._rows(self.dataset.images, index)))
+            read_ahead(self.dataset.images, self.sampler.draw(step + 1)[0][self.rows])
+        return index, dict.fromkeys(self.views, self.normalise(self._rows(self.dataset.images, index[self.rows])))
 
     def _crops(self, dataset: EncodedDataset, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Positions, and role -> its crops of them. Those of the next step are decoded while this one computes."""
+        """Positions, and role -> its crops of them. Those of later steps are decoded while this one computes."""
         # A batch depends on its step alone, so one that was begun earlier, or in vain, changes nothing.
-        self._begun = {due: self._begun.get(due) or self._begin(dataset, due) for due in (step, step + 1)}
+        due = range(step, step + 1 + _AHEAD)
+        self._begun = {each: self._begun.get(each) or self._begin(dataset, each) for each in due}
         return self._begun.pop(step)()
 
     def _begin(self, dataset: EncodedDataset, step: int) -> Callable[[], tuple[Tensor, dict[str, Tensor]]]:
         draws = {role: generator(self.seed, f"crop/{role}", step) for role in self.views}
         return dataset.begin_crops(self.sampler.draw(step)[0], draws, self.rows, partial(self._later_rows, step))
-
-    def _in_place(self, own: Tensor, n: int) -> Tensor:
-        """The rows of this process among those of the batch, for the views to draw for all of them."""
-        if self.rows == ALL:
-            return own
-        whole = own.new_zeros(n, *own.shape[1:])
-        whole[self.rows] = own
-        return whole
-
-    def _own(self, seen: Tensor) -> Tensor:
-        return to_channels_last(seen if self.rows == ALL else seen[self.rows].contiguous())
 
     def _later_rows(self, step: int, row: int) -> Iterator[int]:
         """Positions of the rows after this one that show their label like it, or hide it, in the order of training.
@@ -109,17 +100,31 @@ class ImageStream:
 
     def _seen(self, role: str, images: Tensor, shows_label: Tensor, step: int) -> Tensor:
         if role != "student" or self.labelled_view is None:
-            return self._drawn(self.views[role], role, images, step)
+            return self._drawn(self.views[role], role, images, torch.ones_like(shows_label), step)
         # The rows are found on the CPU, where the labels are, so as not to wait for the device.
-        shown, hidden = (rows.nonzero().flatten() for rows in (shows_label, ~shows_label))
+        shown, hidden = (rows[self.rows].nonzero().flatten() for rows in (shows_label, ~shows_label))
         both = [
-            self._drawn(self.labelled_view, "labelled", images[shown.to(self.device)], step),
-            self._drawn(self.views[role], role, images[hidden.to(self.device)], step),
+            self._drawn(self.labelled_view, "labelled", images[shown.to(self.device)], shows_label, step),
+            self._drawn(self.views[role], role, images[hidden.to(self.device)], ~shows_label, step),
         ]
         return torch.cat(both)[torch.cat([shown, hidden]).argsort().to(self.device)]
 
-    def _drawn(self, view: Augment, purpose: str, images: Tensor, step: int) -> Tensor:
-        return view(images, generator(self.seed, f"view/{purpose}", step, self.device))
+    def _drawn(self, view: Augment, purpose: str, images: Tensor, among: Tensor, step: int) -> Tensor:
+        """A view of images of this process, which are its rows among those of the batch that the mask [B] has."""
+        plain = generator(self.seed, f"view/{purpose}", step, self.device)
+        if self.rows == ALL:
+            return view(images, plain)
+        own = torch.zeros_like(among)
+        own[self.rows] = True
+        rows = own[among].nonzero().flatten().to(self.device)
+        if getattr(view, "by_rows", False):
+            draws = RowGenerator(self.device)
+            draws.set_state(plain.get_state())
+            draws.n_rows, draws.rows = int(among.sum()), rows
+            return view(images, draws)
+        whole = images.new_zeros(int(among.sum()), *images.shape[1:])
+        whole[rows] = images
+        return view(whole, plain)[rows]
 
 
 def read_ahead(images: Tensor, index: Tensor) -> None:

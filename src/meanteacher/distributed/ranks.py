@@ -1,11 +1,14 @@
 """Several processes that train one network: who they are, what they exchange, and how long they wait for each other.
 
-Rank r of W has the rows r, r + W, r + 2 W … of every batch. What a step does with them is in `rows`.
+Rank r of W has the rows r, r + W, r + 2 W … of every batch. What a step does with them is in `rows`. The processes
+exchange tensors and JSON, never pickled objects, which would run the code of whoever answers in a rank's place.
 """
 
 import atexit
+import json
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +18,18 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import FirstRankError, InputError, LostRankError
 
 TIMEOUT_VARIABLE = "MEANTEACHER_TIMEOUT"
 """Environment variable with the seconds that a process waits for another."""
+STORE_VARIABLE = "MEANTEACHER_STORE"
+"""Environment variable with the file at which the processes of --nproc meet, in a folder that is theirs alone."""
 _TIMEOUT = 300.0
-_POLL_SECONDS = 0.1
 _REPORT_SECONDS = 5.0
-"""For the other ranks to say that they wait, too."""
+"""Time for the other ranks to report that they wait, too."""
 _SLURM_PORTS = (20_000, 10_000)
 """First and number of those from which the port of a SLURM job is taken, by the job's number."""
 
@@ -67,29 +72,46 @@ class Ranks:
         padded = blocks.new_zeros(len(blocks), most, *x.shape[1:])
         padded[:, :own] = blocks
         gathered = padded.new_empty(self.size, *padded.shape)
-        with self._waiting(doing):
-            dist.all_gather(list(gathered.unbind()), padded)
+        with self.waiting(doing):
+            dist.all_gather(list(gathered.unbind()), padded, group=group_of(x.device))
         # Row i is row i // W of rank i % W.
         return gathered.movedim(0, 2).flatten(1, 2)[:, :n].flatten(0, 1)
 
     def average_(self, tensors: Sequence[Tensor], doing: str) -> None:
-        """Replace the tensors by their means over the ranks, which have equally many of the same shapes."""
+        """Replace the tensors by their means over the ranks, added in float64: equal ones stay as they are."""
+
+        def averaged(flat: Tensor) -> Tensor:
+            return self.summed(flat.double(), doing) / self.size
+
+        self._replace(tensors, averaged)
+
+    def broadcast_(self, tensors: Sequence[Tensor], doing: str) -> None:
+        """Replace the tensors by those of rank 0."""
+
+        def of_first(flat: Tensor) -> Tensor:
+            with self.waiting(doing):
+                dist.broadcast(flat, 0, group=group_of(flat.device))
+            return flat
+
+        self._replace(tensors, of_first)
+
+    @torch.no_grad()
+    def _replace(self, tensors: Sequence[Tensor], exchanged: Callable[[Tensor], Tensor]) -> None:
+        """Replace all tensors of one kind at a time, as one flat tensor. All ranks have the same kinds and shapes."""
         if self.size == 1:
             return
         for kind in sorted({(tensor.dtype, tensor.device) for tensor in tensors}, key=str):
             same = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
-            flat = torch.cat([tensor.flatten() for tensor in same])
-            with self._waiting(doing):
-                dist.all_reduce(flat)
-            means = (flat / self.size).split([tensor.numel() for tensor in same])
-            torch._foreach_copy_(same, [mean.view_as(tensor) for mean, tensor in zip(means, same, strict=True)])
+            flat = exchanged(torch.cat([tensor.flatten() for tensor in same]))
+            parts = flat.split([tensor.numel() for tensor in same])
+            torch._foreach_copy_(same, [part.view_as(tensor) for part, tensor in zip(parts, same, strict=True)])
 
     def summed(self, x: Tensor, doing: str) -> Tensor:
         """The sum of a tensor over the ranks, as a new tensor without gradient."""
         total = x.detach().clone(memory_format=torch.contiguous_format)
         if self.size > 1:
-            with self._waiting(doing):
-                dist.all_reduce(total)
+            with self.waiting(doing):
+                dist.all_reduce(total, group=group_of(x.device))
         return total
 
     def agree(self, *values: int, doing: str) -> list[int]:
@@ -97,21 +119,21 @@ class Ranks:
         if self.size == 1:
             return list(values)
         largest = torch.tensor(values, dtype=torch.int64)
-        with self._waiting(doing):
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        with self.waiting(doing):
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group_of(largest.device))
         return [int(value) for value in largest]
 
     def gather(self, value: T, doing: str) -> list[T]:
-        """The value of every rank, by rank."""
+        """The value of every rank, by rank: anything that JSON holds."""
         if self.size == 1:
             return [value]
-        values: list[Any] = [None] * self.size
-        with self._waiting(doing):
-            dist.all_gather_object(values, value)
-        return values
+        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = self.gather_rows(torch.tensor([len(own)]), self.size, doing).tolist()
+        texts = self.gather_rows(F.pad(own, (0, max(lengths) - len(own)))[None], self.size, doing)
+        return [json.loads(bytes(text[:n].tolist())) for text, n in zip(texts, lengths, strict=True)]
 
     def from_first(self, compute: Callable[[], T], doing: str) -> T:
-        """What `compute` returns on rank 0, or the InputError that it raises there, on every rank."""
+        """What `compute` returns on rank 0, or the InputError that it raises there, on every rank. JSON holds it."""
         if self.size == 1:
             return compute()
         answer: list[Any] = [None, None]
@@ -121,27 +143,29 @@ class Ranks:
                 answer[0] = compute()
             except InputError as error:
                 refused, answer[1] = error, str(error)
-        with self._waiting(doing):
-            dist.broadcast_object_list(answer)
+        value, said = self.gather(answer, doing)[0]
         if refused is not None:
             raise refused
-        if answer[1] is not None:
-            raise FirstRankError(answer[1])
-        value: T = answer[0]
-        return value
+        if said is not None:
+            raise FirstRankError(said)
+        found: T = value
+        return found
 
     def meet(self, doing: str) -> None:
         """Return when every rank has come here."""
         self.agree(0, doing=doing)
 
     @contextmanager
-    def _waiting(self, doing: str) -> Iterator[None]:
+    def waiting(self, doing: str, *, computes: bool = False) -> Iterator[None]:
+        """Turn the failure of an exchange into a LostRankError, but not the other errors of a block that `computes`."""
         began = time.monotonic()
         try:
             yield
         except RuntimeError as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            if computes and not isinstance(error, dist.DistError) and "gloo" not in reason:
+                raise
             seconds = time.monotonic() - began
-            reason = str(error).strip().splitlines()[0].rstrip(".")
             raise LostRankError(
                 f"Rank {self.rank} of {self.size} waited {seconds:.0f} s for {self._missing()} while {doing} "
                 f"({reason}). It was killed or is stuck: see its own messages. The last checkpoint is intact; continue "
@@ -150,17 +174,14 @@ class Ranks:
             ) from error
 
     def _missing(self) -> str:
-        """The ranks that do not say that they wait, too."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        """The ranks that do not come to a barrier of those that wait. Rank 0 learns which, and the others ask it."""
         try:
-            _joined.store.set(f"waits/{self.rank}", "yes")
-            deadline = time.monotonic() + _REPORT_SECONDS
-            while time.monotonic() < deadline and others:
-                others = [rank for rank in others if not _joined.store.check([f"waits/{rank}"])]
-                time.sleep(_POLL_SECONDS)
-        except RuntimeError:
-            return "rank 0"  # which keeps the list
-        return " and ".join(f"rank {rank}" for rank in others) or "an answer of the others, which wait as well"
+            dist.monitored_barrier(_joined.spare, timedelta(seconds=_REPORT_SECONDS), wait_all_ranks=True)
+        except RuntimeError as error:
+            named = re.search(r"Ranks ([\d, ]+) failed", str(error))
+            silent = re.findall(r"\d+", named[1]) if named else []
+            return " and ".join(f"rank {number}" for number in silent) or "a rank that rank 0 names"
+        return "an answer of the others, which wait as well"
 
 
 ALONE = Ranks()
@@ -169,30 +190,35 @@ ALONE = Ranks()
 @dataclass(slots=True)
 class _Joined:
     ranks: Ranks | None = None
-    store: Any = None
-    """A store of torch, which has no public type."""
+    cpu: Any = None
+    """The group for tensors on the CPU: one of gloo, whatever the program's own group is for."""
+    spare: Any = None
+    """A group of gloo that is used only after another one has failed."""
 
 
 _joined = _Joined()
+
+
+def group_of(device: torch.device) -> Any:
+    """The process group that exchanges tensors of this device; None for the default one."""
+    return _joined.cpu if device.type == "cpu" else None
 
 
 def join() -> Ranks:
     """The processes that this one was started with, connected; `ALONE` if it was started alone.
 
     torchrun, `accelerate launch` and `--nproc` say in the environment who belongs together, and so does SLURM's srun. A
-    process group that the program has made itself is used as it is.
+    process group that the program has made itself is used as it is, with groups of gloo beside it.
     """
     if _joined.ranks is None:
         found = found_in(os.environ)
         if dist.is_available() and dist.is_initialized():
             found = Ranks(dist.get_rank(), dist.get_world_size(), found.local_rank, found.local_size, found.restarts)
-            _joined.store = dist.distributed_c10d._get_default_store()
-        elif found.size > 1:
-            _joined.store = _connect(found, os.environ)
-            atexit.register(leave)
+        if found.size > 1:
+            if torch.cuda.is_available():
+                torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
+            _connect(found, os.environ)
             found.meet("connecting")  # one that ends at once must not take the connection from the others
-        if found.size > 1 and torch.cuda.is_available():
-            torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
         _joined.ranks = found
     return _joined.ranks
 
@@ -201,20 +227,20 @@ def leave() -> None:
     """Close the connections."""
     if dist.is_initialized():
         dist.destroy_process_group()
-    _joined.ranks = _joined.store = None
+    _joined.ranks = _joined.cpu = _joined.spare = None
 
 
 def check_devices(device: torch.device, ranks: Ranks) -> None:
-    """Refuse a device that the processes of this machine cannot share."""
+    """Refuse a GPU that two processes would share. Each may see all GPUs of its machine, or its own alone."""
     if ranks.size == 1 or device.type == "cpu":
         return
-    n = torch.cuda.device_count() if device.type == "cuda" else 0
-    if device.type == "cuda" and device.index != ranks.local_rank % max(n, 1):
-        raise InputError(f"Each of {ranks.size} processes takes a GPU of its own: give --device cuda, not {device}.")
-    if ranks.local_size > n:
+    gpu: Any = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    taken = ranks.gather([socket.gethostname(), str(gpu and gpu.uuid)], "choosing devices")
+    sharing = [rank for rank, place in enumerate(taken) if place == taken[ranks.rank]]
+    if len(sharing) > 1:
         raise InputError(
-            f"{ranks.local_size} processes on this machine need as many GPUs for CUDA, and there are {n}. Start fewer, "
-            "or compute with --device cpu."
+            f"The processes {' and '.join(map(str, sharing))} would share one GPU, and each needs its own. Start "
+            "as many processes as there are GPUs, with --device cuda, or compute with --device cpu."
         )
 
 
@@ -245,14 +271,24 @@ def found_in(environment: Mapping[str, str]) -> Ranks:
     return ALONE
 
 
-def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port at which the processes find each other.
+def own_cores(environment: Mapping[str, str] = os.environ) -> int:
+    """How many cores this process has: its share of those of the machine, unless SLURM has divided them already."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return found if "SLURM_CPUS_PER_TASK" in environment else max(1, found // found_in(environment).local_size)
 
+
+def meeting_point(environment: Mapping[str, str]) -> str:
+    """The address at which the processes find each other: a file on one machine, a port of a host on several.
+
+    >>> meeting_point({"MEANTEACHER_STORE": "/tmp/mine/store", "MASTER_ADDR": "10.0.0.1"})
+    'file:///tmp/mine/store-0'
     >>> meeting_point({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
-    ('10.0.0.1', 29500)
+    'tcp://10.0.0.1:29500'
     >>> meeting_point({"SLURM_STEP_NODELIST": "gpu[03-04,07],cpu1", "SLURM_JOB_ID": "41234"})
-    ('gpu03', 21234)
+    'tcp://gpu03:21234'
     """
+    if store := environment.get(STORE_VARIABLE):
+        return f"file://{store}-{found_in(environment).restarts}"  # a new one for each try
     # The first host of SLURM's list: "gpu[03-04,07],cpu1" begins with gpu03.
     node = re.match(r"([^\[,]+)(?:\[(\d+))?", environment.get("SLURM_STEP_NODELIST", ""))
     host = environment.get("MASTER_ADDR") or (node and node[1] + (node[2] or ""))
@@ -263,28 +299,33 @@ def meeting_point(environment: Mapping[str, str]) -> tuple[str, int]:
             "The environment says that this is one of several processes, but not where they meet. Start them with "
             "--nproc, torchrun or srun, or set MASTER_ADDR and MASTER_PORT."
         )
-    return host, int(port)
+    return f"tcp://{host}:{port}"
 
 
-def _connect(ranks: Ranks, environment: Mapping[str, str]) -> Any:
-    host, port = meeting_point(environment)
-    seconds = timedelta(seconds=_timeout())
-    # torchrun keeps a store of its own at that address, unless it was told not to.
-    hosts = ranks.is_first and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+def _connect(ranks: Ranks, environment: Mapping[str, str]) -> None:
+    where, seconds = "the program's process group", timedelta(seconds=_timeout())
+    # The connections of one machine do not leave it.
+    loopback = [name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}]
+    if environment.get("LOCAL_WORLD_SIZE") == str(ranks.size) and loopback:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback[0])
     try:
-        stores: Any = dist
-        tcp = stores.TCPStore(host, port, None, hosts, seconds, wait_for_workers=False)
-        store = stores.PrefixStore(f"meanteacher/{ranks.restarts}", tcp)
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
+        if not dist.is_initialized():
+            where = meeting_point(environment)
+            untyped: Any = dist
+            store, _, _ = next(untyped.rendezvous(where, ranks.rank, ranks.size, timeout=seconds))
+            # torchrun keeps one store for all tries, and keys of an earlier try make a later one fail.
+            store = untyped.PrefixStore(f"meanteacher/{ranks.restarts}", store)
+            backend = "nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+            dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
+            atexit.register(leave)
+        _joined.cpu, _joined.spare = (dist.new_group(backend="gloo", timeout=seconds) for _ in range(2))
     except (RuntimeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise LostRankError(
-            f"Rank {ranks.rank} of {ranks.size} could not connect to the others at {host}:{port} within "
-            f"{_timeout():.0f} s ({reason}). Check that all {ranks.size} processes were started and can reach that "
-            "address."
+            f"Rank {ranks.rank} of {ranks.size} could not connect to the others at {where} within {_timeout():.0f} s "
+            f"({reason}). Check that all {ranks.size} processes were started and can reach that address."
         ) from error
-    return store
 
 
 def _timeout() -> float:

@@ -23,17 +23,16 @@ from meanteacher.distributed.ranks import Ranks
 class _Step:
     ranks: Ranks
     n_rows: int
-    synchronised: bool
+    generator: torch.Generator
 
 
 _step: ContextVar[_Step | None] = ContextVar("step", default=None)
-_STATISTICS = "adding up batch statistics"
 
 
 @contextmanager
-def step_of(ranks: Ranks, n_rows: int, *, synchronised: bool = False) -> Iterator[None]:
-    """A step on a batch of `n_rows` rows; this process has those of its rank. Synchronised are batch statistics."""
-    before = _step.set(_Step(ranks, n_rows, synchronised) if ranks.size > 1 else None)
+def step_of(ranks: Ranks, n_rows: int, generator: torch.Generator) -> Iterator[None]:
+    """A step on a batch of `n_rows` rows, of which this process has its own. All ranks have the same generator."""
+    before = _step.set(_Step(ranks, n_rows, generator) if ranks.size > 1 else None)
     try:
         yield
     finally:
@@ -44,6 +43,9 @@ def all_rows(x: Tensor) -> Tensor:
     """What every rank computed for its rows [n, ...], as [B, ...] of the whole batch; x itself with one process.
 
     The gradient reaches this rank's rows.
+
+    >>> all_rows(torch.tensor([3.0, 4.0]))
+    tensor([3., 4.])
     """
     step = _step.get()
     if step is None:
@@ -52,30 +54,44 @@ def all_rows(x: Tensor) -> Tensor:
     return gathered
 
 
+def own_rows(x: Tensor) -> Tensor:
+    """This rank's rows of a tensor [B, ...] of the whole batch; x itself with one process.
+
+    >>> own_rows(torch.tensor([3.0, 4.0]))
+    tensor([3., 4.])
+    """
+    step = _step.get()
+    return x if step is None else x[step.ranks.rows]
+
+
+def shared_generator() -> torch.Generator | None:
+    """What a method draws from if all ranks have to draw the same; None, for the global generator, with one process.
+
+    >>> torch.randperm(3, generator=shared_generator()).shape
+    torch.Size([3])
+    """
+    step = _step.get()
+    return None if step is None else step.generator
+
+
 def normal_rows(like: Tensor) -> Tensor:
-    """Standard normal noise for this rank's rows [n, ...], as one process would have drawn it for them."""
+    """Standard normal noise for this rank's rows [n, ...], as one process would have drawn it for them.
+
+    >>> normal_rows(torch.zeros(2, 5)).shape
+    torch.Size([2, 5])
+    """
     step = _step.get()
     if step is None:
         return torch.randn_like(like)
     last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format
-    whole = torch.empty(
-        (step.n_rows, *like.shape[1:]), dtype=like.dtype, device=like.device, memory_format=layout
-    ).normal_()
-    return whole[step.ranks.rows].contiguous(memory_format=layout)
+    whole = torch.empty((step.n_rows, *like.shape[1:]), dtype=like.dtype, device=like.device, memory_format=layout)
+    return whole.normal_(generator=step.generator)[step.ranks.rows].contiguous(memory_format=layout)
 
 
-def is_synchronised() -> bool:
-    """Whether the batch statistics of this step are those of all ranks."""
-    step = _step.get()
-    return step is not None and step.synchronised
-
-
-def over_ranks(statistics: Tensor) -> Tensor:
-    """The sum of batch statistics over the ranks, with gradient, in a step where these are synchronised."""
-    step = _step.get()
-    assert step is not None
-    total: Tensor = _Sum.apply(statistics, step.ranks)  # type: ignore[no-untyped-call]
+def over_ranks(statistics: Tensor, ranks: Ranks) -> Tensor:
+    """The sum of batch statistics over the ranks, with gradient."""
+    total: Tensor = _Sum.apply(statistics, ranks)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -95,8 +111,8 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
         ctx.ranks = ranks
-        return ranks.summed(x, _STATISTICS)
+        return ranks.summed(x, "adding up batch statistics")
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks.summed(gradient, _STATISTICS), None
+        return ctx.ranks.summed(gradient, "adding up batch statistics"), None

@@ -13,7 +13,7 @@ from meanteacher.core import InputError, Problem
 from meanteacher.data import ImageStream, Split, TrainTest
 from meanteacher.devices import CPU, choose_device, wait_for
 from meanteacher.distributed.ranks import ALONE, Ranks
-from meanteacher.evaluate import classification_costs, error_rates
+from meanteacher.evaluate import classification_costs, top_error_rates
 from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.records import Evaluation, FinalErrors, ModelErrors, Part
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
@@ -129,6 +129,7 @@ class Prepared:
             self.training.optim,
             # First weights that depend on a batch depend on the whole of it.
             self.stream if self.ranks.size == 1 else self._stream(ALONE),
+            ranks=self.ranks,
             normalise=self.normalise,
             problem=problem,
             seed=self.seed,
@@ -174,7 +175,7 @@ class Prepared:
     def evaluate(self, state: TrainState) -> Evaluation:
         """On the validation part if there is one, otherwise on the test images: that curve may choose no model."""
         part: Part = "validation" if len(self.split.validation) else "test"
-        errors = self._errors(state, part)
+        errors = self._errors(state, part, 1)[0]
         costs: dict[str, float] = {}
         if self.training.evaluate_costs:
             costs = classification_costs(
@@ -193,8 +194,11 @@ class Prepared:
         """
         # What the curve has just measured need not be measured again.
         known = {point.part: asdict(point) for point in state.curve if point.step == state.step}
-        test = known.get("test") or self._errors(state, "test")
-        top5 = self._errors(state, "test", top=5) if self.data.train.n_classes >= _MANY_CLASSES else {}
+        top5: dict[str, float] = {}
+        if self.data.train.n_classes >= _MANY_CLASSES:
+            test, top5 = self._errors(state, "test", 1, 5)
+        else:
+            test = known.get("test") or self._errors(state, "test", 1)[0]
         validation = known.get("validation", {})
         student, teacher = (
             ModelErrors(test=test[model], validation=validation.get(model), test_top5=top5.get(model))
@@ -202,13 +206,13 @@ class Prepared:
         )
         return FinalErrors(step=state.step, student=student, teacher=teacher)
 
-    def _errors(self, state: TrainState, part: str, *, top: int = 1) -> dict[str, float]:
-        return error_rates(
+    def _errors(self, state: TrainState, part: str, *tops: int) -> list[dict[str, float]]:
+        return top_error_rates(
             {"student": state.student, "teacher": state.predictor(self.training.method)},
             self.placed.test if part == "test" else self.placed.train,
             None if part == "test" else self.split.validation,
             normalise=self.normalise,
-            top=top,
+            tops=tops,
             ranks=self.ranks,
         )
 

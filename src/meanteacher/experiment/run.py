@@ -4,7 +4,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -33,11 +33,11 @@ from meanteacher.records import (
     RunErrors,
     RunFile,
     load_record,
+    to_json,
     write_record,
 )
 from meanteacher.train import Callback, Checkpoints, MetricsFile, TrainState, Vitals
-from meanteacher.train.execution import DEFAULT, RunOptions, check_passes, compile_networks
-from meanteacher.train.parallel import take_own_buffers
+from meanteacher.train.execution import DEFAULT, RunOptions, autocast, check_passes, compile_networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,7 @@ def run_training(
         prepared = prepared.on(folder.device())
         check_devices(prepared.device, ranks)
         folder.use_same_threads()
+        torch.backends.cudnn.benchmark = prepared.device.type == "cuda"  # the fastest kernels for the shapes of the run
         options = folder.options()
         if ranks.is_first:
             with reporting_full_disk(out / "split.txt"):
@@ -167,11 +168,10 @@ def _started(prepared: Prepared, options: RunOptions, checkpoints: Checkpoints, 
     state = prepared.start()
     if ranks.from_first(lambda: resumed and checkpoints.exists(), "looking for a checkpoint"):
         checkpoints.restore(state)
-        take_own_buffers(state, ranks)
     check_passes(options, state, method, prepared.stream, ranks.rows)
     if options.sync_batch_norm and ranks.size > 1:
-        synchronise_batch_norm(state.student)
-        synchronise_batch_norm(state.memory)
+        synchronise_batch_norm(state.student, ranks)
+        synchronise_batch_norm(state.memory, ranks)
     if options.compile:
         compile_networks(state.student, state.predictor(method))
     return state
@@ -185,10 +185,12 @@ def _record(
     options: RunOptions,
     recorded: RecordedRecipe,
 ) -> Record:
-    last, best = prepared.final_errors(state), state.best()
-    best_errors = None if best is None else last
-    if best is not None and best.step != state.step:
-        best_errors = prepared.final_errors(_restored(prepared, checkpoints, "best"))
+    best = state.best()
+    with autocast(options.precision, prepared.device):
+        last = prepared.final_errors(state)
+        best_errors = None if best is None else last
+        if best is not None and best.step != state.step:
+            best_errors = prepared.final_errors(_restored(prepared, checkpoints, "best"))
     training, data, identity = prepared.training, prepared.data, checkpoints.identity
     names = {kind: name for name, kind in METHODS.items()}
     n_images = (state.step - state.skipped) * training.batch.size
@@ -299,14 +301,14 @@ class RunFolder:
 
         With another number of processes it cannot be exact, and the threads are divided anew.
         """
-        about = self._from_first(self._read_run)
+        about = self._about()
         if about.processes == self._ranks.size and about.threads != torch.get_num_threads():
             torch.set_num_threads(about.threads)
 
     def options(self) -> RunOptions:
         """The options that the run was started with."""
         try:
-            return checked(self._from_first(self._read_run).options, RunOptions)
+            return checked(self._about().options, RunOptions)
         except ValueError as error:
             raise InputError(
                 f"{self.path / 'run.json'} is damaged (options: {error}). Start the run again in another folder."
@@ -315,7 +317,8 @@ class RunFolder:
     def record(self) -> Record | None:
         """The record of a run that is complete."""
         path = self.path / "record.json"
-        return self._from_first(lambda: load_record(path) if path.exists() else None)
+        found = self._from_first(lambda: to_json(load_record(path)) if path.exists() else None)
+        return None if found is None else replace(checked(found, Record), file=str(path))
 
     def write_record(self, record: Record) -> None:
         def write() -> None:
@@ -323,6 +326,9 @@ class RunFolder:
                 write_record(self.path / "record.json", record)
 
         self._from_first(write)
+
+    def _about(self) -> RunFile:
+        return checked(self._from_first(lambda: asdict(self._read_run())), RunFile)
 
     def _read_run(self) -> RunFile:
         return read_json(self.path / "run.json", RunFile, "Start the run again in another folder.")

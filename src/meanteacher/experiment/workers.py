@@ -16,6 +16,7 @@ from meanteacher.experiment.runs import Run
 from meanteacher.files import append_to, last_lines, write_atomic
 from meanteacher.train import Callback
 from meanteacher.train.execution import RunOptions
+from meanteacher.train.loggers import LoggerName
 
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
@@ -25,10 +26,13 @@ _WHOLE = 10_000
 _Running = dict[Run, "subprocess.Popen[bytes]"]
 
 
-def command_options(data: Path | str | None, options: RunOptions, log: str | None = None) -> list[str]:
+def command_options(
+    data: Path | str | None, options: RunOptions, nproc: int = 1, log: LoggerName | None = None
+) -> list[str]:
     """The words that the commands of all runs have in common."""
-    words = [word for name, value in (("--data", data), ("--log", log)) if value is not None for word in (name, value)]
-    return [*map(str, words), *options.flags()]
+    words = [*([] if data is None else ["--data", str(data)]), *options.flags()]
+    words += ["--nproc", str(nproc)] if nproc > 1 else []
+    return words + ([] if log is None else ["--log", log])
 
 
 def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
@@ -36,14 +40,16 @@ def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
     return [shlex.join(["meanteacher", *run.arguments(), *options]) for run in runs if run.state() != "complete"]
 
 
-def train_all(runs: Sequence[Run], options: Sequence[str], jobs: int, callback: Callback | None) -> tuple[str, ...]:
+def train_all(
+    runs: Sequence[Run], options: Sequence[str], jobs: int, callback: Callback | None, *, nproc: int = 1
+) -> tuple[str, ...]:
     """Train what is missing of these runs, and return one sentence for each that failed.
 
     The options are those of every command, see `command_options`.
     """
     if jobs < 1:
         raise InputError(f"jobs is at least 1, got {jobs}.")
-    workers = Workers(runs=runs, jobs=jobs, options=options, callback=callback or Callback())
+    workers = Workers(runs=runs, jobs=jobs, options=options, nproc=nproc, callback=callback or Callback())
     workers.run_all()
     return tuple(workers.problems.values())
 
@@ -78,6 +84,8 @@ class Workers:
     jobs: int
     options: Sequence[str]
     """Options of every command, such as --data and --device."""
+    nproc: int = 1
+    """Processes that train one run together; they share the run's part of the cores."""
     callback: Callback
     """Reports progress about twice per second and a sentence per run that ends; may stop all runs."""
     problems: dict[Run, str] = field(default_factory=dict)
@@ -111,8 +119,8 @@ class Workers:
                 running[run] = self._process(run)
 
     def _process(self, run: Run) -> "subprocess.Popen[bytes]":
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // (self.jobs * self.nproc)))
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
         try:
             run.log.parent.mkdir(parents=True, exist_ok=True)
             log = append_to(run.log)

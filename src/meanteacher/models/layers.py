@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from math import sqrt
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from meanteacher.core import InputError, Problem
-from meanteacher.distributed.rows import is_synchronised, over_ranks
+from meanteacher.distributed.ranks import Ranks
+from meanteacher.distributed.rows import over_ranks
 from meanteacher.passes import at_least_float32
 
 
@@ -121,6 +122,8 @@ class WeightNormLayer(nn.Module):
         self.register_buffer("running_mean", torch.zeros(n_out))
         self.register_buffer("n_batches", torch.zeros(()))
         self.initialising = False
+        self.synchronised: Ranks | None = None
+        """The processes whose batches have one mean."""
 
     def transform(self, x: Tensor, weight: Tensor) -> Tensor:
         """The product as a new tensor, to which `forward` adds in place."""
@@ -133,7 +136,7 @@ class WeightNormLayer(nn.Module):
         pixel = [1] * (y.ndim - 2)
         if not self.training:
             return y.add_((self.bias - self.running_mean).view(-1, *pixel))
-        mean = _mean_of_channels(y)
+        mean = _mean_of_channels(y, self.synchronised)
         if not self.initialising:
             self._track(mean.detach())
         # There is one shift per image, so that the gradient is summed within images first too.
@@ -159,35 +162,43 @@ class WeightNormLayer(nn.Module):
         self.running_mean.lerp_(mean, self.n_batches.reciprocal().clamp_min(1 - self.mean_decay))
 
 
-def _mean_of_channels(y: Tensor) -> Tensor:
-    """The mean of each channel, over all ranks if they are synchronised.
+def _mean_of_channels(y: Tensor, ranks: Ranks | None) -> Tensor:
+    """The mean of each channel, over all ranks if there are any.
 
     The sum within images comes first, which takes half the time, because the gradient of a sum is not materialised. It
-    is in float32 for a bfloat16 y, whose eight bits are too few for a long sum.
+    is in float32 for a y in half precision, which has too few bits for a long sum.
     """
-    dtype = torch.float32 if y.dtype is torch.bfloat16 else y.dtype
+    dtype = torch.promote_types(y.dtype, torch.float32)
     within = y.sum(tuple(range(2, y.ndim)), dtype=dtype) if y.ndim > 2 else y
     total, n = within.sum(0, dtype=dtype), y.numel() // y.shape[1]
-    return total / n if not is_synchronised() else _mean_over_ranks(total, n)[0]
+    return total / n if ranks is None else _mean_over_ranks(total, n, ranks)[0]
 
 
-def _mean_over_ranks(total: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _mean_over_ranks(total: Tensor, n: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
     """The mean over all ranks, from each rank's sum of n values, and the number of all values."""
-    sums = over_ranks(torch.cat([total, total.new_tensor([n])]))
+    sums = over_ranks(torch.cat([total, total.new_tensor([n])]), ranks)
     return sums[:-1] / sums[-1], sums[-1].detach()
 
 
 class SynchronisedBatchNorm(_BatchNorm):
-    """Batch normalisation by the mean and variance of all ranks. torch's own class supports GPUs only."""
+    """Batch normalisation by the mean and variance of all ranks, in the place of a layer whose tensors it shares.
+
+    It is for CPUs, for which `nn.SyncBatchNorm` is not.
+    """
+
+    def __init__(self, layer: _BatchNorm, ranks: Ranks) -> None:
+        super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        self._parameters, self._buffers = layer._parameters, layer._buffers
+        self.training, self.ranks = layer.training, ranks
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not is_synchronised():
+        if not self.training:
             return super().forward(x)
         axes, shape = (0, *range(2, x.ndim)), (1, -1, *[1] * (x.ndim - 2))
         y = at_least_float32(x)
-        mean, n = _mean_over_ranks(y.sum(axes), x.numel() // x.shape[1])
+        mean, n = _mean_over_ranks(y.sum(axes), x.numel() // x.shape[1], self.ranks)
         centred = y - mean.view(shape)
-        variance = over_ranks(centred.square().sum(axes)) / n
+        variance = over_ranks(centred.square().sum(axes), self.ranks) / n
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             share = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)
@@ -199,14 +210,20 @@ class SynchronisedBatchNorm(_BatchNorm):
         return scaled.to(x.dtype)
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Accept any number of axes, because the layer had another class when it was built."""
+        """Accept any number of axes, as the layer before it may have."""
 
 
-def synchronise_batch_norm(network: nn.Module) -> None:
+def synchronise_batch_norm(network: nn.Module, ranks: Ranks) -> None:
     """Make every batch normalisation use the statistics of all ranks; parameters and names are unchanged."""
-    for layer in network.modules():
-        if isinstance(layer, _BatchNorm):
-            layer.__class__ = SynchronisedBatchNorm
+    for layer in list(network.modules()):
+        if isinstance(layer, WeightNormLayer):
+            layer.synchronised = ranks
+        for name, child in layer.named_children():
+            if isinstance(child, _BatchNorm) and not isinstance(child, nn.SyncBatchNorm):
+                on_gpu = any(x.is_cuda for x in (*child.parameters(), *child.buffers()))
+                convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
+                setattr(layer, name, convert(child) if on_gpu else SynchronisedBatchNorm(child, ranks))
+    network.train(network.training)  # a teacher notes its layers anew
 
 
 class WeightNormConv2d(WeightNormLayer):

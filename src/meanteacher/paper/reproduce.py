@@ -18,6 +18,7 @@ from meanteacher.report.compare import percent_spread, spread
 from meanteacher.report.tabular import tabular
 from meanteacher.train import Callback
 from meanteacher.train.execution import DEFAULT, RunOptions
+from meanteacher.train.loggers import LoggerName
 
 COMPARED = (
     "Supervised-only",
@@ -58,6 +59,12 @@ class Selection(TypedDict, total=False):
     """The folder of the data files."""
     options: RunOptions
     """How to execute every run."""
+    settings: Sequence[str]
+    """Changes of every recipe, as --set takes them; the runs have folders of their own, and their cells a note."""
+    nproc: int
+    """Processes that train each run together."""
+    log: LoggerName | None
+    """Also sends the numbers of every run to this logger."""
     jobs: int
     """Runs at the same time, each in a process of its own with its part of the threads."""
     train: bool
@@ -131,11 +138,17 @@ class _Its:
         self.out = Path(selection.get("out", "runs"))
         self.on_a = " on a laptop" if selection.get("laptop") else ""
         names = recipe_names(place, cell=self.cell)
-        self.runs = runs_of(names, seeds=selection.get("seeds"), preset=self.preset, out=self.out)
+        settings, seeds = selection.get("settings", ()), selection.get("seeds")
+        self.runs = runs_of(names, seeds=seeds, preset=self.preset, out=self.out, settings=settings)
         self.problems: tuple[str, ...] = ()
         if selection.get("train", True):
-            options = command_options(selection.get("data"), selection.get("options", DEFAULT))
-            self.problems = train_all(self.runs, options, selection.get("jobs", 1), selection.get("callback"))
+            jobs, nproc, options = (
+                selection.get("jobs", 1),
+                selection.get("nproc", 1),
+                selection.get("options", DEFAULT),
+            )
+            words = command_options(selection.get("data"), options, nproc, selection.get("log"))
+            self.problems = train_all(self.runs, words, jobs, selection.get("callback"), nproc=nproc)
         self.records = complete(self.runs)
 
     def reproduced(

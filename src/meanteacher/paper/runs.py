@@ -12,6 +12,7 @@ from torch import nn
 
 from meanteacher.core import InputError, Problem, check_choice
 from meanteacher.devices import choose_device, wait_for
+from meanteacher.experiment import override
 from meanteacher.experiment.operations import row_operations
 from meanteacher.experiment.runs import Run, check_seeds, evenly
 from meanteacher.paper.layout import (
@@ -76,7 +77,14 @@ def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str
     return chosen
 
 
-def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = "paper", out: Path) -> list[Run]:
+def runs_of(
+    names: Sequence[str],
+    *,
+    seeds: int | None = None,
+    preset: Preset = "paper",
+    out: Path,
+    settings: Sequence[str] = (),
+) -> list[Run]:
     """Every run of these recipes: first the first seed of each, so that a table fills evenly.
 
     The arguments are those of `table`.
@@ -92,7 +100,8 @@ def runs_of(names: Sequence[str], *, seeds: int | None = None, preset: Preset = 
         coded = f"{paper_name}/{AS_CODED}"
         name = coded if preset == AS_CODED and coded in RECIPES else paper_name
         chosen = RECIPES[name].seeds if seeds is None else tuple(range(seeds))
-        by_recipe.append([Run(name, RECIPES[name], seed, out) for seed in chosen])
+        changed = override(RECIPES[name], *settings)
+        by_recipe.append([Run(name, changed, seed, out, tuple(settings)) for seed in chosen])
     return evenly(by_recipe)
 
 

@@ -56,9 +56,6 @@ class TrainState:
     """What the vitals remember, in plain values."""
     processes: list[tuple[int, int]] = field(default_factory=list)
     """(step, number of processes from there on)"""
-    rank_buffers: list[dict[str, Tensor]] = field(default_factory=list)
-    """For each process the buffers that differ between them, such as batch statistics; the networks in a checkpoint
-    have their means."""
     stream: dict[str, Any] = field(default_factory=dict)
     """Where an on-line run is in its stream, and what it keeps of it, in plain values and tensors. Empty in a run on
     a data set, whose batches are functions of the step."""
@@ -80,7 +77,7 @@ class TrainState:
 
 
 _FORMAT = 1
-_PLAIN = ("step", "skipped", "seconds", "cpu_seconds", "processes", "rank_buffers", "stream")
+_PLAIN = ("step", "skipped", "seconds", "cpu_seconds", "processes", "stream")
 """Fields of the state that are saved as they are."""
 
 
@@ -304,7 +301,6 @@ class _SavedState(TypedDict):
     curve: list[Evaluation]
     vitals: _SavedVitals | None
     processes: list[tuple[Count, Annotated[int, Meta(ge=1)]]]
-    rank_buffers: list[dict[str, Any]]
     stream: dict[str, Any]
 
 

@@ -41,6 +41,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.precision is not None:
             check_choice("precision", self.precision, get_args(Precision))
+        if self.compile and self.sync_batch_norm:
+            raise InputError("Batch statistics of several processes are not compiled: leave out one of the two.")
         if self.micro_batch is not None:
             if self.micro_batch < 1:
                 raise InputError(f"A part of a batch has at least one row; got a micro-batch of {self.micro_batch}.")

@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from meanteacher.core import MissingExtraError
 from meanteacher.files import read_regular, write_atomic
 from meanteacher.records import Alarm, Evaluation, RecordedRecipe
 from meanteacher.train.callbacks import Callback, LogEntry
 
+LoggerName = Literal["tensorboard", "wandb"]
+"""What `--log` takes."""
 _MAX_BYTES = 100
 """Largest size of a W&B run's identity, in bytes."""
 

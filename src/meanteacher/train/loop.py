@@ -13,12 +13,21 @@ from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.distributed.rows import step_of
 from meanteacher.passes import to_channels_last
 from meanteacher.records import Alarm, Evaluation
-from meanteacher.seeding import isolated_global_randomness, seed_global
+from meanteacher.seeding import generator, isolated_global_randomness, seed_global
 from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, trained_parameters
 from meanteacher.train.execution import DEFAULT, RunOptions, autocast
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.parallel import agreed_batch, merged_buffers, whole_batches
+from meanteacher.train.parallel import (
+    Step,
+    agreed_batch,
+    averaged_statistics,
+    check_costs,
+    engine,
+    explained,
+    seed_networks,
+    whole_batches,
+)
 from meanteacher.train.vitals import READ_EVERY, Vitals
 
 
@@ -32,15 +41,17 @@ def start(
     problem: Problem,
     seed: int,
     device: torch.device | str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> TrainState:
-    """The state before the first step, student and memory on the device."""
+    """The state before the first step, student and memory on the device. Of several processes all have rank 0's."""
     student.to(device).train()
     for parameter in student.parameters():
         parameter.data = to_channels_last(parameter.data)
     with isolated_global_randomness():
-        if isinstance(student, InitialisesFromData):
+        if isinstance(student, InitialisesFromData) and ranks.is_first:
             seed_global(seed, "initialise")
             student.initialise_from(stream[0].views["student"])
+        ranks.broadcast_([*student.parameters(), *student.buffers()], "sharing the first weights")
         seed_global(seed, "memory")  # a method may have weights of its own, for instance a generator
         memory = method.init(student, problem).to(device).train()
     return TrainState(student, memory, normalise, optim.build(trained_parameters(student, memory)))
@@ -83,7 +94,7 @@ def train(
     one. Every schedule then still reaches its end, in fewer steps, and the last step is always taken.
 
     With several processes all take the same steps, none left out: one of them stops all. Rank 0 alone calls the
-    callbacks and saves. Batch statistics are merged for evaluations and checkpoints, and at the end.
+    callbacks and saves. All have the same state after every step.
 
     Returns:
         Whether the run is complete, by its steps or by a callback's `is_satisfied`; False when a callback's
@@ -96,6 +107,7 @@ def train(
         vitals.load(state.vitals)
     log = Log(callbacks if ranks.is_first else ())
     keeper = Keeper(state, vitals, checkpoints, ranks, every.save_seconds)
+    compute = engine(trained_parameters(state.student, state.memory), ranks)
     with isolated_global_randomness():
         while state.step < steps:
             due = state.step
@@ -105,7 +117,16 @@ def train(
             batch = agreed_batch(stream[state.step], ranks)
             logs = _passes(due, state.step + 1, every.log)
             output, alarms = take_step(
-                state, method, optim, batch, seed=seed, vitals=vitals, reads=logs, options=options, ranks=ranks
+                state,
+                method,
+                optim,
+                batch,
+                seed=seed,
+                vitals=vitals,
+                reads=logs,
+                options=options,
+                ranks=ranks,
+                engine=compute,
             )
             log.add(output, alarms)
             complete = state.step == steps
@@ -114,11 +135,11 @@ def train(
             if logs or evaluates or stops:
                 log.close(state.step, state.optimizer.param_groups[0]["lr"])
             if evaluates or stops or overdue:
-                with merged_buffers(state, ranks, put_back=not complete):
-                    if evaluates:
+                if evaluates:
+                    with autocast(options.precision, batch.labels.device):
                         state.curve.append(evaluate(state))
-                        log.evaluated(state.curve[-1])
-                    keeper.save()
+                    log.evaluated(state.curve[-1])
+                keeper.save()
                 log.restart()
             if evaluates and not complete and keeper.agree(any(callback.is_satisfied() for callback in callbacks))[0]:
                 return True
@@ -143,28 +164,41 @@ def take_step(
     reads: bool,
     options: RunOptions = DEFAULT,
     ranks: Ranks = ALONE,
+    engine: Step = lambda compute: compute(),
 ) -> tuple[StepOutput, list[Alarm]]:
     """Step `state.step` on this batch, in place: costs, gradient, optimiser, average. Draws from the global generator.
 
     With `reads` the vitals read what is cheap; they do so by themselves if they read the gradients. What is returned
     are the method's output and the alarms of this step.
     """
-    step = state.step
-    seed_global(seed, "network noise", step)
+    step, n_rows, device = state.step, len(batch.labels), batch.labels.device
+    seed_networks(seed, step, ranks)
     optim.set_step(state.optimizer, step)
     trained = trained_parameters(state.student, state.memory)
+    outputs: list[StepOutput] = []
     alarms = []
-    with step_of(ranks, len(batch.labels), synchronised=options.sync_batch_norm):
+
+    def compute() -> Tensor:
         with (
-            autocast(options.precision, batch.labels.device),
+            autocast(options.precision, device),
             whole_batches(state, method, ranks, options.micro_batch) as (student, memory),
+            explained(method, n_rows, ranks),
         ):
-            output = method.forward(student, memory, batch, step)
+            outputs.append(method.forward(student, memory, batch, step))
+        return outputs[0].total
+
+    with (
+        step_of(ranks, n_rows, generator(seed, "network noise", step, device)),
+        averaged_statistics(state, ranks),
+    ):
+        total = engine(compute)
+        output = outputs[0]
         if gradients_too := vitals.reads_gradients(step):
+            check_costs(output, ranks)
             alarms += vitals.read_gradients(step, output.costs, state.student, trained, batch.labels, ranks)
         state.optimizer.zero_grad(set_to_none=True)
-        output.total.backward()
-    ranks.average_([p.grad for p in trained if p.grad is not None], f"averaging the gradients of step {step}")
+        with ranks.waiting(f"averaging the gradients of step {step}", computes=True):
+            total.backward()
     state.optimizer.step()
     try:
         method.after_step(state.student, state.memory, batch, output, step)

@@ -1,21 +1,26 @@
 """A step that is divided: over the ranks of a run, and within a process over parts that fit into its memory."""
 
-import hashlib
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from meanteacher.core import Batch, Method
-from meanteacher.distributed.ranks import Ranks
+from meanteacher.core import Batch, DivergedError, InputError, LostRankError, Method, StepOutput
+from meanteacher.distributed.ranks import Ranks, group_of
 from meanteacher.distributed.rows import all_rows
-from meanteacher.passes import Logits, at_least_float32, noise_state, set_noise_state, untracked
-from meanteacher.seeding import set_global
+from meanteacher.passes import Logits, at_least_float32, untracked
+from meanteacher.seeding import seed_global
 from meanteacher.train.checkpoint import TrainState
+
+_ROUNDING = 1e-3
+"""Relative difference of a cost between ranks that rounding can explain."""
 
 
 def agreed_batch(batch: Batch, ranks: Ranks) -> Batch:
@@ -31,20 +36,17 @@ def agreed_batch(batch: Batch, ranks: Ranks) -> Batch:
 class WholeBatch(nn.Module):
     """A network that is given this rank's rows and returns the outputs of the whole batch.
 
-    Each rank draws the network's own noise, such as dropout, for itself. Parts of `micro_batch` rows are computed one
-    after the other and once more in the backward pass, so that the activations of one part are in memory at a time.
-    Batch statistics are those of a part.
+    Parts of `micro_batch` rows are computed one after the other and once more in the backward pass, so that the
+    activations of one part are in memory at a time. Batch statistics are those of a part.
     """
 
-    def __init__(self, network: nn.Module, ranks: Ranks, micro_batch: int | None) -> None:
+    def __init__(self, network: nn.Module, micro_batch: int | None) -> None:
         super().__init__()
-        self.network = network
-        self.ranks, self.micro_batch = ranks, micro_batch
+        self.network, self.micro_batch = network, micro_batch
         self.training = network.training
 
     def forward(self, x: Tensor) -> Logits:
-        with _noise_of(self.ranks, x.device):
-            output = self._own_rows(x)
+        output = self._own_rows(x)
         if isinstance(output, tuple):
             first, second = (all_rows(at_least_float32(part)) for part in output)
             return first, second
@@ -96,29 +98,6 @@ def _set_modes(modes: list[tuple[nn.Module, bool]]) -> None:
 
 
 @contextmanager
-def _noise_of(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Networks draw what is this rank's alone. What a method draws afterwards is the same on all ranks.
-
-    The noise of a pass is a function of the generator's state and the rank. A pass that drew something moves the
-    generator on by one draw, on every rank.
-    """
-    if ranks.size == 1:
-        yield
-        return
-    before = noise_state(device)
-    digest = hashlib.blake2b(before[0].numpy().tobytes() + str(ranks.rank).encode(), digest_size=8).digest()
-    set_global(int.from_bytes(digest, "little") >> 1)
-    seeded = noise_state(device)
-    try:
-        yield
-    finally:
-        drew = any(not torch.equal(*states) for states in zip(seeded, noise_state(device), strict=True))
-        set_noise_state(device, before)
-        if drew:
-            torch.rand(1)
-
-
-@contextmanager
 def whole_batches(
     state: TrainState, method: Method, ranks: Ranks, micro_batch: int | None
 ) -> Iterator[tuple[nn.Module, nn.Module]]:
@@ -128,82 +107,105 @@ def whole_batches(
         yield student, memory
         return
     predictor = state.predictor(method)
-    wrapped = WholeBatch(predictor, ranks, micro_batch)
+    wrapped = WholeBatch(predictor, micro_batch)
     held_by = [
         (module, name) for module in memory.modules() for name, child in module.named_children() if child is predictor
     ]
     for module, name in held_by:
         setattr(module, name, wrapped)
     try:
-        yield WholeBatch(student, ranks, micro_batch), wrapped if predictor is memory else memory
+        yield WholeBatch(student, micro_batch), wrapped if predictor is memory else memory
     finally:
         for module, name in held_by:
             setattr(module, name, predictor)
 
 
-Buffers = dict[str, Tensor]
-"""Name -> its values on one rank."""
+def seed_networks(seed: int, step: int, ranks: Ranks) -> None:
+    """Seed what networks draw in a step: each of several ranks draws for itself, unlike with `shared_generator`."""
+    seed_global(seed, "network noise" if ranks.size == 1 else f"network noise of rank {ranks.rank}", step)
 
 
-@torch.no_grad()
-def merge_buffers(state: TrainState, ranks: Ranks) -> Buffers:
-    """Replace the buffers that differ between the ranks, such as batch statistics, by their means over the ranks.
+Step = Callable[[Callable[[], Tensor]], Tensor]
+"""Calls the function that computes the total cost of a step, and returns the cost, ready for `backward`."""
 
-    Whole numbers become those of rank 0. What is returned is what they were on this rank.
+
+def engine(trained: Sequence[nn.Parameter], ranks: Ranks) -> Step:
+    """What computes the cost of a step; with several processes `backward` then averages gradients over them.
+
+    torch's `DistributedDataParallel` sends gradients while others are still computed. It is around a module whose pass
+    is the whole step, so a method may pass any network any number of times.
     """
     if ranks.size == 1:
-        return {}
-    doing = f"merging the batch statistics of step {state.step}"
-    buffers = _buffers(state)
-    digests = {name: _digest(buffer) for name, buffer in buffers.items()}
-    everywhere = ranks.gather(digests, doing)
-    differ = [name for name in digests if len({other[name] for other in everywhere}) > 1]
-    own = {name: buffers[name].detach().clone() for name in differ}
-    floats = [buffers[name] for name in differ if buffers[name].is_floating_point()]
-    means = [buffer.double() for buffer in floats] if floats and floats[0].device.type != "mps" else floats
-    if means:
-        ranks.average_(means, doing)
-        torch._foreach_copy_(floats, means)
-    counts = {name: buffers[name].cpu() for name in differ if not buffers[name].is_floating_point()}
-    if counts:
-        for name, value in ranks.from_first(lambda: counts, doing).items():
-            buffers[name].copy_(value)
-    return own
+        return lambda compute: compute()
+    group = group_of(trained[0].device)
+    return DistributedDataParallel(
+        _WholeStep(trained), process_group=group, find_unused_parameters=True, gradient_as_bucket_view=True
+    )
 
 
-@torch.no_grad()
-def _put_back(state: TrainState, own: Buffers) -> None:
-    """Give this rank the buffers that it had before they were merged."""
-    buffers = _buffers(state)
-    for name, value in own.items():
-        buffers[name].copy_(value)
+class _WholeStep(nn.Module):
+    def __init__(self, trained: Sequence[nn.Parameter]) -> None:
+        super().__init__()
+        self.trained = nn.ParameterList(trained)
+
+    def forward(self, compute: Callable[[], Tensor]) -> Tensor:
+        return compute()
 
 
 @contextmanager
-def merged_buffers(state: TrainState, ranks: Ranks, *, put_back: bool) -> Iterator[None]:
-    """All ranks have the merged buffers within the block, and the state has those of each for an exact resume.
+def averaged_statistics(state: TrainState, ranks: Ranks) -> Iterator[None]:
+    """Replace the buffers that networks write in the block, such as batch statistics, by their means over the ranks.
 
-    With `put_back` each rank goes on with its own buffers afterwards.
+    All ranks then have the same state after every step. Running means are linear in the statistics of the batches, so
+    averaging them in every step is averaging them once at the end.
     """
-    own = merge_buffers(state, ranks)
-    mine = {name: value.cpu() for name, value in own.items()}
-    state.rank_buffers = ranks.gather(mine, f"saving step {state.step}") if ranks.size > 1 else []
+    if ranks.size == 1:
+        yield
+        return
+    before = [(buffer, buffer._version) for _, buffer in _float_buffers(state)]
     yield
-    if put_back:
-        _put_back(state, own)
+    written = [
+        now
+        for (name, now), (buffer, version) in zip(_float_buffers(state), before, strict=True)
+        # torch does not count what its batch norm writes.
+        if name.rpartition(".")[2].startswith("running_") or now is not buffer or now._version != version
+    ]
+    ranks.average_(written, f"averaging the batch statistics of step {state.step}")
 
 
-def take_own_buffers(state: TrainState, ranks: Ranks) -> None:
-    """After a checkpoint was read: go on with this rank's buffers if there were equally many ranks, else the merged."""
-    if state.rank_buffers and len(state.rank_buffers) == ranks.size:
-        _put_back(state, state.rank_buffers[ranks.rank])
+def _float_buffers(state: TrainState) -> list[tuple[str, Tensor]]:
+    modules = (state.student, state.memory)
+    return [(name, b) for module in modules for name, b in module.named_buffers() if b.is_floating_point()]
 
 
-def _buffers(state: TrainState) -> Buffers:
-    modules = {"student": state.student, "memory": state.memory}
-    return {f"{part}.{name}": b for part, module in modules.items() for name, b in module.named_buffers()}
+@contextmanager
+def explained(method: Method, n_rows: int, ranks: Ranks) -> Iterator[None]:
+    """Turn an error of a method's own code into one that says which rows a rank has: another try would not help."""
+    try:
+        yield
+    except (InputError, DivergedError, LostRankError):
+        raise
+    except Exception as error:
+        if ranks.size == 1:
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{type(method).__name__}.forward failed at {Path(frame.filename).name}:{frame.lineno} ({reason}). With "
+            f"{ranks.size} processes a view has {len(range(n_rows)[ranks.rows])} of the {n_rows} rows of the batch; "
+            "labels, index and the outputs of networks have all of them. Take all_rows(view) and own_rows(rows) of "
+            "meanteacher.distributed, or start one process."
+        ) from error
 
 
-def _digest(buffer: Tensor) -> bytes:
-    values = buffer.detach().contiguous().cpu().flatten().view(torch.uint8)
-    return hashlib.blake2b(values.numpy().tobytes(), digest_size=16).digest()
+def check_costs(output: StepOutput, ranks: Ranks) -> None:
+    """Refuse costs that differ between the ranks: every rank computes those of the whole batch."""
+    own = {name: float(cost.value.detach()) for name, cost in output.costs.items()} if ranks.size > 1 else {}
+    for other in ranks.gather(own, "comparing the costs") if own else []:
+        for name, value in own.items():
+            if abs(value - other[name]) > _ROUNDING * max(abs(value), abs(other[name])):
+                raise InputError(
+                    f"The cost '{name}' is {value:.6g} on rank {ranks.rank} and {other[name]:.6g} on another, but each "
+                    "rank computes the cost of the whole batch. Draw noise with generator=shared_generator() of "
+                    "meanteacher.distributed, and compute costs from the outputs of all rows."
+                )

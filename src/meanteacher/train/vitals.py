@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, Cost, labelled_rows
-from meanteacher.devices import in_double
 from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.formats import percent
 from meanteacher.records import Alarm, Reading
@@ -304,10 +303,10 @@ def _gradient_norm(cost: Tensor, parameters: Sequence[nn.Parameter], ranks: Rank
         return 0.0
     gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
     found = [gradient for gradient in gradients if gradient is not None]
-    if ranks.size > 1:
-        found = [gradient.clone(memory_format=torch.contiguous_format) for gradient in found]
-        ranks.average_(found, "reading the gradients of a cost")
-    return float(torch.stack([in_double(g).norm() for g in found] or [torch.zeros(1)]).norm())
+    if ranks.size > 1 and found:
+        flat = torch.cat([gradient.flatten() for gradient in found])
+        found = [ranks.summed(flat, "reading the gradients of a cost") / ranks.size]
+    return math.sqrt(sum(_squares(found)))
 
 
 def _largest_class_share(logits: Tensor) -> float:
@@ -318,17 +317,23 @@ def _largest_class_share(logits: Tensor) -> float:
 @torch.no_grad()
 def _distance(predictor: nn.Module, student: nn.Module) -> float:
     """Between the weights, relative to the student's length."""
-    pairs = list(zip(predictor.parameters(), student.parameters(), strict=True))
-    apart = _total([in_double(a.to(b.device) - b).square().sum() for a, b in pairs])
-    length = _total([in_double(b).square().sum() for _, b in pairs])
+    other: list[Tensor] = list(student.parameters())
+    own = [each.to(its.device) for each, its in zip(predictor.parameters(), other, strict=True)]
+    squares = _squares([*torch._foreach_sub(own, other), *other])
+    apart, length = sum(squares[: len(own)]), sum(squares[len(own) :])
     return math.sqrt(apart / length) if length else 0.0
 
 
 @torch.no_grad()
 def _checksum(network: nn.Module) -> float:
-    return _total([in_double(p).sum() for p in network.parameters()])
-
-
-def _total(sums: list[Tensor]) -> float:
-    """Read all at once, to wait for the device only once."""
+    sums = [(p if p.device.type != "mps" else p.cpu()).sum(dtype=torch.float64) for p in network.parameters()]
     return sum(torch.stack(sums).tolist()) if sums else 0.0
+
+
+def _squares(tensors: list[Tensor]) -> list[float]:
+    """The sum of squares of each tensor, in float64, by a few kernels and with one wait for the device."""
+    if tensors and tensors[0].device.type == "mps":  # which has no float64
+        tensors = [tensor.cpu() for tensor in tensors]
+    norms = list(torch._foreach_norm(tensors, 2, torch.float64)) if tensors else []
+    found: list[float] = torch.stack(norms).square().tolist() if norms else []
+    return found

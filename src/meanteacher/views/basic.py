@@ -2,13 +2,24 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import UNLABELLED, Augment, InputError
+from meanteacher.seeding import drawn
+
+
+class RowWise:
+    """A view that computes each image by itself, and draws with `seeding.drawn`: it can be given some rows of a batch.
+
+    A process that trains together with others then computes its own rows only. Other views compute all rows.
+    """
+
+    by_rows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,11 @@ class Chain:
 
     augments: tuple[Augment, ...] = ()
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether it can be given some rows of a batch, see `RowWise`."""
+        return all(getattr(augment, "by_rows", False) for augment in self.augments)
+
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         for augment in self.augments:
             images = augment(images, generator)
@@ -29,7 +45,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Flip:
+class Flip(RowWise):
     """Mirror each image left to right with probability one half. Not for digits or text.
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
@@ -39,7 +55,7 @@ class Flip:
     """
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        heads = torch.rand(len(images), generator=generator, device=images.device) < 0.5
+        heads = drawn(torch.rand, [len(images)], generator, device=images.device) < 0.5
         mirrored = images.flip(-1)
         # A CPU selects one value at a time. Selecting several values viewed as one int64, in place, is faster.
         wide = _widest_dtype(images)
@@ -56,7 +72,7 @@ def _widest_dtype(images: Tensor) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class Translate:
+class Translate(RowWise):
     """Shift each image by up to `pixels` whole pixels along each axis; the border is reflected (Table 6).
 
     The reflection does not repeat the edge pixel.
@@ -79,7 +95,8 @@ class Translate:
                 f"A shift of up to {self.pixels} pixels is too large to reflect images of {height}x{width}. "
                 f"Shift by at most {min(height, width) - 1}."
             )
-        shift = torch.randint(-self.pixels, self.pixels + 1, (2, n, 1), generator=generator, device=images.device)
+        shifts = partial(torch.randint, -self.pixels, self.pixels + 1)
+        shift = drawn(shifts, [2, n, 1], generator, axis=1, device=images.device)
         top, left = (shift[:, :, 0] + self.pixels).unbind()
         padded = F.pad(images.contiguous(), (self.pixels,) * 4, mode="reflect")
         if images.device.type != "cpu":
@@ -104,7 +121,7 @@ def _gathered(padded: Tensor, top: Tensor, left: Tensor, height: int, width: int
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(RowWise):
     """Add independent noise from N(0, deviation²) to every value of the normalised images (Table 6).
 
     >>> images, draws = torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)
@@ -119,12 +136,12 @@ class Noise:
             raise InputError(f"Noise needs a deviation of at least 0; got {self.deviation}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+        noise = drawn(torch.randn, images.shape, generator, device=images.device, dtype=images.dtype)
         return images.add(noise, alpha=self.deviation)
 
 
 @dataclass(frozen=True)
-class FeatureDropout:
+class FeatureDropout(RowWise):
     """Set each value to zero, which is the mean of a standardised feature, with probability `rate`.
 
     Unlike in a dropout layer, the other values keep their scale, because a view is a row that could have been measured.
@@ -140,12 +157,12 @@ class FeatureDropout:
             raise InputError(f"FeatureDropout needs a rate from 0 to below 1; got {self.rate}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        kept = torch.rand(images.shape, generator=generator, device=images.device) >= self.rate
+        kept = drawn(torch.rand, images.shape, generator, device=images.device) >= self.rate
         return images * kept
 
 
 @dataclass(frozen=True)
-class Rotate:
+class Rotate(RowWise):
     """Rotate each image about its centre by an angle uniform within ±`degrees` (10 on ImageNet, App. B.2.2).
 
     Pixels outside the image are zero, the mean of normalised data.
@@ -162,7 +179,7 @@ class Rotate:
             raise InputError(f"Rotate's degrees range from 0 to 180; got {self.degrees}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        draw = torch.rand(len(images), generator=generator, device=images.device, dtype=images.dtype)
+        draw = drawn(torch.rand, [len(images)], generator, device=images.device, dtype=images.dtype)
         return warped(images, rotation((2 * draw - 1) * math.radians(self.degrees)))
 
 
@@ -208,7 +225,7 @@ def warped(
 
 
 @dataclass(frozen=True)
-class Crop:
+class Crop(RowWise):
     """Show a random box of each image at one size (ImageNet, App. B.2.2).
 
     The box's share of the image's area is uniform in `scale`. Its ratio of width to height is log-uniform among the
@@ -238,7 +255,7 @@ class Crop:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         n, _, height, width = images.shape
-        draw = torch.rand(4, n, generator=generator, device=images.device, dtype=images.dtype)
+        draw = drawn(torch.rand, [4, n], generator, axis=1, device=images.device, dtype=images.dtype)
         share_width, share_height = self._box(draw[0], draw[1], height / width)
         # The centre of a box inside the image is at most (1 - its share) of half the image away from its centre.
         right = (draw[2] - 0.5) * (1 - share_width) * width
@@ -268,7 +285,7 @@ _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
-class Cutout:
+class Cutout(RowWise):
     """Set a square of `size` pixels to zero, the mean of normalised data (DeVries & Taylor, 2017).
 
     Its centre is uniform over the pixels of the image, so it may extend past the border.
@@ -294,7 +311,7 @@ class Cutout:
 
     def _kept(self, bits: Tensor, length: int, generator: torch.Generator) -> Tensor:
         """Bit masks [B, length] of the rows, or of the columns: all bits are set outside the square, none inside."""
-        centre = torch.randint(length, (len(bits), 1), generator=generator, device=bits.device)
+        centre = drawn(partial(torch.randint, length), [len(bits), 1], generator, device=bits.device)
         offset = torch.arange(length, device=bits.device) - (centre - self.size // 2)
         return -((offset < 0) | (offset >= self.size)).to(bits.dtype)
 
@@ -340,7 +357,7 @@ class Move:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warp:
+class Warp(RowWise):
     """Flip, translate, rotate and crop each image at random, together with its labels and predictions.
 
     The teacher sees the original images, and its predictions are moved like the student's images::
@@ -383,7 +400,7 @@ class Warp:
         """
         n, _, height, width = images.shape
         kind = torch.promote_types(images.dtype, torch.float32)
-        draws = torch.rand(7, n, generator=generator, device=images.device, dtype=kind)
+        draws = drawn(torch.rand, [7, n], generator, axis=1, device=images.device, dtype=kind)
         either_way = 2 * draws - 1
         source = rotation(either_way[0] * math.radians(self.degrees))
         zoom = (self.scale[0] + (self.scale[1] - self.scale[0]) * draws[1]).sqrt()

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from meanteacher.core import InputError, check_choice
-from meanteacher.views.basic import rotation, warped
+from meanteacher.seeding import drawn
+from meanteacher.views.basic import RowWise, rotation, warped
 
 _MEAN_ABOVE_BLACK = 2.0
 """Mean of photographs above black, in standard deviations: 1.7 to 2.0 in CIFAR-10, 1.8 to 2.1 in ImageNet."""
@@ -27,7 +29,7 @@ _PARTS = torch.stack([_GREY, _COLOUR, _QUARTER]).flatten(1)
 
 
 @dataclass(frozen=True)
-class Jitter:
+class Jitter(RowWise):
     """Change brightness, contrast, saturation and hue of each image (ImageNet, App. B.2.2).
 
     The defaults are those of the authors' code, and have about the same effect on normalised photographs:
@@ -51,7 +53,8 @@ class Jitter:
                 raise InputError(f"Jitter's {name} ranges from 0 to {limit}; got {getattr(self, name)}.")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        draw = 2 * torch.rand(4, len(images), generator=generator, device=images.device, dtype=images.dtype) - 1
+        size, device, dtype = [4, len(images)], images.device, images.dtype
+        draw = 2 * drawn(torch.rand, size, generator, axis=1, device=device, dtype=dtype) - 1
         return recoloured(
             images,
             brightness=self.brightness * draw[0],
@@ -188,7 +191,7 @@ OPERATIONS = ("identity", *VALUES, *MOVES)
 
 
 @dataclass(frozen=True)
-class RandAugment:
+class RandAugment(RowWise):
     """Apply `n` operations to each image, drawn with repetition (after Cubuk et al., 2020).
 
     Each operation has its own strength, uniform within ±`magnitude`, as in FixMatch, rather than one strength for all.
@@ -223,8 +226,9 @@ class RandAugment:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         size, device = (self.n, len(images)), images.device
         # The draws determine shapes, so they are read here, all at once to wait for the device only once.
-        choices = torch.randint(len(self.operations), size, generator=generator, device=device).tolist()
-        draws = torch.rand(size, generator=generator, device=device, dtype=images.dtype)
+        choice_of = partial(torch.randint, len(self.operations))
+        choices = drawn(choice_of, size, generator, axis=1, device=device).tolist()
+        draws = drawn(torch.rand, size, generator, axis=1, device=device, dtype=images.dtype)
         strengths = self.magnitude * (2 * draws - 1)
         height, width = images.shape[2:]
         images = images.clone()

@@ -1,0 +1,36 @@
+"""torch's compiler traces every network of the paper as one graph: nothing in a layer stops it, on any device."""
+
+import pytest
+import torch
+
+from benchmarks.sizing import outline
+from meanteacher.core import Problem
+from meanteacher.models.layers import ModelSpec
+from meanteacher.recipes import RECIPES
+
+NETWORKS: dict[str, tuple[ModelSpec, Problem]] = {}
+for _recipe in RECIPES.values():
+    if not _recipe.name.startswith("compare/"):
+        _problem = outline(_recipe.data.source).problem
+        _model = _recipe.training.model
+        NETWORKS.setdefault(f"{type(_model).__name__}-{getattr(_model, 'outputs', 1)}", (_model, _problem))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network_is_one_graph(name: str, device: str):
+    """A pass on the meta device takes the way of a GPU, and computes nothing."""
+    spec, problem = NETWORKS[name]
+    if device == "cpu" and problem.input_shape[-1] > 32:
+        pytest.skip("it takes a minute, and has no layer that depends on the device")
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.device(device):
+        network = spec.build(problem).train()
+        torch.compile(network, backend=count, fullgraph=True, dynamic=False)(torch.zeros(2, *problem.input_shape))
+    assert len(graphs) == 1
