@@ -88,8 +88,9 @@ def test_every_image_gets_the_models_three_best_classes_in_the_order_of_names(
     images = np.stack([np.asarray(Image.open(photos / name)) for name in names]).transpose(0, 3, 1, 2)
     best = model.module()(torch.from_numpy(images.copy())).topk(3)
     for row, ks, ps in zip(rows, best.indices.tolist(), best.values.tolist(), strict=True):
-        assert row[1::2] == [*(model.class_names[k] for k in ks), ""]
-        assert [float(p) for p in row[2::2]] == pytest.approx(ps, abs=1e-4)
+        assert row[1:7:2] == [model.class_names[k] for k in ks]
+        assert [float(p) for p in row[2:7:2]] == pytest.approx(ps, abs=1e-4)
+        assert row[7:] == ["", ""]
     assert (predictions.complete, len(predictions), predictions.problems) == (True, 11, {})
     assert predictions.counts == {"red": 4, "green": 4, "blue": 3}
     assert list(predictions) == [row[1] for row in rows]
@@ -107,8 +108,8 @@ def test_unreadable_image_has_no_label_but_a_reason(photos: Path, tmp_path: Path
     predictions = colour_model().predict(photos, out=tmp_path / "p.csv")
     rows = {row[0]: row[1:] for row in read(tmp_path / "p.csv")}
     assert len(rows) == 11
-    assert rows["02.png"] == ["", "", "", "", "", "", "truncated"]
-    assert rows["04.png"] == ["", "", "", "", "", "", "not an image"]
+    assert rows["02.png"] == ["", "", "", "", "", "", "", "truncated"]
+    assert rows["04.png"] == ["", "", "", "", "", "", "", "not an image"]
     assert rows["00.png"][0] == "red"
     assert rows["00.png"][-1] == ""
     assert (len(predictions), sum(predictions.counts.values())) == (11, 9)
@@ -152,7 +153,7 @@ def test_with_two_classes_there_is_no_third(photos: Path, tmp_path: Path):
     colour_model(("red", "green")).predict(photos, out=tmp_path / "p.csv")
     for row in read(tmp_path / "p.csv"):
         assert {row[1], row[3]} == {"red", "green"}
-        assert row[5:] == ["", "", ""]
+        assert row[5:] == ["", "", "", ""]
 
 
 def test_arrays_without_labels_are_predicted_like_files(tmp_path: Path):
@@ -436,7 +437,8 @@ def test_images_unlike_all_known_ones_are_strange_and_kept_apart(photos: Path, t
     found = model.predict(photos, out=tmp_path / "p.csv", unsure_below=1.0)
     assert [name for name, strange in zip(found.names, found.is_strange, strict=True) if strange] == ["stranger.png"]
     assert np.isnan(found.strangeness[list(found.names).index("broken.png")])
-    rows = {row["path"]: row["strangeness"] for row in csv.DictReader((tmp_path / "p.csv").open(encoding="utf-8-sig"))}
+    with (tmp_path / "p.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = {row["path"]: row["strangeness"] for row in csv.DictReader(file)}
     assert float(rows["stranger.png"]) > 1 > float(rows["00.png"])
     assert rows["broken.png"] == ""
     found.sort_into(tmp_path / "sorted")

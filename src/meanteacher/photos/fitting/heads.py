@@ -2,7 +2,8 @@
 
 Logistic regression on the labels is the start. Then Mean Teacher trains it on all photos, in memory and in seconds: the
 teacher answers for every photo, its answers are corrected by the class frequencies of the folder and by the answers for
-similar photos, and the student learns the certain ones from other views (docs/experiments/heads.md).
+similar photos, and the student learns the certain ones from other views. The head is the mean of both
+(docs/experiments/heads.md).
 """
 
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Head:
 
 
 def fit_head(features: NDArray[Any], labels: Ints, n_classes: int, *, seed: int) -> Head:
-    """The head that a fit ships: logistic regression on the labels, then Mean Teacher on all photos.
+    """The head that a fit ships: the mean of logistic regression on the labels and Mean Teacher on all photos.
 
     It stays with the regression if there is nothing to learn from, or if the labels are very unequal.
 
@@ -177,8 +178,10 @@ def _mean_teacher(features: NDArray[Any], labels: Ints, start: Head, seed: int) 
         cost.backward()
         optimiser.step()
         teacher.update(student, decay=warmed_up(_DECAY, step))
+    # The mean of both: what the teacher has learned, held back where regression is sure of something else.
     weight, bias = (parameter.numpy() for parameter in teacher.network.parameters())
-    return Head(np.asarray(weight / length, np.float32), bias)
+    weight = (weight / length + start.weight / start.temperature) / 2
+    return Head(np.asarray(weight, np.float32), np.asarray((bias + start.bias / start.temperature) / 2, np.float32))
 
 
 def _drawn_rows(labels: Ints, draws: torch.Generator) -> tuple[Tensor, Tensor]:
