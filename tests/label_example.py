@@ -49,9 +49,10 @@ class Example:
         write_label_next(self.run, rows)
 
     def answer(self, rows: Sequence[Sequence[str]]) -> None:
-        """The answers of the fit: path, given label, guess and confidence."""
+        """The answers of the fit: path, given label, guess, confidence, and more of these columns if they are given."""
+        columns = ("path", "given", "guess", "confidence", "second", "second_confidence", "doubt", "problem")
         with (self.run / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("path", "given", "guess", "confidence", "problem"), *((*r, "") for r in rows)])
+            csv.writer(file).writerows([columns, *((*r, *[""] * (len(columns) - len(r))) for r in rows)])
 
     def tell_of_the_fit(self, **data: Any) -> None:
         names = list(data.get("class_names", CLASSES))

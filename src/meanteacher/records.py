@@ -571,6 +571,15 @@ class SeenSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSummary:
+    """The labelled photos that a model compares others with."""
+
+    n: Annotated[int, Meta(ge=1, le=10_000)]
+    strange_above: Annotated[float, Meta(gt=0, le=2)]
+    """1 - cosine to the most similar of them from which a photo may be of none of the classes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
     """model.json: the description of a trained model."""
 
@@ -588,6 +597,8 @@ class ModelFile:
     """Free JSON: versions, error estimate, date, commit."""
     seen: SeenSummary | None
     """None if it is unknown what the model has learnt from."""
+    known: KnownSummary | None = None
+    """None if the model cannot tell photos of none of its classes."""
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) < len(self.class_names):

@@ -110,9 +110,7 @@ def predict(
     console.print(_counts(predictions))
     rate = len(predictions) / seconds
     say(console, f"{count(len(predictions))} in {seconds:.1f} s ({rate:,.0f} images per second).")
-    if unsure_below is not None:
-        n_unsure, below = int(predictions.is_unsure.sum()), percent(unsure_below)
-        say(console, f"{count(n_unsure, 'image is', 'images are')} unsure: the confidence is below {below}.")
+    _say_apart(console, predictions)
     if predictions.problems:
         say(console, f"{len(predictions.problems):,} cannot be read and have no guess: the column `problem` says why.")
     if n_ignored := predictions.images.n_ignored:
@@ -131,11 +129,23 @@ def _counts(predictions: "Predictions") -> Table:
     return table
 
 
+def _say_apart(console: Console, predictions: "Predictions") -> None:
+    if predictions.unsure_below is not None:
+        n_unsure, below = int(predictions.is_unsure.sum()), percent(predictions.unsure_below)
+        say(console, f"{count(n_unsure, 'image is', 'images are')} unsure: the confidence is below {below}.")
+    if n_strange := int(predictions.is_strange.sum()):
+        say(
+            console,
+            f"{count(n_strange, 'image is', 'images are')} unlike any labelled photo and may be of none of the "
+            "classes: the column `strangeness` is above 1.",
+        )
+
+
 def _say_sorted(console: Console, sorting: "Sorted", done: str) -> None:
     there = f" ({sorting.n_there:,} of them were there already)" if sorting.n_there else ""
     say(console, f"{count(sorting.n_sorted, 'photo')} {done} into the folders of {sorting.folder}{there}.")
-    if sorting.n_unsure:
-        say(console, f"{sorting.n_unsure:,} of them are unsure, and in the folder `unsure` there.")
+    for folder, n in sorting.n_apart.items():
+        say(console, f"{n:,} of them are kept apart in the folder `{folder}` there.")
     if sorting.undo is not None:
         say(console, f"To move all of them back: sh {shlex.quote(str(sorting.undo))}")
     if not sorting.complete:

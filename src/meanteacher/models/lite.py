@@ -79,7 +79,7 @@ class LiteSpec:
 class LitePairSpec:
     """Two EfficientNet-Lites side by side: one linear classifier takes the features of both. Lite0 and Lite2.
 
-    >>> LitePairSpec().build(Problem(n_classes=5, n_examples=1, input_shape=(3, 64, 64))).head
+    >>> LitePairSpec().build(Problem(n_classes=5, n_examples=1, input_shape=(3, 64, 64)))[-1]
     Linear(in_features=2560, out_features=5, bias=True)
     """
 
@@ -92,20 +92,19 @@ class LitePairSpec:
     def of(cls, first: LiteSpec, second: LiteSpec) -> "LitePairSpec":
         return cls(width=first.width, depth=first.depth, second_width=second.width, second_depth=second.depth)
 
-    def build(self, problem: Problem) -> nn.Module:
+    def build(self, problem: Problem) -> nn.Sequential:
         first = LiteSpec(width=self.width, depth=self.depth).build(problem)[:-1]
         second = LiteSpec(width=self.second_width, depth=self.second_depth).build(problem)[:-1]
-        return _Pair(first, second, nn.Linear(2 * N_FEATURES, problem.n_classes))
+        return nn.Sequential(_Pair(first, second), nn.Linear(2 * N_FEATURES, problem.n_classes))
 
 
 class _Pair(nn.Module):
-    def __init__(self, first: nn.Module, second: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
-        self.first, self.second, self.head = first, second, head
+        self.first, self.second = first, second
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(torch.cat([self.first(x), self.second(x)], 1))
-        return logits
+        return torch.cat([self.first(x), self.second(x)], 1)
 
 
 def _channels(n: int, width: float) -> int:

@@ -10,6 +10,9 @@ from meanteacher.photos.fitting.estimate import (
     class_frequencies,
     cross_validated,
     error_estimate,
+    known_photos,
+    label_doubts,
+    most_similar,
 )
 from meanteacher.photos.fitting.heads import Head, fit_head
 from meanteacher.stats import error_interval
@@ -80,6 +83,49 @@ def test_photos_of_one_group_count_once() -> None:
     assert alone.error == bursts.error
     assert bursts.high == pytest.approx(error_interval(1, 8).high)
     assert alone.high == pytest.approx(error_interval(3, 24).high)
+
+
+def test_wrong_labels_are_doubted_and_right_ones_are_not() -> None:
+    features, truth = clusters(4, 300, spread=0.7)
+    labels, wrong = shown(truth, 15), np.array([3, 20, 41])
+    wrong = np.flatnonzero(labels != UNLABELLED)[wrong]
+    labels[wrong] = (labels[wrong] + 1) % 4
+    doubts = label_doubts(features[0], labels, 4, groups=np.arange(300), seed=0)
+    assert np.isnan(doubts[labels == UNLABELLED]).all()
+    assert (doubts[wrong] >= 0.5).all()
+    others = np.setdiff1d(np.flatnonzero(labels != UNLABELLED), wrong)
+    assert (doubts[others] >= 0.5).sum() <= 2
+
+
+def test_a_wrong_label_is_not_defended_by_photos_of_its_group() -> None:
+    features, truth = clusters(3, 120, spread=0.5)
+    labels, groups = shown(truth, 8), np.arange(120)
+    burst = np.flatnonzero(labels == 1)[:3]
+    features[0, burst] = features[0, burst[0]]
+    labels[burst], groups[burst] = 2, 7
+    assert (label_doubts(features[0], labels, 3, groups=groups, seed=0)[burst] >= 0.5).all()
+
+
+def test_photos_unlike_any_labelled_one_are_strange() -> None:
+    features, truth = clusters(4, 200, spread=0.3)
+    strangers = np.random.default_rng(5).uniform(0, 2, (60, 40))
+    labels = shown(truth, 10)
+    labelled = labels != UNLABELLED
+    known = known_photos(features[0][labelled], labels[labelled], np.arange(40))
+    assert known is not None
+    usual, strange = (known.strangeness(most_similar(some, known)) for some in (features[0][~labelled], strangers))
+    assert (usual > 1).mean() < 0.15
+    assert (strange > 1).mean() > 0.85
+
+
+def test_photos_of_a_burst_do_not_make_all_others_strange() -> None:
+    features, truth = clusters(3, 90, spread=0.3)
+    things = np.concatenate([np.flatnonzero(truth == k)[:5] for k in range(3)])
+    shots, groups = np.repeat(features[0][things], 4, axis=0), np.repeat(np.arange(15), 4)
+    known = known_photos(shots, np.repeat(truth[things], 4), groups)
+    assert known is not None
+    assert (known.strangeness(most_similar(features[0], known)) > 1).mean() < 0.15
+    assert known_photos(shots[:4], truth[:4], np.zeros(4)) is None
 
 
 def test_the_frequencies_of_answers_are_their_mean() -> None:

@@ -187,6 +187,7 @@ def test_the_answer_for_a_labelled_photo_does_not_know_its_label(loose: Path, tm
     content = run_fit(config(loose, tmp_path / "fit", labels=labels), Recorder())
     (row,) = (row for row in table(tmp_path / "fit" / "predictions.csv") if row["path"] == "red/0.png")
     assert (row["given"], row["guess"]) == ("blue", "red")
+    assert float(row["doubt"]) >= 0.5
     shown = content["gallery"]["disagreements"]
     assert [picture["reason"] for picture in shown if picture["name"] == "red/0.png"] == [
         "labelled blue, looks like red"
@@ -206,6 +207,8 @@ def test_the_shipped_model_gives_the_answers_for_unlabelled_photos(fitted: Path,
     for row, p in zip(rows, found, strict=True):
         assert float(row["confidence"]) == pytest.approx(p.max(), abs=2e-3)
         assert p[model.class_names.index(row["guess"])] == pytest.approx(p.max(), abs=2e-3)
+    strangeness = model.predict([photos / row["path"] for row in rows]).strangeness
+    np.testing.assert_allclose(strangeness, [float(row["strangeness"]) for row in rows], atol=0.02)
 
 
 def test_the_model_of_two_networks_is_exported(fitted: Path, photos: Path, tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def test_few_unlabelled_photos_teach_nothing() -> None:
     )
 
 
+def test_labels_that_follow_very_unequal_classes_teach_alone() -> None:
+    features, truth = clusters(4, 0, spread=1.1, counts=(200, 40, 30, 20))
+    labels = shown(truth, 4)
+    for n, same in ((14, True), (10, False)):
+        labels[np.flatnonzero(truth == 0)[:n]] = 0
+        labels[np.flatnonzero(truth == 0)[n:]] = UNLABELLED
+        found = fit_head(features, labels, 4, seed=0).weight
+        assert np.array_equal(found, labels_alone(features, labels, 4).weight) == same
+
+
 def test_a_class_without_labels_is_never_predicted() -> None:
     features, truth = clusters(3, 90)
     labels = np.where(truth == 1, UNLABELLED, shown(truth, 5))
@@ -104,5 +114,8 @@ def test_the_class_frequencies_of_unlabelled_photos_are_found(mix: tuple[float, 
     p = 1 / (1 + np.exp(-2 * x))
     both = np.stack([1 - p, p], 1)
     np.testing.assert_allclose(heads.class_mix(both, np.array([20, 20])), mix, atol=0.03)
+    # A head with few labels of a rare class expects it to be rare, so its answers are right as they are.
+    learned = both * mix / (both * mix).sum(1, keepdims=True)
+    np.testing.assert_allclose(heads.class_mix(learned, np.rint(40 * np.array(mix))), mix, atol=0.03)
     # The posteriors of a single label per class are too rough for that.
     np.testing.assert_allclose(heads.class_mix(both, np.array([1, 1])), (0.5, 0.5), atol=0.1)

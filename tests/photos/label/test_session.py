@@ -502,6 +502,20 @@ def test_a_review_shows_contradicted_labels_the_surest_first(doubted: Example):
     assert rows(doubted.file)[-2:] == [("dog/a.jpg", "cat", "review"), ("cat/a.jpg", "cat", "review")]
 
 
+def test_a_suspicious_label_comes_first_even_if_the_answer_agrees_with_it(example: Example):
+    example.answer(
+        [
+            ("cat/a.jpg", "cat", "cat", "0.5", "owl", "0.4", "0.62"),
+            ("dog/a.jpg", "dog", "cat", "0.9", "dog", "0.1", "0.31"),
+        ]
+    )
+    window = review(example)
+    assert window.state["question"]["name"] == "cat/a.jpg"
+    assert (window.state["question"]["given"], window.state["question"]["guess"]) == ("cat", "owl")
+    window.answer("cat")
+    assert window.shown == "dog/a.jpg"
+
+
 def test_a_label_that_was_kept_or_corrected_is_not_reviewed_again(doubted: Example):
     review(doubted).answer("dog")
     assert review(doubted).shown == "cat/a.jpg"

@@ -22,11 +22,15 @@ from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model import predict as prediction
 from meanteacher.photos.model.bundle import Classifier, Seen
 from meanteacher.photos.model.images import Images, as_images
+from meanteacher.photos.model.predict import Known
 from meanteacher.views import PerChannel
 
 SIZE = 8
 COLOURS = {"red": (200, 30, 10), "green": (10, 200, 30), "blue": (30, 10, 200), "yellow": (190, 200, 10)}
-HEADER = ["path", "guess", "confidence", "second", "second_confidence", "third", "third_confidence", "problem"]
+HEADER = [
+    *("path", "guess", "confidence", "second", "second_confidence", "third", "third_confidence"),
+    *("strangeness", "problem"),
+]
 
 
 def colour_model(names: tuple[str, ...] = ("red", "green", "blue"), *, temperature: float = 0.2) -> Classifier:
@@ -84,8 +88,9 @@ def test_every_image_gets_the_models_three_best_classes_in_the_order_of_names(
     images = np.stack([np.asarray(Image.open(photos / name)) for name in names]).transpose(0, 3, 1, 2)
     best = model.module()(torch.from_numpy(images.copy())).topk(3)
     for row, ks, ps in zip(rows, best.indices.tolist(), best.values.tolist(), strict=True):
-        assert row[1::2] == [*(model.class_names[k] for k in ks), ""]
-        assert [float(p) for p in row[2::2]] == pytest.approx(ps, abs=1e-4)
+        assert row[1:7:2] == [model.class_names[k] for k in ks]
+        assert [float(p) for p in row[2:7:2]] == pytest.approx(ps, abs=1e-4)
+        assert row[7:] == ["", ""]
     assert (predictions.complete, len(predictions), predictions.problems) == (True, 11, {})
     assert predictions.counts == {"red": 4, "green": 4, "blue": 3}
     assert list(predictions) == [row[1] for row in rows]
@@ -103,8 +108,8 @@ def test_unreadable_image_has_no_label_but_a_reason(photos: Path, tmp_path: Path
     predictions = colour_model().predict(photos, out=tmp_path / "p.csv")
     rows = {row[0]: row[1:] for row in read(tmp_path / "p.csv")}
     assert len(rows) == 11
-    assert rows["02.png"] == ["", "", "", "", "", "", "truncated"]
-    assert rows["04.png"] == ["", "", "", "", "", "", "not an image"]
+    assert rows["02.png"] == ["", "", "", "", "", "", "", "truncated"]
+    assert rows["04.png"] == ["", "", "", "", "", "", "", "not an image"]
     assert rows["00.png"][0] == "red"
     assert rows["00.png"][-1] == ""
     assert (len(predictions), sum(predictions.counts.values())) == (11, 9)
@@ -148,7 +153,7 @@ def test_with_two_classes_there_is_no_third(photos: Path, tmp_path: Path):
     colour_model(("red", "green")).predict(photos, out=tmp_path / "p.csv")
     for row in read(tmp_path / "p.csv"):
         assert {row[1], row[3]} == {"red", "green"}
-        assert row[5:] == ["", "", ""]
+        assert row[5:] == ["", "", "", ""]
 
 
 def test_arrays_without_labels_are_predicted_like_files(tmp_path: Path):
@@ -392,7 +397,7 @@ def test_a_data_frame_has_a_row_for_every_image(photos: Path):
     (photos / "broken.png").write_bytes(b"?")
     found = colour_model().predict(photos, unsure_below=0.5)
     frame = found.to_frame()
-    assert list(frame.columns) == ["path", "guess", "confidence", "unsure", "problem"]
+    assert list(frame.columns) == ["path", "guess", "confidence", "unsure", "strangeness", "problem"]
     assert frame["path"].tolist() == list(found.names)
     assert frame["guess"].tolist() == list(found)
     assert frame.loc[frame["path"] == "broken.png", "problem"].item() == "not an image"
@@ -420,6 +425,29 @@ def test_unsure_images_are_those_below_the_threshold(photos: Path, tmp_path: Pat
     assert not model.predict(photos).is_unsure.any()
     with pytest.raises(InputError, match=r"unsure_below is 80: give a confidence from 0 to 1, such as 0.8"):
         model.predict(photos, unsure_below=80)
+
+
+def test_images_unlike_all_known_ones_are_strange_and_kept_apart(photos: Path, tmp_path: Path):
+    draw(photos / "stranger.png", "yellow")
+    (photos / "broken.png").write_bytes(b"?")
+    plain = colour_model()
+    pixels = torch.tensor([COLOURS[name] for name in ("red", "green", "blue")], dtype=torch.uint8)
+    features = plain.network[:2](plain.normalise(pixels[:, :, None, None].expand(3, 3, SIZE, SIZE).contiguous()))
+    model = dataclasses.replace(plain, known=Known(nn.functional.normalize(features), 0.1))
+    found = model.predict(photos, out=tmp_path / "p.csv", unsure_below=1.0)
+    assert [name for name, strange in zip(found.names, found.is_strange, strict=True) if strange] == ["stranger.png"]
+    assert np.isnan(found.strangeness[list(found.names).index("broken.png")])
+    with (tmp_path / "p.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = {row["path"]: row["strangeness"] for row in csv.DictReader(file)}
+    assert float(rows["stranger.png"]) > 1 > float(rows["00.png"])
+    assert rows["broken.png"] == ""
+    found.sort_into(tmp_path / "sorted")
+    (kept,) = (tmp_path / "sorted" / "none of these").rglob("*.png")
+    assert kept.name == "stranger.png"
+    assert "None of these?" in found.contact_sheet()
+    # What other programs get is probabilities alone.
+    np.testing.assert_allclose(model.predict_proba([photos / "00.png"]), plain.predict_proba([photos / "00.png"]))
+    assert not np.isfinite(plain.predict(photos).strangeness).any()
 
 
 def test_arrays_cannot_be_sorted_into_folders(tmp_path: Path):

@@ -37,16 +37,19 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 def sort(files: list[Path], guesses: list[str], into: Path, **options: object) -> Sorted:
-    unsure = options.pop("unsure", [False] * len(files))
-    return sort_photos(files, guesses, unsure, into, **options)
+    apart = options.pop("apart", [""] * len(files))
+    return sort_photos(files, guesses, apart, into, **options)
 
 
-def test_copies_are_made_by_class_with_unsure_ones_apart_and_photos_without_a_guess_left_alone(tmp_path: Path):
+def test_copies_are_made_by_class_with_unsure_and_strange_ones_apart_and_photos_without_a_guess_left_alone(
+    tmp_path: Path,
+):
     files = photos_in(tmp_path / "photos", "a.jpg", "deep/b.jpg", "c.jpg", "broken.jpg")
     before = content(tmp_path / "photos")
-    found = sort(files, ["rose", "rose", "tulip", ""], tmp_path / "out", unsure=[False, True, False, False])
-    assert set(content(tmp_path / "out")) == {"rose/a.jpg", "unsure/rose/b.jpg", "tulip/c.jpg"}
-    assert (found.n_sorted, found.n_unsure, found.n_there, found.undo, found.complete) == (3, 1, 0, None, True)
+    found = sort(files, ["rose", "rose", "tulip", ""], tmp_path / "out", apart=["", "unsure", "none of these", ""])
+    assert set(content(tmp_path / "out")) == {"rose/a.jpg", "unsure/rose/b.jpg", "none of these/tulip/c.jpg"}
+    assert (found.n_sorted, found.n_there, found.undo, found.complete) == (3, 0, None, True)
+    assert found.n_apart == {"unsure": 1, "none of these": 1}
     assert content(tmp_path / "photos") == before
     assert (tmp_path / "out/rose/a.jpg").stat().st_mtime == files[0].stat().st_mtime
 
@@ -179,7 +182,7 @@ def test_a_folder_among_the_photos_is_refused(name: str, tmp_path: Path):
 def test_class_names_become_folders_that_differ_and_stay_below(tmp_path: Path):
     guesses = ["../up", "a/b", "a:b", "A:B", "unsure", ".", "con\x00trol", "x" * 300]
     files = photos_in(tmp_path / "photos", *(f"{k}.jpg" for k in range(len(guesses))))
-    sort(files, guesses, tmp_path / "out", unsure=[False] * 4 + [True] + [False] * 3)
+    sort(files, guesses, tmp_path / "out", apart=[""] * 4 + ["unsure"] + [""] * 3)
     folders = {path.parent.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.jpg")}
     assert folders == {"_up", "a_b (2)", "A_B", "a_b (3)", "unsure (2)/unsure", "_", "con_trol", "x" * 200}
 

@@ -19,6 +19,7 @@ from meanteacher.photos.folder.duplicates import Duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.groups import find_groups
 from meanteacher.photos.folder.tables import NONE_OF_THESE
+from meanteacher.photos.model.predict import Known
 from meanteacher.stats import difference_on_images
 
 SMALL = 48
@@ -122,6 +123,10 @@ class Learned:
     """[N, D]"""
     backbones: tuple[Backbone, ...] = ()
     n_views: int = 1
+    known: Known | None = None
+    """Labelled photos that others are compared with."""
+    doubts: NDArray[np.float64] | None = None
+    """[N], by how much another class is more probable than the label; None if that is not known."""
 
 
 def is_worse(later: OutOfFold, earlier: OutOfFold) -> bool:

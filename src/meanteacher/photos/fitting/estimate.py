@@ -9,10 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.photos.fitting.heads import Floats, Head, Ints, fit_head, softmax
+from meanteacher.photos.fitting.heads import (
+    Floats,
+    Head,
+    Ints,
+    fit_head,
+    logistic_regression,
+    neighbour_weights,
+    smoothed,
+    softmax,
+    some,
+    unit_length,
+)
+from meanteacher.photos.model.predict import Known
 from meanteacher.seeding import derive_seed
 from meanteacher.stats import Interval, error_interval, fitted_temperature
 
@@ -20,6 +33,10 @@ FitHead = Callable[..., Head]
 """`fit_head`, or another function with its arguments."""
 
 N_FOLDS = 5
+_NEIGHBOURS, _FROM_NEIGHBOURS, _SPREADS = 10, 0.9, 10
+_CHUNK = 4096
+_KNOWN, _STRANGE = 500, 2.0
+"""About how many labelled photos others are compared with, and from how many standard deviations on one is strange."""
 _HARDLY, _FEW = 0.8, 3
 """Error from which a class counts as hardly ever recognised, and the fewest tested photos for that."""
 
@@ -80,11 +97,11 @@ def cross_validated(
         head = fit(features[:, kept], labels[kept], n_classes, seed=derive_seed(seed, "fold", fold))
         return tested, head.logits(features[0][tested])
 
-    found: dict[int, Floats] = {}
-    for tested, answers in run(answered, [fold for fold in range(N_FOLDS) if (fold_of == fold).any()]):
-        found |= dict(zip(tested.tolist(), answers, strict=True))
-    positions = np.array(sorted(found), dtype=np.int64)
-    logits = np.array([found[k] for k in positions.tolist()], np.float32).reshape(-1, n_classes)
+    logits = np.empty((len(labels), n_classes), np.float32)
+    for tested, answers in run(answered, np.unique(fold_of[fold_of >= 0])):
+        logits[tested] = answers
+    positions = np.flatnonzero(fold_of >= 0)
+    logits = logits[positions]
     temperature = fitted_temperature(logits, labels[positions]) if len(positions) else 1.0
     return OutOfFold(positions, labels[positions], logits, temperature, untested, groups[positions])
 
@@ -109,6 +126,55 @@ def _folds(labels: Ints, groups: NDArray[Any], seed: int) -> tuple[Ints, tuple[i
                 turn += 1
         fold_of[of_class] = [fold_of_group[name] for name in groups[of_class].tolist()]
     return fold_of, tuple(untested)
+
+
+def label_doubts(
+    features: NDArray[Any], labels: Ints, n_classes: int, *, groups: NDArray[Any], seed: int
+) -> NDArray[np.float64]:
+    """By how much another class is more probable than the label of each photo, [N]; NaN if it is not tested.
+
+    Logistic regression that has seen neither the label nor those of its group answers for all photos, and most of the
+    answer for a photo comes from its neighbours: they are right where regression fails (docs/experiments/heads.md).
+    The features [N, D] are those of the photos themselves.
+    """
+    doubts, rows = np.full(len(labels), np.nan), some(labels, seed)
+    seen, given, of_group = np.asarray(features[rows], np.float32), labels[rows], groups[rows]
+    fold_of, _ = _folds(given, of_group, seed)
+    neighbours = neighbour_weights(seen, _NEIGHBOURS)
+    for fold in np.unique(fold_of[fold_of >= 0]):
+        tested = np.flatnonzero(fold_of == fold)
+        taught = (given != UNLABELLED) & ~np.isin(of_group, of_group[tested])
+        own = logistic_regression(seen[taught], given[taught], n_classes).probabilities(seen)
+        own[taught] = np.eye(n_classes)[given[taught]]
+        found = smoothed(own, taught, neighbours, share=_FROM_NEIGHBOURS, times=_SPREADS)[tested]
+        doubts[rows[tested]] = found.max(1) - found[np.arange(len(tested)), given[tested]]
+    return doubts
+
+
+def known_photos(features: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> Known | None:
+    """Labelled photos that others are compared with, of features [n, D]; None for a single photo or group.
+
+    A photo is strange if it is less similar to all of them than they are to each other: by two standard deviations
+    more than their mean distance from the nearest one of another group.
+    """
+    rows = np.concatenate([np.flatnonzero(labels == k)[:: 1 + len(labels) // _KNOWN] for k in np.unique(labels)])
+    directions = unit_length(np.asarray(features[rows], np.float32))
+    similarity = directions @ directions.T
+    similarity[groups[rows][:, None] == groups[rows]] = -1
+    nearest = 1 - similarity.max(1)
+    if (nearest > 1).any():  # all belong together
+        return None
+    above = float(np.clip(nearest.mean() + _STRANGE * nearest.std(), 1e-3, 2))
+    return Known(torch.from_numpy(directions), above)
+
+
+def most_similar(features: NDArray[Any], known: Known) -> Floats:
+    """The cosine of each photo of features [n, D] to the most similar known one, [n]."""
+    found, directions = np.empty(len(features), np.float32), known.features.numpy()
+    for first in range(0, len(features), _CHUNK):
+        rows = slice(first, first + _CHUNK)
+        found[rows] = (unit_length(np.asarray(features[rows], np.float32)) @ directions.T).max(1)
+    return found
 
 
 def class_frequencies(probabilities: NDArray[Any]) -> NDArray[np.float64]:

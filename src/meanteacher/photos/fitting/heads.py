@@ -2,7 +2,8 @@
 
 Logistic regression on the labels is the start. Then Mean Teacher trains it on all photos, in memory and in seconds: the
 teacher answers for every photo, its answers are corrected by the class frequencies of the folder and by the answers for
-similar photos, and the student learns the certain ones from other views (docs/experiments/heads.md).
+similar photos, and the student learns the certain ones from other views. The head is the mean of both
+(docs/experiments/heads.md).
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ _TEMPERATURE = 0.45
 """Divisor that calibrates the logits of logistic regression: 0.4 to 0.6 with 1 to 20 labels per class."""
 _FEWEST, _MOST = 20, 10_000
 """Fewer unlabelled photos teach nothing, and more hardly anything further."""
+
+_UNEQUAL = 3.0
+"""Times as many labels as the median class from which the labels of the most frequent class are too many: regression
+fits classes with few labels so roughly that their answers teach nothing (docs/experiments/heads.md)."""
 
 _SHRINKING = 10.0
 """Divided by the squared number of labels per class, the weight of the labels' frequencies in each step of the estimate
@@ -76,7 +81,9 @@ class Head:
 
 
 def fit_head(features: NDArray[Any], labels: Ints, n_classes: int, *, seed: int) -> Head:
-    """The head that a fit ships: logistic regression on the labels, then Mean Teacher on all photos.
+    """The head that a fit ships: the mean of logistic regression on the labels and Mean Teacher on all photos.
+
+    It stays with the regression if there is nothing to learn from, or if the labels are very unequal.
 
     Args:
         features: [n_views, N, D]; the first view is the photo itself
@@ -86,14 +93,19 @@ def fit_head(features: NDArray[Any], labels: Ints, n_classes: int, *, seed: int)
     """
     known = labels != UNLABELLED
     start = logistic_regression(features[0][known], labels[known], n_classes)
-    unlabelled = np.flatnonzero(labels == UNLABELLED)
-    if len(unlabelled) < _FEWEST or len(np.unique(labels)) < 3:  # nothing to learn from, or a single class
+    n_labels = np.bincount(labels[known])
+    n_labels = n_labels[n_labels > 0]
+    if (~known).sum() < _FEWEST or len(n_labels) < 2 or n_labels.max() > _UNEQUAL * np.median(n_labels):
         return start
-    if len(unlabelled) > _MOST:
-        drawn = np.random.default_rng(derive_seed(seed, "unlabelled photos")).permutation(unlabelled)[:_MOST]
-        rows = np.sort(np.concatenate([np.flatnonzero(labels != UNLABELLED), drawn]))
-        features, labels = features[:, rows], labels[rows]
-    return _mean_teacher(features, labels, start, seed)
+    rows = some(labels, seed)
+    return _mean_teacher(features[:, rows], labels[rows], start, seed)
+
+
+def some(labels: Ints, seed: int) -> Ints:
+    """Positions of all labelled photos, and of at most `_MOST` others."""
+    unlabelled = np.flatnonzero(labels == UNLABELLED)
+    drawn = np.random.default_rng(derive_seed(seed, "unlabelled photos")).permutation(unlabelled)[:_MOST]
+    return np.sort(np.concatenate([np.flatnonzero(labels != UNLABELLED), drawn]))
 
 
 def logistic_regression(features: NDArray[Any], labels: Ints, n_classes: int) -> Head:
@@ -166,8 +178,10 @@ def _mean_teacher(features: NDArray[Any], labels: Ints, start: Head, seed: int) 
         cost.backward()
         optimiser.step()
         teacher.update(student, decay=warmed_up(_DECAY, step))
+    # The mean of both: what the teacher has learned, held back where regression is sure of something else.
     weight, bias = (parameter.numpy() for parameter in teacher.network.parameters())
-    return Head(np.asarray(weight / length, np.float32), bias)
+    weight = (weight / length + start.weight / start.temperature) / 2
+    return Head(np.asarray(weight, np.float32), np.asarray((bias + start.bias / start.temperature) / 2, np.float32))
 
 
 def _drawn_rows(labels: Ints, draws: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -191,26 +205,35 @@ def _targets(given: Floats, labels: Ints, frequencies: NDArray[np.float64], neig
     own = given * (frequencies / given[~known].mean(0).clip(1e-6))
     own /= own.sum(1, keepdims=True)
     own[known] = np.eye(given.shape[1])[labels[known]]
+    found = smoothed(own, known, neighbours, share=_FROM_NEIGHBOURS, times=_SPREADS)
+    return np.asarray(np.log(found.clip(1e-12)), np.float32)
+
+
+def smoothed(
+    own: NDArray[Any], known: NDArray[np.bool_], neighbours: sparse.csr_matrix, *, share: float, times: int
+) -> NDArray[Any]:
+    """Answers [N, n_classes], of which a share comes from the neighbours; those of `known` photos stay."""
     found = own
-    for _ in range(_SPREADS):
-        found = _FROM_NEIGHBOURS * (neighbours @ found) + (1 - _FROM_NEIGHBOURS) * own
+    for _ in range(times):
+        found = share * (neighbours @ found) + (1 - share) * own
         found[known] = own[known]
-    return np.asarray(np.log((found / found.sum(1, keepdims=True)).clip(1e-12)), np.float32)
+    return np.asarray(found / found.sum(1, keepdims=True))
 
 
 def class_mix(probabilities: NDArray[Any], n_labels: NDArray[Any]) -> NDArray[np.float64]:
     """The class frequencies among unlabelled photos, [K], by expectation maximisation (Saerens et al. 2002).
 
-    `probabilities` are [n, K] by a calibrated head that was fitted to equally frequent classes, with `n_labels` [K] of
-    each class. The estimate is shrunk towards the frequencies of the labels, the more the fewer there are of a class:
-    the posteriors of few labels are too rough to estimate anything from.
+    `probabilities` are [n, K] by a calibrated head that was fitted to `n_labels` [K] of each class. It expects the
+    frequencies of its labels, although each class weighs the same: few labels give a class little room. The estimate
+    is shrunk towards these frequencies, the more the fewer labels there are of a class: the posteriors of few labels
+    are too rough to estimate anything from.
     """
     present = n_labels > 0
     shrinking = _SHRINKING * float(np.mean(1 / n_labels[present])) ** 2
     prior = n_labels / n_labels.sum()
-    found = np.asarray(present / present.sum(), np.float64)
+    found = np.asarray(prior, np.float64)
     for _ in range(_FREQUENCY_STEPS):
-        shifted = probabilities * found
+        shifted = probabilities * (found / prior.clip(1e-12))
         shifted /= shifted.sum(1, keepdims=True).clip(1e-12)
         found = (shifted.mean(0) + shrinking * prior) / (1 + shrinking)
     return found

@@ -16,7 +16,7 @@ from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.photos.features.compute import one_network_per_thread
 from meanteacher.photos.features.extraction import Extraction, Features, computed, views
 from meanteacher.photos.fitting.data import SMALL, FitData, Learned, is_worse
-from meanteacher.photos.fitting.estimate import N_FOLDS, FitHead, OutOfFold, cross_validated
+from meanteacher.photos.fitting.estimate import N_FOLDS, FitHead, OutOfFold, cross_validated, known_photos, label_doubts
 from meanteacher.photos.fitting.heads import Head, fit_head, logistic_regression
 from meanteacher.photos.fitting.work import Work
 from meanteacher.seeding import derive_seed
@@ -67,6 +67,8 @@ class Pretrained:
     """Network and view -> the features that are complete."""
     groups: NDArray[np.int64] = field(init=False)
     """[N], of photos that belong together, once they are looked at."""
+    doubts: NDArray[np.float64] | None = None
+    """[N], of the labels, once they are tested."""
 
     def rounds(self) -> Iterator[Learned]:
         """Better and better models: from the labels alone, from all photos, and from whatever else the time allows.
@@ -186,6 +188,12 @@ class Pretrained:
             return earlier
         with work.piece("tests"):
             baseline, tested = (self._tested(features, rows, recipe) for recipe in (labels_alone, fit_head))
+            if self.doubts is None:
+                self.doubts = np.full(len(self.data.labels), np.nan)
+                with one_network_per_thread():
+                    self.doubts[rows] = label_doubts(
+                        features[0], self.data.labels[rows], self._n_classes, groups=self.groups[rows], seed=_SEED
+                    )
         if is_worse(tested, baseline) or is_worse(tested, earlier.out_of_fold):
             return earlier
         return self._model(rows, features, head, tested, baseline)
@@ -240,7 +248,7 @@ class Pretrained:
         logits[rows] = head.logits(features[0])
         pooled = np.zeros((len(logits), features.shape[2]), np.float32)
         pooled[rows] = features[0]
-        late = np.setdiff1d(self.data.usable, rows)
+        late, labelled = np.setdiff1d(self.data.usable, rows), self.data.labelled
         network, spec = _whole(networks, head, self.data.size)
         return Learned(
             network=network,
@@ -254,6 +262,8 @@ class Pretrained:
             backbones=tuple(networks),
             title=" and ".join(network.title for network in networks),
             n_views=len(names),
+            known=known_photos(pooled[labelled], self.data.labels[labelled], self.groups[labelled]),
+            doubts=self.doubts,
         )
 
 
@@ -276,8 +286,9 @@ def _whole(networks: list[Backbone], head: Head, size: int) -> tuple[nn.Module, 
         spec = LitePairSpec.of(first, second)
     with torch.random.fork_rng(devices=[]):
         network = spec.build(Problem(len(head.bias), 1, (3, size, size)))
-    *layers, last = network.children()
-    parts = layers if len(networks) > 1 else [nn.Sequential(*layers)]
+    assert isinstance(network, nn.Sequential)
+    last = network[-1]
+    parts = network[0].children() if len(networks) > 1 else [network[:-1]]
     for part, pretrained in zip(parts, networks, strict=True):
         part.load_state_dict(pretrained.network().state_dict())
     last.load_state_dict({"weight": torch.from_numpy(head.weight), "bias": torch.from_numpy(head.bias)})

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,13 +19,20 @@ from meanteacher.formats import escape_name
 from meanteacher.photos.fitting.answer import headline, helped
 from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.data import FitData, Learned
-from meanteacher.photos.fitting.estimate import Estimate, OutOfFold, class_frequencies, error_estimate
+from meanteacher.photos.fitting.estimate import (
+    Estimate,
+    OutOfFold,
+    class_frequencies,
+    error_estimate,
+    most_similar,
+)
 from meanteacher.photos.fitting.heads import softmax
 from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.work import Work
 from meanteacher.photos.folder.find import Photos
+from meanteacher.photos.folder.tables import SUSPICIOUS
 from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
-from meanteacher.photos.model.predict import BOM, cell
+from meanteacher.photos.model.predict import BOM, cell, number
 from meanteacher.photos.pages import write_fit_pages
 from meanteacher.photos.pages.contact_sheet import thumbnail
 from meanteacher.records import (
@@ -53,6 +60,7 @@ PREDICTIONS, BEFORE = "predictions.csv", "predictions-before.csv"
 _N_SHOWN = 12
 """Images in each row of the gallery."""
 _N_GUESSES = 3
+_STRANGE = "perhaps of none of the classes"
 _CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 
 
@@ -64,6 +72,10 @@ class Answers:
     """[N, n_classes], calibrated; NaN if there is no answer."""
     why_none: dict[int, str]
     """position -> why there is no answer"""
+    strangeness: NDArray[np.float32]
+    """[N], above 1 if the photo may be of none of the classes; NaN for labelled photos and if it is unknown."""
+    doubts: NDArray[np.float64]
+    """[N], by how much another class is more probable than the label; NaN if it is not tested."""
 
     @property
     def guesses(self) -> NDArray[np.int64]:
@@ -81,7 +93,17 @@ def answers_of(learned: Learned, labels: NDArray[np.int64]) -> Answers:
     probabilities[tested.positions] = tested.probabilities
     untested = np.setdiff1d(labelled, tested.positions)
     reason = "all photos with this label were learned from, so none could be tested"
-    return Answers(probabilities, learned.missing | dict.fromkeys(untested.tolist(), reason))
+    why_none = learned.missing | dict.fromkeys(untested.tolist(), reason)
+    strangeness, doubts = np.full(len(labels), np.nan, np.float32), learned.doubts
+    if learned.known is not None and learned.features is not None:
+        rows = np.setdiff1d(np.arange(len(labels)), [*why_none, *labelled.tolist()])
+        strangeness[rows] = learned.known.strangeness(most_similar(learned.features[rows], learned.known))
+    if doubts is None:
+        doubts = np.full(len(labels), np.nan)
+        doubts[tested.positions] = (
+            tested.probabilities.max(1, initial=0) - tested.probabilities[np.arange(len(tested.labels)), tested.labels]
+        )
+    return Answers(probabilities, why_none, strangeness, doubts)
 
 
 def write_results(config: FitConfig, data: FitData, learned: Learned, findings: tuple[Finding, ...], work: Work) -> Fit:
@@ -95,6 +117,10 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
         answers.probabilities, unlabelled, data.near, photos.class_names, features=learned.features,
         labelled=data.labelled,
     )  # fmt: skip
+    suggestions = [
+        replace(each, reason=f"{each.reason}; {_STRANGE}") if answers.strangeness[each.index] > 1 else each
+        for each in suggestions
+    ]
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     made_with = environment(work.device)
     measured = FitEstimate(
@@ -111,6 +137,7 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
         seen=seen_by(data.digests, labelled=data.labelled, unlabelled=unlabelled, earlier=Seen()),
         spec=learned.spec,
         normaliser=PerChannel(),
+        known=learned.known,
     )
     classifier.save(out / "model", overwrite=True)
     with reporting_full_disk(out):
@@ -140,6 +167,7 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
         findings=findings,
         gallery={
             "disagreements": _disagreements(data, answers),
+            "strangers": _strangers(photos, answers),
             "label_next": tuple(
                 _picture(photos, answers, suggestion.index, suggestion.reason) for suggestion in suggestions
             ),
@@ -219,8 +247,9 @@ def _prediction_rows(data: FitData, answers: Answers) -> str:
         best = [] if k in answers.why_none else np.argsort(-p, kind="stable")[:_N_GUESSES].tolist()
         guesses = [value for c in best for value in (cell(classes[c]), f"{p[c]:.4f}")]
         empty = [""] * (len(names) - len(guesses))
-        rows.append([cell(name), cell(given), *guesses, *empty, cell(answers.why_none.get(k, ""))])
-    return _table(("path", "given", *names, "problem"), rows)
+        unlike = [number(answers.strangeness[k]), number(answers.doubts[k])]
+        rows.append([cell(name), cell(given), *guesses, *empty, *unlike, cell(answers.why_none.get(k, ""))])
+    return _table(("path", "given", *names, "strangeness", "doubt", "problem"), rows)
 
 
 def _label_next_rows(photos: Photos, answers: Answers, suggestions: list[Suggestion]) -> str:
@@ -316,16 +345,21 @@ def _sure(answers: Answers, data: FitData, estimate: Estimate, unlabelled: NDArr
 
 
 def _disagreements(data: FitData, answers: Answers) -> tuple[Picture, ...]:
-    """Labelled photos for which cross-validation is most sure of another class."""
-    guesses, names = answers.guesses, data.photos.class_names
-    rows = data.labelled[
-        (guesses[data.labelled] != UNLABELLED) & (guesses[data.labelled] != data.labels[data.labelled])
-    ]
-    order = rows[np.argsort(-answers.probabilities[rows].max(1), kind="stable")][:_N_SHOWN]
-    return tuple(
-        _picture(data.photos, answers, k, f"labelled {names[data.labels[k]]}, looks like {names[guesses[k]]}")
-        for k in order.tolist()
-    )
+    """Labelled photos that look like another class to a model that did not learn from their label."""
+    found, names = [], data.photos.class_names
+    order = np.argsort(-np.nan_to_num(answers.doubts, nan=-1), kind="stable")
+    for k in order[answers.doubts[order] >= SUSPICIOUS][:_N_SHOWN].tolist():
+        others = np.where(np.arange(len(names)) == data.labels[k], -1, answers.probabilities[k])
+        looks_like = names[int(others.argmax())]
+        found.append(_picture(data.photos, answers, k, f"labelled {names[data.labels[k]]}, looks like {looks_like}"))
+    return tuple(found)
+
+
+def _strangers(photos: Photos, answers: Answers) -> tuple[Picture, ...]:
+    """Unlabelled photos that may be of none of the classes, the strangest first."""
+    order = np.argsort(-np.nan_to_num(answers.strangeness), kind="stable")
+    order = order[answers.strangeness[order] > 1][:_N_SHOWN]
+    return tuple(_picture(photos, answers, k, _STRANGE) for k in order.tolist())
 
 
 def _most_confident(photos: Photos, answers: Answers, unlabelled: NDArray[np.int64]) -> tuple[Picture, ...]:

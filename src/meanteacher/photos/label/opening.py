@@ -9,7 +9,7 @@ from meanteacher.core import InputError
 from meanteacher.files.typed import RecordError
 from meanteacher.formats import escape_name
 from meanteacher.photos.folder.find import Given, Photos, find_files, folder_labels, given_labels
-from meanteacher.photos.folder.tables import NEXT, REVIEW, read_table
+from meanteacher.photos.folder.tables import NEXT, REVIEW, SUSPICIOUS, read_table
 from meanteacher.photos.label.session import Question, Session, stamp_of
 from meanteacher.records import Fit, read_fit
 
@@ -109,24 +109,21 @@ def _suggestions(run: Path, photos: Photos, class_names: Collection[str]) -> lis
 
 
 def _disagreements(run: Path, photos: Photos, known: Mapping[str, Given]) -> list[Question]:
-    """The labels that the answers of the fit contradict and that no person has reviewed, the surest answers first.
+    """The labels that the answers of the fit contradict and that no person has reviewed, the most doubtful first.
 
     The answer for a labelled photo comes from cross-validation, by a model that did not learn from its label.
     """
     class_names = {given.label for given in known.values()}
-    found = []
-    for index, (guess, confidence) in _rows_of(run / PREDICTIONS, photos, ("guess", "confidence")):
+    columns = ("guess", "confidence", "second", "second_confidence", "doubt")
+    found: list[tuple[float, Question]] = []
+    for index, (guess, confidence, second, its_confidence, doubt) in _rows_of(run / PREDICTIONS, photos, columns):
         given = known.get(photos.names[index])
-        answer, sure = _unescape(guess, class_names), _fraction(confidence)
-        if (
-            given
-            and not given.is_none
-            and not given.is_reviewed
-            and answer not in ("", given.label)
-            and sure is not None
-        ):
-            found.append(Question(index, REVIEW, answer, sure))
-    return sorted(found, key=lambda question: question.confidence or 0, reverse=True)
+        answer, sure, doubtful = _unescape(guess, class_names), _fraction(confidence), _fraction(doubt) or 0.0
+        if given and answer == given.label and doubtful >= SUSPICIOUS:
+            answer, sure = _unescape(second, class_names), _fraction(its_confidence)
+        if given and not (given.is_none or given.is_reviewed or answer in ("", given.label) or sure is None):
+            found.append((doubtful, Question(index, REVIEW, answer, sure)))
+    return [question for _, question in sorted(found, key=lambda each: (-each[0], -(each[1].confidence or 0)))]
 
 
 def _rows_of(file: Path, photos: Photos, columns: tuple[str, ...]) -> list[tuple[int, list[str]]]:

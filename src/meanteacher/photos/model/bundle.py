@@ -29,8 +29,8 @@ from meanteacher.photos.folder.duplicates import DIGEST_BYTES
 from meanteacher.photos.model.evaluate import evaluate
 from meanteacher.photos.model.export import check_new_file, export_onnx
 from meanteacher.photos.model.images import ImagesLike, as_images
-from meanteacher.photos.model.manifest import AGAIN, Manifest, manifest_of, read_manifest
-from meanteacher.photos.model.predict import ClassifierModule, Predictions, classify, prediction_file, rows_of
+from meanteacher.photos.model.manifest import AGAIN, KNOWN, Manifest, manifest_of, read_manifest
+from meanteacher.photos.model.predict import ClassifierModule, Known, Predictions, classify, prediction_file, rows_of
 from meanteacher.report.page import render
 from meanteacher.views import Normaliser
 
@@ -118,6 +118,8 @@ class Classifier:
     """What `network` was built from; needed to save it."""
     normaliser: Normaliser | None = None
     """What `normalise` was fitted with; needed to save it."""
+    known: Known | None = None
+    """Labelled photos to compare others with; None if the model cannot tell photos of none of its classes."""
 
     def predict(
         self,
@@ -154,6 +156,7 @@ class Classifier:
             check_new_file(file, overwrite=overwrite)
         given = as_images(images)
         classes, confidence = np.full(len(given), UNLABELLED), np.full(len(given), np.nan, np.float32)
+        strangeness = np.full(len(given), np.nan, np.float32)
         problems: dict[str, str] = {}
         done = 0
         with (
@@ -168,12 +171,18 @@ class Classifier:
                 names = given.names[rows]
                 if write:
                     table = rows_of(
-                        names, chunk.probabilities, self.class_names, chunk.unreadable, unsure_below=unsure_below
+                        names,
+                        chunk.probabilities,
+                        self.class_names,
+                        chunk.unreadable,
+                        chunk.strangeness,
+                        unsure_below=unsure_below,
                     )
                     write(table)
                 readable = np.array([row not in chunk.unreadable for row in range(len(names))])
                 best = chunk.probabilities.max(1)
                 classes[rows][readable], confidence[rows][readable] = best.indices[readable], best.values[readable]
+                strangeness[rows][readable] = chunk.strangeness[readable]
                 problems |= {names[row]: reason for row, reason in chunk.unreadable.items()}
                 done = rows.stop
                 progress(done, len(given))
@@ -185,6 +194,7 @@ class Classifier:
             classes=classes[:done],
             class_names=self.class_names,
             images=given,
+            strangeness=strangeness[:done],
             unsure_below=unsure_below,
         )
 
@@ -300,9 +310,12 @@ class Classifier:
         """The facts as a table, as a notebook shows them."""
         return render("classifier.html.jinja", facts=self._facts())
 
-    def module(self) -> ClassifierModule:
-        """The model as one torch module, from bytes [B, 3, size, size] to probabilities [B, n_classes]."""
-        return ClassifierModule(self.normalise, self.network, self.temperature).eval()
+    def module(self, known: Known | None = None) -> ClassifierModule:
+        """The model as one torch module, from bytes [B, 3, size, size] to probabilities [B, n_classes].
+
+        With `known` photos the similarity to them is a further column.
+        """
+        return ClassifierModule(self.normalise, self.network, self.temperature, known).eval()
 
 
 def load(folder: str | PathLike[str]) -> Classifier:
@@ -330,6 +343,7 @@ def load(folder: str | PathLike[str]) -> Classifier:
         seen=_read_seen(folder / SEEN, manifest),
         spec=manifest.spec,
         normaliser=manifest.normaliser,
+        known=None if manifest.content.known is None else Known(tensors[KNOWN], manifest.content.known.strange_above),
     )
 
 
@@ -342,6 +356,8 @@ def _content(model: Classifier) -> dict[str, bytes]:
         for part, module in parts.items()
         for name, tensor in module.state_dict().items()
     }
+    if model.known is not None:
+        tensors[KNOWN] = model.known.features.contiguous()
     weights = safetensors.save(tensors)
     content = {WEIGHTS: weights, MANIFEST: manifest_of(model, weights)}
     return content if model.seen is None else content | {SEEN: model.seen.digests}

@@ -30,7 +30,7 @@ from meanteacher.models import (
     PooledSpec,
     WideResNetSpec,
 )
-from meanteacher.records import SCHEMA, Described, ModelFile, SeenSummary
+from meanteacher.records import SCHEMA, Described, KnownSummary, ModelFile, SeenSummary
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ NETWORKS: dict[str, type[Any]] = {
 }
 NORMALISERS: dict[str, type[Any]] = {"PerChannel": PerChannel, "PerImage": PerImage, "Zca": Zca}
 
+KNOWN = "known.features"
+"""The tensor of the labelled photos that others are compared with."""
 _N_CHANNELS = 3
 _TEXTS, _LIBRARIES = ("library", "name"), ("timm", "torchvision")
 """The fields of a network that are not numbers, and the values of the first."""
@@ -108,9 +110,18 @@ class Manifest:
             PerChannel: dict.fromkeys(("mean", "deviation"), (1, _N_CHANNELS, 1, 1)),
             Zca: {"mean": (n_values,), "whiten": (n_values, n_values)},
         }
+        if self.content.known is not None:
+            shapes[KNOWN] = ((self.content.known.n, self._n_features()), torch.float32)
         return shapes | {
             f"normalise.{name}": (shape, torch.float32) for name, shape in by_kind[type(self.normaliser)].items()
         }
+
+    def _n_features(self) -> int:
+        """The number of pooled features, which the last layer of a pretrained network takes."""
+        network = self._network("meta")
+        if not (isinstance(network, nn.Sequential) and isinstance(network[-1], nn.Linear)):
+            raise self._error(f"{self.spec} has no pooled features to compare photos by")
+        return network[-1].in_features
 
     def _network(self, device: str) -> nn.Module:
         problem = Problem(
@@ -149,6 +160,9 @@ def manifest_of(model: "Classifier", weights: bytes) -> bytes:
             complete=seen.complete,
             sha256=sha256(seen.digests).hexdigest(),
         ),
+        known=None
+        if model.known is None
+        else KnownSummary(n=len(model.known.features), strange_above=model.known.strange_above),
     )
     return json.dumps(asdict(content), indent=1, allow_nan=False).encode()
 

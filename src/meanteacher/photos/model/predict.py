@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from meanteacher.formats import certainty, escape_name, listed
 from meanteacher.passes import class_output, to_channels_last
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.photos.folder.duplicates import digest
+from meanteacher.photos.folder.tables import NONE_OF_THESE
 from meanteacher.photos.model.images import Images
-from meanteacher.photos.model.sorting import How, Sorted, sort_photos
+from meanteacher.photos.model.sorting import UNSURE, How, Sorted, sort_photos
 from meanteacher.photos.pages.contact_sheet import contact_sheet, thumbnail
 from meanteacher.report.page import render
 
@@ -33,18 +34,49 @@ if TYPE_CHECKING:
     from meanteacher.photos.model.bundle import Classifier
 
 
-class ClassifierModule(nn.Module):
-    """The whole classifier, from bytes [B, 3, size, size] to probabilities [B, n_classes], as it is exported."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """Labelled photos that others are compared with: a photo unlike all of them may be of none of the classes."""
 
-    def __init__(self, normalise: nn.Module, network: nn.Module, temperature: float) -> None:
+    features: Tensor
+    """[n, D], each of unit length."""
+    strange_above: float
+    """1 - cosine to the most similar one from which a photo is strange."""
+
+    def strangeness(self, similarity: NDArray[Any]) -> NDArray[np.float32]:
+        """How strange photos are with this cosine to the most similar one: above 1 if it is of none of the classes."""
+        return np.asarray((1 - similarity) / self.strange_above, np.float32)
+
+
+class ClassifierModule(nn.Module):
+    """The whole classifier, from bytes [B, 3, size, size] to probabilities [B, n_classes], as it is exported.
+
+    With `known` photos the cosine of the pooled features to those of the most similar one is a last column.
+    """
+
+    def __init__(
+        self, normalise: nn.Module, network: nn.Module, temperature: float, known: Known | None = None
+    ) -> None:
         super().__init__()
         self.normalise = normalise
         self.network = network
         self.temperature = temperature
+        self.known = None if known is None else nn.Parameter(known.features.T.contiguous(), requires_grad=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = class_output(self.network(to_channels_last(self.normalise(images))))
-        return torch.softmax(logits / self.temperature, 1)
+        pixels = to_channels_last(self.normalise(images))
+        if self.known is None:
+            return torch.softmax(class_output(self.network(pixels)) / self.temperature, 1)
+        *layers, head = cast(nn.Sequential, self.network)
+        for layer in layers:
+            pixels = layer(pixels)
+        probabilities = torch.softmax(head(pixels) / self.temperature, 1)
+        length = torch.linalg.vector_norm(pixels, dim=1, keepdim=True).clamp_min(_SHORTEST)
+        return torch.cat([probabilities, (pixels / length @ self.known).amax(1, keepdim=True)], 1)
+
+
+_SHORTEST = 1e-6
+"""Length of features below which they have no direction."""
 
 
 _CHUNK = 128
@@ -59,6 +91,8 @@ class Chunk:
     index: Sequence[int]
     probabilities: Tensor
     """[n, n_classes]; the rows of unreadable images have no meaning."""
+    strangeness: NDArray[np.float32]
+    """[n]; NaN if the model does not know any photos to compare with."""
     unreadable: dict[int, str]
     """row of the chunk -> reason"""
     digests: Sequence[bytes]
@@ -80,7 +114,8 @@ def classify(
     """
     index = range(len(images)) if index is None else index
     size = model.size
-    compute = computing(model.module(), (3, size, size), np.uint8, device)
+    compute = computing(model.module(model.known), (3, size, size), np.uint8, device)
+    n_classes = len(model.class_names)
 
     def work(chunk: Sequence[int]) -> Chunk:
         # The channels are last, as decoding returns them.
@@ -93,13 +128,16 @@ def classify(
                 unreadable[row] = str(error)
         batch = pixels.transpose(0, 3, 1, 2)
         digests = [digest(image) for image in batch] if with_digests else []
-        probabilities = torch.from_numpy(compute(batch))
-        if not bool(probabilities.isfinite().all()):
+        found = torch.from_numpy(compute(batch))
+        if not bool(found.isfinite().all()):
             raise InputError(
                 "The model's probabilities are not finite, because its weights are too large. Download or copy the "
                 "model again, or fit it again."
             )
-        return Chunk(chunk, probabilities, unreadable, digests)
+        strange = np.full(len(chunk), np.nan, np.float32)
+        if model.known is not None:
+            strange = model.known.strangeness(found[:, n_classes].numpy())
+        return Chunk(chunk, found[:, :n_classes], strange, unreadable, digests)
 
     length = max(1, min(_CHUNK, _CHUNK_BYTES // (3 * size * size)))
     with one_network_per_thread() as (pool, n_threads):
@@ -130,6 +168,8 @@ class Predictions(Sequence[str]):
     class_names: tuple[str, ...]
     images: Images
     """The images themselves."""
+    strangeness: NDArray[np.float32]
+    """How little each image resembles any labelled one, [N]: above 1 it may be of none of them; NaN if unknown."""
     unsure_below: float | None = None
     """Confidence below which a label is unsure; None if none is."""
 
@@ -144,6 +184,17 @@ class Predictions(Sequence[str]):
         """Mask [N] of the images whose confidence is below `unsure_below`."""
         # NaN is below nothing.
         return np.asarray(self.confidence < (-1 if self.unsure_below is None else self.unsure_below))
+
+    @property
+    def is_strange(self) -> NDArray[np.bool_]:
+        """Mask [N] of the images that may be of none of the classes."""
+        return np.asarray(self.strangeness > 1)
+
+    @property
+    def apart(self) -> list[str]:
+        """The folder in which each image is kept apart, `NONE_OF_THESE` or `UNSURE`; empty for the others."""
+        masks = zip(self.is_strange.tolist(), self.is_unsure.tolist(), strict=True)
+        return [NONE_OF_THESE if strange else UNSURE if unsure else "" for strange, unsure in masks]
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -161,7 +212,7 @@ class Predictions(Sequence[str]):
         return "" if k == UNLABELLED else self.class_names[k]
 
     def to_frame(self) -> Any:
-        """A pandas data frame with the columns path, guess, confidence, unsure and problem.
+        """A pandas data frame with the columns path, guess, confidence, unsure, strangeness and problem.
 
         Raises:
             InputError: pandas is not installed.
@@ -176,6 +227,7 @@ class Predictions(Sequence[str]):
                 "guess": self[:],
                 "confidence": self.confidence,
                 "unsure": self.is_unsure,
+                "strangeness": self.strangeness,
                 "problem": [self.problems.get(name, "") for name in self.names],
             }
         )
@@ -188,7 +240,7 @@ class Predictions(Sequence[str]):
         progress: Progress = lambda done, total: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Sorted:
-        """Put each photo into a folder of its label below `folder`, and unsure ones into `unsure` there.
+        """Put each photo into a folder of its label below `folder`; `unsure` and `none of these` there hold the others.
 
         "copy" copies, "link" makes symbolic links, "move" moves and writes undo.sh there. No file is ever replaced: of
         equal names all but the first get a number. Unreadable photos stay where they are.
@@ -205,7 +257,7 @@ class Predictions(Sequence[str]):
         return sort_photos(
             files,
             self[:],
-            self.is_unsure.tolist(),
+            self.apart,
             Path(folder),
             root=self.images.root,
             how=how,
@@ -214,7 +266,7 @@ class Predictions(Sequence[str]):
         )
 
     def contact_sheet(self, title: str = "") -> str:
-        """An offline HTML page of thumbnails with label and confidence, by class, the unsure ones apart."""
+        """An offline HTML page of thumbnails with label and confidence, by class, unsure and strange ones apart."""
         root = self.images.root
         return contact_sheet(
             self.names,
@@ -223,14 +275,14 @@ class Predictions(Sequence[str]):
             self.images.picture,
             title=title or escape_name("these images" if root is None else root.resolve().name),
             problems=[(escape_name(name), reason) for name, reason in self.problems.items()],
+            is_strange=self.is_strange.tolist(),
             unsure_below=self.unsure_below,
         )
 
     def _summary(self) -> str:
         most = sorted(self.counts.items(), key=lambda item: -item[1])
         parts = [listed([f"{n:,} {escape_name(name)}" for name, n in most if n], _N_CLASSES)]
-        n_unsure = int(self.is_unsure.sum())
-        parts += [f"{n_unsure:,} unsure"] if n_unsure else []
+        parts += [f"{self.apart.count(kind):,} {kind}" for kind in (UNSURE, NONE_OF_THESE) if kind in self.apart]
         parts += [f"{len(self.problems):,} cannot be read"] if self.problems else []
         return "; ".join([*filter(None, parts), f"{len(self):,} in all"])
 
@@ -288,9 +340,14 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
+def number(strangeness: float) -> str:
+    """Strangeness as a cell of a table; empty if it is unknown."""
+    return "" if np.isnan(strangeness) else f"{strangeness:.2f}"
+
+
 def _header(*, unsure: bool = False) -> str:
     columns = ["path", "guess", "confidence", *(["unsure"] if unsure else []), "second", "second_confidence"]
-    return ",".join([*columns, "third", "third_confidence", "problem"]) + "\n"
+    return ",".join([*columns, "third", "third_confidence", "strangeness", "problem"]) + "\n"
 
 
 def rows_of(
@@ -298,6 +355,7 @@ def rows_of(
     probabilities: Tensor,
     class_names: Sequence[str],
     unreadable: Mapping[int, str],
+    strangeness: NDArray[np.float32],
     *,
     unsure_below: float | None = None,
 ) -> str:
@@ -310,7 +368,8 @@ def rows_of(
     for row, (name, ks, ps) in enumerate(zip(names, best.indices.tolist(), best.values.tolist(), strict=True)):
         guesses = [value for k, p in zip(ks, ps, strict=True) for value in (labels[k], f"{p:.4f}")] + empty
         unsure = [] if unsure_below is None else ["yes" if ps[0] < unsure_below else "no"]
+        strange = number(strangeness[row])
         if row in unreadable:
-            guesses, unsure = [""] * len(guesses), [""] * len(unsure)
-        table.writerow([cell(name), *guesses[:2], *unsure, *guesses[2:], cell(unreadable.get(row, ""))])
+            guesses, unsure, strange = [""] * len(guesses), [""] * len(unsure), ""
+        table.writerow([cell(name), *guesses[:2], *unsure, *guesses[2:], strange, cell(unreadable.get(row, ""))])
     return text.getvalue()

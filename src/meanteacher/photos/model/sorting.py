@@ -6,6 +6,7 @@ import re
 import secrets
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,8 @@ class Sorted:
 
     folder: Path
     n_sorted: int
-    n_unsure: int
-    """Number of them in the folder for unsure ones."""
+    n_apart: dict[str, int]
+    """Folder of photos that are kept apart -> number of them."""
     n_there: int
     """Number of them that an earlier call had put there."""
     undo: Path | None
@@ -41,7 +42,7 @@ class Sorted:
 def sort_photos(
     files: Sequence[Path | None],
     guesses: Sequence[str],
-    is_unsure: Sequence[bool],
+    apart: Sequence[str],
     into: Path,
     *,
     root: Path | None = None,
@@ -51,17 +52,19 @@ def sort_photos(
 ) -> Sorted:
     """Put each file into the folder of its guess below `into`; None and files without a guess are left alone.
 
-    Unsure ones go to the folder of their guess below `unsure`. A name that exists already gets a number, unless it is
-    the same file: a call that was interrupted can be repeated. Before a file is moved, the command that moves it back
-    is written to undo.sh. A file that was reached through a link out of `root` is copied, and never moved.
+    Those with a text in `apart` go to the folder of their guess below the folder of that name. A name that exists
+    already gets a number, unless it is the same file: a call that was interrupted can be repeated. Before a file is
+    moved, the command that moves it back is written to undo.sh. A file that was reached through a link out of `root` is
+    copied, and never moved.
 
     Raises:
         InputError: `into` is inside `root`, or cannot be written.
     """
     check_outside(into, root)
     real_root = None if root is None else Path(os.path.realpath(root))
-    folders = _folder_names(guesses)
-    n_sorted = n_unsure = n_there = 0
+    folders, kept_apart = _folder_names(guesses, apart)
+    n_sorted = n_there = 0
+    n_apart: Counter[str] = Counter()
     wanted = [k for k, (file, guess) in enumerate(zip(files, guesses, strict=True)) if file is not None and guess]
     with locked_folder(into, "sorting photos into"):
         try:
@@ -71,11 +74,13 @@ def sort_photos(
                         break
                     file = files[k]
                     assert file is not None
-                    folder = into / folders[""] / folders[guesses[k]] if is_unsure[k] else into / folders[guesses[k]]
+                    folder = into / kept_apart.get(apart[k], "") / folders[guesses[k]]
                     folder.mkdir(parents=True, exist_ok=True)
                     stays = how == "move" and real_root is not None and not _is_inside(file, real_root)
                     is_new = _place(file, folder, "copy" if stays else how, undo)
-                    n_sorted, n_unsure, n_there = n_sorted + 1, n_unsure + is_unsure[k], n_there + (not is_new)
+                    n_sorted, n_there = n_sorted + 1, n_there + (not is_new)
+                    if apart[k]:
+                        n_apart[kept_apart[apart[k]]] += 1
                     progress(done + 1, len(wanted))
         except OSError as error:
             raise InputError(
@@ -86,7 +91,7 @@ def sort_photos(
     return Sorted(
         folder=into,
         n_sorted=n_sorted,
-        n_unsure=n_unsure,
+        n_apart=dict(n_apart),
         n_there=n_there,
         undo=undo_file if undo_file.exists() else None,
         complete=n_sorted == len(wanted),
@@ -99,24 +104,25 @@ def check_outside(into: Path, root: Path | None) -> None:
         raise InputError(f"{into} is inside {root}, whose photos are sorted: give a folder beside it (--sort-into).")
 
 
-def _folder_names(guesses: Sequence[str]) -> dict[str, str]:
-    """The folder of each class, and under "" that of unsure photos: names that every file system takes, all different.
+def _folder_names(*kinds: Sequence[str]) -> list[dict[str, str]]:
+    """The folders of each kind, here of classes and of photos apart: names that every file system takes, all different.
 
-    >>> _folder_names(["rose", "a/b", "a:b", ".."])
-    {'..': '_', 'a/b': 'a_b', 'a:b': 'a_b (2)', 'rose': 'rose', '': 'unsure'}
+    >>> _folder_names(["rose", "a/b", "a:b", "..", "Unsure"], ["", "unsure"])
+    [{'..': '_', 'Unsure': 'Unsure', 'a/b': 'a_b', 'a:b': 'a_b (2)', 'rose': 'rose'}, {'unsure': 'unsure (2)'}]
     """
-    names: dict[str, str] = {}
     used: set[str] = set()
-    for guess in (*sorted({guess for guess in guesses if guess}), ""):
-        plain = re.sub(r'[\x00-\x1f\x7f<>:"/\\|?*]', "_", guess or UNSURE).strip(". ")[:_MAX_NAME] or "_"
-        name, number = plain, 1
-        # Some file systems do not tell capital letters from small ones.
-        while name.lower() in used:
-            number += 1
-            name = f"{plain} ({number})"
-        used.add(name.lower())
-        names[guess] = name
-    return names
+    return [{text: _free_name(text, used) for text in sorted(set(kind) - {""})} for kind in kinds]
+
+
+def _free_name(text: str, used: set[str]) -> str:
+    plain = re.sub(r'[\x00-\x1f\x7f<>:"/\\|?*]', "_", text).strip(". ")[:_MAX_NAME] or "_"
+    name, number = plain, 1
+    # Some file systems do not tell capital letters from small ones.
+    while name.lower() in used:
+        number += 1
+        name = f"{plain} ({number})"
+    used.add(name.lower())
+    return name
 
 
 class _UndoList:

@@ -41,16 +41,19 @@ def contact_sheet(
     *,
     title: str,
     problems: Sequence[tuple[str, str]] = (),
+    is_strange: Sequence[bool] = (),
     unsure_below: float | None = None,
 ) -> str:
     """The page of N photos; those without a guess are listed under `problems`, each with its reason.
 
-    In each class the photos that the model is least sure of come first.
+    In each class the photos that the model is least sure of come first. Strange ones may be of none of the classes.
     """
     rows = np.flatnonzero([bool(guess) for guess in guesses])
     rows = rows[np.argsort(confidence[rows], kind="stable")]
-    unsure = rows[:0] if unsure_below is None else rows[confidence[rows] < unsure_below]
-    sure = rows[len(unsure) :]
+    strange = np.isin(rows, np.flatnonzero(is_strange))
+    rows, n_strange = np.concatenate([rows[strange], rows[~strange]]), int(strange.sum())
+    n_unsure = 0 if unsure_below is None else int((confidence[rows[n_strange:]] < unsure_below).sum())
+    none_of_these, unsure, sure = np.split(rows, [n_strange, n_strange + n_unsure])
     shown = set(rows[:N_PICTURES].tolist())
 
     def sections(of: NDArray[np.int64]) -> list[tuple[str, int, list[Picture]]]:
@@ -82,10 +85,13 @@ def contact_sheet(
             ),
             ("Sure", f"The confidence is {below} or more.", sections(sure)),
         ]
+    why = "These photos are unlike any labelled one and may be of none of the classes."
+    parts.insert(0, ("None of these?", why, sections(none_of_these)))
+    summary = [(n_unsure, "unsure"), (n_strange, "of none of the classes, perhaps")]
     return render(
         "contact-sheet.html.jinja",
         title=title,
-        summary=[count(len(names), "photo"), *([count(len(unsure), "unsure", "unsure")] if len(unsure) else [])],
+        summary=[count(len(names), "photo"), *(count(n, kind, kind) for n, kind in summary if n)],
         parts=[part for part in parts if part[2]],
         n_left_out=len(rows) - len(shown),
         problems=problems,

@@ -173,8 +173,13 @@ N_PICTURES = 24
 GROUPS = {
     "disagreements": (
         "Labels to look at",
-        "A model that had not learned from these labels is most sure of another class. The label may be wrong, or the "
-        "photo hard.",
+        "A model that had not learned from these labels takes the photos for another class. The label may be wrong, or "
+        "the photo hard. Go through them with `meanteacher label --review`.",
+    ),
+    "strangers": (
+        "None of the classes?",
+        "These photos are unlike any labelled one, and the model has to guess. Label those that are of none of the "
+        "classes as such, and the next fit leaves them out.",
     ),
     "label_next": ("To label next", "Labels for these would help the model most. They are listed in label-next.csv."),
     "most_confident": ("Most certain", "The model is most certain of these. If one is wrong, look at others like it."),
