@@ -113,7 +113,7 @@ def index_path(shard: Path) -> Path:
 
 def file_sha256(path: Path) -> str:
     """The sha256 of a file, in hex digits."""
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
