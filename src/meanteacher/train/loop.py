@@ -18,7 +18,7 @@ from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, trained_parameters
 from meanteacher.train.execution import DEFAULT, RunOptions, autocast
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.parallel import agreed_batch, merged_buffers, whole_batches
+from meanteacher.train.parallel import agreed_batch, merge_buffers, merged_buffers, whole_batches
 from meanteacher.train.vitals import READ_EVERY, Vitals
 
 
@@ -121,6 +121,7 @@ def train(
                     keeper.save()
                 log.restart()
             if evaluates and not complete and keeper.agree(any(callback.is_satisfied() for callback in callbacks))[0]:
+                merge_buffers(state, ranks)
                 return True
             if stops:
                 return False
