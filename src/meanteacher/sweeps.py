@@ -8,6 +8,7 @@ from meanteacher.api import load_recipe
 from meanteacher.experiment import variants
 from meanteacher.experiment.runs import Run, check_seeds, complete, evenly
 from meanteacher.experiment.workers import Trained, command_options, train_all, written
+from meanteacher.formats import count, listed
 from meanteacher.records import Part, Record
 from meanteacher.report import render_page, summarise, to_text
 from meanteacher.report.compare import baseline_differences, recipe_labels
@@ -64,11 +65,12 @@ def sweep(
     text = "No run is complete.\n"
     if records:
         part: Part = "validation" if all(record.data.n_validation for record in records) else "test"
-        fields = list(dict.fromkeys(setting.partition("=")[0] for run in runs for setting in run.settings))
+        values = {run.recipe.name: dict(setting.split("=", 1) for setting in run.settings) for run in runs}
+        fields = [*values[runs[0].recipe.name]]
+        swept = [field for field in fields if len({each[field] for each in values.values()}) > 1]
         name = runs[0].recipe.name.partition("+")[0]
         stem = "-".join(["sweep", name.replace("/", "-"), *fields])
-        title = f"{name}: {', '.join(fields) or 'several seeds'}"
-        values = {run.recipe.name: dict(setting.split("=", 1) for setting in run.settings) for run in runs}
+        title = f"{name}: {listed(swept) or count(seeds, 'seed')}"
         contents = {f"{stem}.html": render_page(records, title, part=part), **tabular(stem, records, part, values)}
         files, text = written(Path(out), contents), _text(title, records, part)
     return Trained(text, files, problems, len(runs) - len(records))

@@ -100,8 +100,10 @@ def crops_of_a_resumed_run_begin_again(patch: Patch) -> None:
 
 @of_streams
 def unlabelled_examples_are_kept_and_shown_again(patch: Patch) -> None:
-    no_label = -2
-    during(patch, Store.add, lambda inner, *given: inner.setattr(arrivals, "UNLABELLED", no_label))
+    def all_of(labels):
+        return torch.ones(len(labels), dtype=torch.bool)
+
+    during(patch, Store.add, lambda inner, *given: inner.setattr(arrivals, "labelled_rows", all_of))
 
 
 @of_streams

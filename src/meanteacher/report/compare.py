@@ -1,7 +1,7 @@
 """Recipes compared: a table of errors, and differences paired by label draw."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -33,18 +33,27 @@ def shared_path(names: Iterable[str]) -> str:
 def recipe_labels(records: Iterable[Record]) -> dict[str, str]:
     """recipe -> its method's name, and the rest of the recipe's name if several recipes share the method."""
     methods = {record.recipe.name: record.method for record in records}
-    n_recipes = Counter(methods.values())
     labels = {}
     for recipe, method in methods.items():
-        stem, _, changes = recipe.partition("+")
-        stems = {other.partition("+")[0] for other, its in methods.items() if its == method}
-        if n_recipes[method] > 1 and stems == {stem}:
-            labels[recipe] = f"{display_name(method)} ({changes or 'unchanged'})"
+        rivals = [other for other, its in methods.items() if its == method]
+        if len(rivals) > 1 and len({other.partition("+")[0] for other in rivals}) == 1:
+            shared = set.intersection(*(set(_changes(other)) for other in rivals))
+            own = ",".join(change for change in _changes(recipe) if change not in shared)
+            labels[recipe] = f"{display_name(method)} ({own or 'unchanged'})"
             continue
-        parents = [other.rpartition("/")[0] for other, its in methods.items() if its == method]
+        parents = [other.rpartition("/")[0] for other in rivals]
         own = recipe.removeprefix(shared_path(parents)).lstrip("/")
-        labels[recipe] = f"{display_name(method)} ({own})" if n_recipes[method] > 1 else display_name(method)
+        labels[recipe] = f"{display_name(method)} ({own})" if len(rivals) > 1 else display_name(method)
     return labels
+
+
+def _changes(recipe: str) -> list[str]:
+    """What --set has changed, by the recipe's name; commas in brackets belong to a value.
+
+    >>> _changes("moons/vat+model.hidden=(8,8),steps=9"), _changes("moons/vat")
+    (['model.hidden=(8,8)', 'steps=9'], [])
+    """
+    return re.findall(r"(?:\([^)]*\)|[^,(])+", recipe.partition("+")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,16 +324,18 @@ def baselines(records: Iterable[Record]) -> dict[str, str | None]:
 
     Of several, the one of the nearest name: fast/svhn-500 is compared with fast/svhn-500/supervised, and a recipe
     changed with --set with the one that was changed in the same way. Without any, variants of one recipe are compared
-    with the first of them: the unchanged one, or that with the lowest value. None where there is nothing.
+    with one of them: that with the fewest changes, of several the lowest value. None where there is nothing.
     """
     methods = {record.recipe.name: record.method for record in records}
     names = sorted(methods, key=lambda recipe: (methods[recipe] != LEADER, place(methods[recipe], recipe)))
     found = [name for name in names if methods[name] == BASELINE]
     if not found:
-        first = {name.partition("+")[0]: name for name in reversed(names)}
-        varied = Counter(name.partition("+")[0] for name in names)
-        partners = {name: first[stem] for name in names if varied[stem := name.partition("+")[0]] > 1}
-        return {name: partners.get(name) for name in names if partners.get(name) != name}
+        variants: defaultdict[str, list[str]] = defaultdict(list)
+        for name in names:
+            variants[name.partition("+")[0]].append(name)
+        least = {stem: min(its, key=lambda name: len(_changes(name))) for stem, its in variants.items() if len(its) > 1}
+        partners = {name: least.get(name.partition("+")[0]) for name in names}
+        return {name: partner for name, partner in partners.items() if partner != name}
     return {
         name: max(found, key=lambda each: _nearness(name, each), default=None) for name in names if name not in found
     }
