@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.decomposition import PCA
-from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED
-from meanteacher.costs import Confident, classification_cost
 from meanteacher.schedules import Cosine, LinearWarmUp, Product
-from meanteacher.seeding import derive_seed, generator
-from meanteacher.teacher import Teacher, warmed_up
+from meanteacher.seeding import derive_seed
+from meanteacher.teacher import warmed_up
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -57,7 +54,8 @@ _ROUNDS, _STEPS = 60, 10
 _LABELLED_ROWS, _ROWS = 32, 256
 _DECAY = 0.99
 _RATE = Product((LinearWarmUp(first=0.0, value=0.1, steps=20), Cosine(value=1.0, steps=_ROUNDS * _STEPS)))
-_COST = Confident(threshold=0.7, temperature=0.1)
+_THRESHOLD, _SHARPENING = 0.7, 0.1
+"""Probability from which a target is certain, and the divisor of the logits of targets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,61 +140,66 @@ _NEVER = -1e4
 
 
 def _mean_teacher(features: NDArray[Any], labels: Ints, start: Head, seed: int) -> Head:
-    """Train the head on all photos. The student sees one view of each row, the teacher the mean of its own."""
-    n_views, n, _ = features.shape
+    """Train the head on all photos. The student sees one view of each row, the teacher the mean of its own.
+
+    Written with numpy: the gradient of a linear layer is short, and torch takes ten times as long for so small a one.
+    """
+    n_views, n, d = features.shape
     known, n_classes = labels != UNLABELLED, len(start.bias)
     length = _length(features[0][known])
     seen = np.asarray(features[:_TEACHER_VIEWS], np.float32).mean(0) / length
     fewest, most = _NEIGHBOURS
     neighbours = neighbour_weights(seen, min(most, max(fewest, round(n / n_classes / _PHOTOS_PER_NEIGHBOUR))))
-    student = nn.Linear(features.shape[2], n_classes)
-    with torch.no_grad():
-        student.weight.copy_(torch.from_numpy(start.weight * (length / start.temperature)))
-        student.bias.copy_(torch.from_numpy(start.bias / start.temperature))
-    teacher = Teacher(student)
+    # The last column is the bias.
+    first = np.column_stack([start.weight * length, start.bias]) / start.temperature
+    student = teacher = np.asarray(first, np.float32)
     n_labels = np.bincount(labels[known], minlength=n_classes)
-    frequencies = class_mix(softmax(teacher(torch.from_numpy(seen)).numpy())[~known], n_labels)
-    draws = generator(seed, "head")
-    rows = _drawn_rows(labels, draws)
-    first = _TEACHER_VIEWS if n_views > _TEACHER_VIEWS else 0
-    of_labelled = torch.randint(n_views, rows[0].shape, generator=draws)
-    of_others = torch.randint(first, n_views, rows[1].shape, generator=draws)
-    views, answers = torch.from_numpy(features), torch.from_numpy(labels)
-    optimiser = torch.optim.Adam(student.parameters())
+    frequencies = class_mix(_answers(teacher, seen)[~known], n_labels)
+    rows, views = _drawn(labels, n_views, np.random.default_rng(derive_seed(seed, "head")))
+    given = np.eye(n_classes, dtype=np.float32)[labels]
+    mean, square = np.zeros_like(student), np.zeros_like(student)
+    shown = np.ones((rows.shape[1], d + 1), np.float32)
     for step in range(_ROUNDS * _STEPS):
         if step % _STEPS == 0:
-            given = softmax(teacher(torch.from_numpy(seen)).numpy())
-            targets = torch.from_numpy(_targets(given, labels, frequencies, neighbours))
-        labelled, others = rows[0][step], rows[1][step]
-        shown = torch.cat([views[of_labelled[step], labelled], views[of_others[step], others]]).float() / length
-        logits = student(shown)
-        cost = classification_cost(logits[:_LABELLED_ROWS], answers[labelled])
-        cost = cost + _COST(logits[_LABELLED_ROWS:], targets[others])
-        for group in optimiser.param_groups:
-            group["lr"] = _RATE(step)
-        optimiser.zero_grad()
-        cost.backward()
-        optimiser.step()
-        teacher.update(student, decay=warmed_up(_DECAY, step))
+            targets, certain = _targets(_answers(teacher, seen), labels, frequencies, neighbours)
+        labelled, others = rows[step, :_LABELLED_ROWS], rows[step, _LABELLED_ROWS:]
+        shown[:, :-1] = features[views[step], rows[step]]
+        shown[:, :-1] /= length
+        # Cross-entropy with the labels, and with the targets that are certain.
+        slope = softmax(shown @ student.T)
+        slope[:_LABELLED_ROWS] = (slope[:_LABELLED_ROWS] - given[labelled]) / _LABELLED_ROWS
+        slope[_LABELLED_ROWS:] = (slope[_LABELLED_ROWS:] - targets[others]) * (certain[others, None] / _ROWS)
+        gradient = slope.T @ shown
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        t = step + 1
+        student = student - _RATE(step) * (mean / (1 - 0.9**t)) / (np.sqrt(square / (1 - 0.999**t)) + 1e-8)
+        decay = warmed_up(_DECAY, step)
+        teacher = np.asarray(decay * teacher + (1 - decay) * student, np.float32)
     # The mean of both: what the teacher has learned, held back where regression is sure of something else.
-    weight, bias = (parameter.numpy() for parameter in teacher.network.parameters())
-    weight = (weight / length + start.weight / start.temperature) / 2
-    return Head(np.asarray(weight, np.float32), np.asarray((bias + start.bias / start.temperature) / 2, np.float32))
+    found = (teacher + first) / 2
+    return Head(np.asarray(found[:, :-1] / length, np.float32), np.asarray(found[:, -1], np.float32))
 
 
-def _drawn_rows(labels: Ints, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The rows of all steps: labelled ones, of each class alike, and any."""
-    known = torch.from_numpy(np.flatnonzero(labels != UNLABELLED))
-    of_class = torch.from_numpy(labels)[known]
-    n_steps = _ROUNDS * _STEPS
-    chances = 1 / torch.bincount(of_class)[of_class].float()
-    labelled = torch.multinomial(chances, n_steps * _LABELLED_ROWS, replacement=True, generator=draws)
-    others = torch.randint(len(labels), (n_steps, _ROWS), generator=draws)
-    return known[labelled].view(n_steps, _LABELLED_ROWS), others
+def _answers(head: Floats, seen: Floats) -> Floats:
+    return softmax(seen @ head[:, :-1].T + head[:, -1])
 
 
-def _targets(given: Floats, labels: Ints, frequencies: NDArray[np.float64], neighbours: sparse.csr_matrix) -> Floats:
-    """The teacher's answers as logits of targets [N, n_classes].
+def _drawn(labels: Ints, n_views: int, draws: np.random.Generator) -> tuple[Ints, Ints]:
+    """The rows of all steps, labelled ones of each class alike and then any, and the view of each."""
+    known, n_steps = np.flatnonzero(labels != UNLABELLED), _ROUNDS * _STEPS
+    chances = 1 / np.bincount(labels[known])[labels[known]]
+    labelled = draws.choice(known, (n_steps, _LABELLED_ROWS), p=chances / chances.sum())
+    others = draws.integers(len(labels), size=(n_steps, _ROWS))
+    first = _TEACHER_VIEWS if n_views > _TEACHER_VIEWS else 0
+    views = [draws.integers(n_views, size=labelled.shape), draws.integers(first, n_views, size=others.shape)]
+    return np.concatenate([labelled, others], 1), np.concatenate(views, 1)
+
+
+def _targets(
+    given: Floats, labels: Ints, frequencies: NDArray[np.float64], neighbours: sparse.csr_matrix
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """The teacher's answers as sharpened targets [N, n_classes], and which are certain, [N].
 
     They are aligned to the class frequencies (Berthelot et al. 2020) and smoothed over the neighbours (Zhou et al.
     2004); labelled photos answer with their label.
@@ -206,7 +209,7 @@ def _targets(given: Floats, labels: Ints, frequencies: NDArray[np.float64], neig
     own /= own.sum(1, keepdims=True)
     own[known] = np.eye(given.shape[1])[labels[known]]
     found = smoothed(own, known, neighbours, share=_FROM_NEIGHBOURS, times=_SPREADS)
-    return np.asarray(np.log(found.clip(1e-12)), np.float32)
+    return softmax(np.log(found.clip(1e-12)) / _SHARPENING), found.max(1) >= _THRESHOLD
 
 
 def smoothed(

@@ -25,7 +25,7 @@ CHOSEN = "chosen"
 RANDOM, NEXT, DIVERSE, REVIEW = "random", "next", "diverse", "review"
 """Values of that column: an image drawn at random, one that a fit asked for, one unlike the labelled ones, and a label
 that a person has looked at again."""
-SUSPICIOUS = 0.5
+SUSPICIOUS = 0.4
 """Value of the column `doubt` in the predictions of a fit from which a label is suspicious."""
 NONE_OF_THESE = "none of these"
 """Label of a photo that belongs to none of the classes. No model learns it as a class."""
