@@ -21,11 +21,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import meanteacher as mt
 from meanteacher.data import Fixed
 from meanteacher.experiment.operations import row_operations
+from meanteacher.experiment.runs import complete
 from meanteacher.files import write_atomic
 from meanteacher.formats import BASELINE, duration, listed, percent, percent_range
 from meanteacher.paper.figures import describe_curves
 from meanteacher.paper.layout import LAPTOP_FIGURES, LAPTOP_TABLES, OUR_TABLES
-from meanteacher.paper.reproduce import COMPARED, complete, panels_of, tables_of
+from meanteacher.paper.reproduce import COMPARED, panels_of, tables_of
 from meanteacher.paper.runs import recipe_names, runs_of
 from meanteacher.paper.tables import ORDERING_HEADER, Ordering, PaperTable, orderings_of
 from meanteacher.recipes import RECIPES

@@ -87,7 +87,8 @@ def table(
     title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper" + _on_a(laptop)
     stem = f"table-{name}" + _suffix(cell, laptop, preset)
     contents = {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)}
-    files = written(Path(out), contents | (tabular(stem, list(records.values())) if records else {}))
+    contents |= tabular(stem, list(records.values())) if records else {}
+    files = written(Path(out), contents)
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
@@ -135,7 +136,8 @@ def figure(
     stem = f"figure-{name}" + _suffix(cell, laptop, preset)
     part: Part = "test" if place.kind == "curves" else "validation"
     contents = {f"{stem}.{ending}": content for ending, content in as_files(drawn, title).items()}
-    files = written(Path(out), contents | (tabular(stem, list(records.values()), part) if records else {}))
+    tables = tabular(stem, list(records.values()), part) if records else {}
+    files = written(Path(out), {**contents, **tables})
     text = _figure_text(title, caption, panels, part)
     text += "".join(f"{finding}\n" for finding in findings)
     return Reproduced(text, files, problems, len(runs) - len(records), findings=tuple(findings))
