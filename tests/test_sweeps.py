@@ -241,6 +241,6 @@ def test_show_prints_every_field_the_claim_and_the_deviations():
     assert "Translate" in {value for field, value in lines.items() if field.startswith("views.student")}
     assert recipe.claim is not None
     assert lines["paper"] == f"{recipe.claim} % error, {recipe.claim.where}"
-    assert shown.output.count("deviation ") == len(recipe.deviations)
+    assert shown.output.count("\ndeviation ") == len(recipe.deviations)
     for deviation in recipe.deviations:
         assert deviation in shown.output

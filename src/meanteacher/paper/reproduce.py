@@ -158,7 +158,8 @@ class _Its:
         parts = [self.on_a and "laptop", self.cell.replace("/", "-"), self.preset.removeprefix("paper")]
         stem += "".join(f"-{each}" for each in parts if each)
         numbers = tabular(stem, list(self.records.values()), part) if self.records else {}
-        files = written(self.out, {f"{stem}.{ending}": content for ending, content in contents.items()} | numbers)
+        named = {f"{stem}.{ending}": content for ending, content in contents.items()}
+        files = written(self.out, {**named, **numbers})
         return Reproduced(text, files, self.problems, len(self.runs) - len(self.records), **judged)
 
 
