@@ -165,7 +165,11 @@ def test_more_gpus_hold_less_and_send_more():
     assert set(one.communicated.values()) == {0}
     assert four.communicated["gradients"] == pytest.approx(1.5 * four.counted.gradients)
     assert four.communicated["logits"] == pytest.approx(0.75 * 100 * 10 * 4 * 2)  # of student and teacher
-    n_channels = sum(b.numel() for name, b in Conv13Spec(width=0.25).build(PROBLEM).named_buffers() if "mean" in name)
+    n_channels = sum(
+        b.numel()
+        for name, b in Conv13Spec(width=0.25).build(Problem(10, 1, (3, 32, 32))).named_buffers()
+        if "mean" in name
+    )
     assert four.communicated["statistics"] == pytest.approx(1.5 * 2 * n_channels * 8)
 
 
