@@ -316,7 +316,7 @@ def optimiser_is_not_restored(patch: Patch) -> None:
 
 @mutant
 def noise_of_a_resumed_run_is_drawn_anew(patch: Patch) -> None:
-    patch.setattr(loop, "seed_global", lambda seed, purpose, step=0: None)
+    patch.setattr(loop, "seed_networks", lambda seed, step, ranks: None)
 
 
 # --- the other methods ------------------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ def students_error_is_recorded_as_the_teachers(patch: Patch) -> None:
         student = networks.get("student")
         return real({name: student or network for name, network in networks.items()}, *given, **options)
 
-    wrap(patch, evaluate.error_rates, wrong)
+    wrap(patch, evaluate.top_error_rates, wrong)
 
 
 @of_runs
@@ -461,7 +461,7 @@ def validation_error_is_that_of_all_training_images(patch: Patch) -> None:
     def wrong(real, networks, dataset, index=None, **options):
         return real(networks, dataset, None, **options)
 
-    wrap(patch, evaluate.error_rates, wrong)
+    wrap(patch, evaluate.top_error_rates, wrong)
 
 
 @of_runs

@@ -13,6 +13,7 @@ from torch import Tensor
 from meanteacher import testing as contract
 from meanteacher import views
 from meanteacher.core import InputError
+from meanteacher.seeding import RowGenerator
 from meanteacher.views import (
     Chain,
     Crop,
@@ -57,6 +58,16 @@ def test_every_view_and_normaliser_of_the_package_is_held_to_the_contract():
 @every_view
 def test_view_holds_to_the_published_contract(name: str):
     contract.check_view(ALL_VIEWS[name])
+
+
+@every_view
+def test_some_rows_of_a_batch_are_shown_as_among_all_of_them(name: str):
+    """So that a process that trains together with others computes its own rows only."""
+    view, images = ALL_VIEWS[name], photographs(13, 3, 8, 10)
+    some = RowGenerator().manual_seed(0)
+    some.n_rows, some.rows = 13, torch.arange(13)[1::3]
+    assert view.by_rows
+    assert torch.equal(view(images[1::3], some), view(images, seeded())[1::3])
 
 
 # --- what is shown ----------------------------------------------------------------------------------------

@@ -397,14 +397,15 @@ def test_a_batch_is_a_pure_function_of_its_step_and_each_role_has_its_own_crops(
         assert not torch.equal(batch.views["student"], batch.views["teacher"])
 
 
-def test_each_batch_is_decoded_once_and_one_batch_ahead(train: EncodedDataset) -> None:
+def test_each_batch_is_decoded_once_and_three_batches_ahead(train: EncodedDataset) -> None:
     files = Counting(train.files)  # type: ignore[arg-type]
     stream = stream_of(dataclasses.replace(train, files=files))
     expected: Counter[int] = Counter()
     for step in range(5):
         expected.update(stream[step].index.tolist())
-    expected.update(stream.sampler.draw(5)[0].tolist())
-    stream._begun[5]()  # wait for it
+    for ahead in (5, 6, 7):
+        expected.update(stream.sampler.draw(ahead)[0].tolist())
+        stream._begun[ahead]()  # wait for it
     assert files.reads == expected
 
 

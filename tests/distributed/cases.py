@@ -292,7 +292,7 @@ def first_weights(folder: str) -> list[str]:
     """Digests of student and memory at the start of a run whose first weights depend on data."""
     whole, ranks = recipe(), join()
     prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
-    with mock.patch.object(type(whole.training.model), "build", lambda self, problem: FromData()):
+    with mock.patch.object(type(whole.training.model), "build", return_value=FromData()):
         state = prepared.start()
     assert float(state.student.last[0].bias[0]) < 50
     return [digest(dict(module.state_dict())) for module in (state.student, state.memory)]
@@ -355,11 +355,7 @@ def guarded(folder: str) -> dict[str, Any]:
     """A whole run in which nothing may be unpickled, after somebody wrote a pickle to every port; and the addresses."""
     join()
     out = Path(folder)
-    inodes = {
-        os.readlink(path).removeprefix("socket:[").removesuffix("]")
-        for path in Path("/proc/self/fd").iterdir()
-        if path.exists()
-    }
+    inodes = {str(path.stat().st_ino) for path in Path("/proc/self/fd").iterdir() if path.exists()}
     lines = [
         line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().splitlines()[1:]
     ]

@@ -84,6 +84,31 @@ def test_the_rows_of_the_ranks_are_those_of_one_process(batch, n: int, labelled_
     assert sorted(seen) == positions.tolist()  # disjoint, and all
 
 
+@dataclass(frozen=True)
+class Counting:
+    """Noise that notes how many rows it is given."""
+
+    seen: list[int]
+    by_rows: bool
+
+    def __call__(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        self.seen.append(len(images))
+        return Noise(0.1)(images, generator)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_rank_augments_its_own_rows_only_with_a_view_that_can(n: int, by_rows: bool):
+    seen: list[int] = []
+    batch = Fixed(size=16, labelled=5, unlabelled_pool="all")
+    stream = stream_of(made_up(60, seed=0), batch, Ranks(n - 1, n))
+    stream.views = dict.fromkeys(("student", "teacher"), Counting(seen, by_rows))
+    whole = stream_of(made_up(60, seed=0), batch, Ranks())
+    whole.views = dict.fromkeys(("student", "teacher"), Noise(0.1))
+    assert torch.equal(stream[3].views["student"], whole[3].views["student"][n - 1 :: n])
+    assert seen == [16 // n if by_rows else 16] * 2
+
+
 def test_a_rank_decodes_its_own_images_only():
     batch = Fixed(size=7, labelled=2, unlabelled_pool="unlabelled")
     whole = stream_of(encoded(), batch, Ranks())[0]

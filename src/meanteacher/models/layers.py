@@ -267,8 +267,8 @@ class ByteDropout(nn.Dropout):
     """Dropout whose mask takes one random byte per unit instead of one draw per unit.
 
     On a CPU, drawing the mask takes an eighth of a step of the ConvNet; with eight units per draw it takes almost no
-    time. The probability is rounded to a multiple of 1/256, as the usual ones are. A GPU draws while it multiplies, so
-    it uses torch's own dropout.
+    time. The probability is rounded to a multiple of 1/256, as the usual ones are. A GPU and compiled code draw while
+    they multiply, so they use torch's own dropout.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ class ByteDropout(nn.Dropout):
             return x
         if kept == 0:
             return x * 0
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, 1 - kept / 256)
         x = x if torch.ops.aten.is_non_overlapping_and_dense(x) else x.contiguous()
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64, device=x.device)
