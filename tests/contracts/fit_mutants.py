@@ -130,8 +130,7 @@ def sure_answers_are_counted_among_labelled_photos(patch: Patch) -> None:
 @of_fit
 def photos_that_agree_with_their_labels_are_shown_as_doubtful(patch: Patch) -> None:
     def wrong(real, fit_data, answers):
-        other = dataclasses.replace(fit_data, labels=np.where(fit_data.labels >= 0, (fit_data.labels + 1) % 3, -1))
-        return real(other, answers)
+        return real(fit_data, dataclasses.replace(answers, doubts=1 - answers.doubts))
 
     wrap(patch, results._disagreements, wrong)
 

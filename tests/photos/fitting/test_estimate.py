@@ -6,6 +6,7 @@ import pytest
 from clusters import clusters, shown
 from meanteacher.core import UNLABELLED
 from meanteacher.photos.fitting.estimate import (
+    VARIANCE,
     OutOfFold,
     class_frequencies,
     cross_validated,
@@ -68,7 +69,9 @@ def test_errors_of_classes_are_weighted_by_their_frequency() -> None:
     assert even.wrong == skewed.wrong == 5
     assert skewed.low < 0.05 < skewed.high
     # A mix that rests on one class alone is tested by half as many photos.
-    assert error_estimate(found, np.array([0.0, 1.0])).high == pytest.approx(error_interval(5, 10).high)
+    assert error_estimate(found, np.array([0.0, 1.0])).high == pytest.approx(
+        error_interval(5 / VARIANCE, 10 / VARIANCE).high
+    )
 
 
 def test_a_class_that_is_hardly_ever_recognised_is_named() -> None:
@@ -81,8 +84,8 @@ def test_photos_of_one_group_count_once() -> None:
     alone = error_estimate(answered(labels, guesses), np.full(2, 0.5))
     bursts = error_estimate(answered(labels, guesses, groups=np.arange(24) // 3), np.full(2, 0.5))
     assert alone.error == bursts.error
-    assert bursts.high == pytest.approx(error_interval(1, 8).high)
-    assert alone.high == pytest.approx(error_interval(3, 24).high)
+    assert bursts.high == pytest.approx(error_interval(1 / VARIANCE, 8 / VARIANCE).high)
+    assert alone.high == pytest.approx(error_interval(3 / VARIANCE, 24 / VARIANCE).high)
 
 
 def test_wrong_labels_are_doubted_and_right_ones_are_not() -> None:

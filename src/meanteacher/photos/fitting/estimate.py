@@ -33,6 +33,9 @@ FitHead = Callable[..., Head]
 """`fit_head`, or another function with its arguments."""
 
 N_FOLDS = 5
+VARIANCE = 1 + N_FOLDS / (N_FOLDS - 1)
+"""Variance of a cross-validated error, relative to that on independent photos (Nadeau & Bengio 2003): the same labels
+teach and test, so hard photos among them are learned from badly and tested badly."""
 _NEIGHBOURS, _FROM_NEIGHBOURS, _SPREADS = 10, 0.9, 10
 _CHUNK = 4096
 _KNOWN, _STRANGE = 500, 2.0
@@ -207,8 +210,8 @@ class Estimate:
 def error_estimate(out_of_fold: OutOfFold, frequencies: NDArray[Any]) -> Estimate:
     """E = sum_k pi_k e_k, the errors e_k per class weighted by the class frequencies pi_k, with Wilson's interval.
 
-    The interval is that of n = 1 / sum_k (pi_k^2 / n_k) photos. Photos that belong together are right or wrong
-    together, so n_k is the number of independent photos: groups, if they are equally large.
+    The interval is that of n = 1 / sum_k (pi_k^2 / n_k) photos, divided by `VARIANCE`. Photos that belong together are
+    right or wrong together, so n_k is the number of independent photos: groups, if they are equally large.
     """
     n_classes = len(frequencies)
     counts = np.bincount(out_of_fold.labels, minlength=n_classes)
@@ -219,7 +222,7 @@ def error_estimate(out_of_fold: OutOfFold, frequencies: NDArray[Any]) -> Estimat
         share = np.where(tested, frequencies, 0.0)
         share = share / share.sum()
         error = float(share @ errors)
-        n = 1 / float((share[tested] ** 2 / _independent(out_of_fold, n_classes)[tested]).sum())
+        n = 1 / float((share[tested] ** 2 / _independent(out_of_fold, n_classes)[tested]).sum()) / VARIANCE
         interval = error_interval(error * n, n)
     return Estimate(
         error=error,
