@@ -12,7 +12,7 @@ from torch import Tensor
 
 from meanteacher.core import UNLABELLED
 from meanteacher.estimator import SemiSupervisedClassifier
-from meanteacher.estimator.arrays import encoded
+from meanteacher.estimator.labels import encoded, read_labels
 from meanteacher.files import append_to, atomic_file, read_regular
 from meanteacher.views import Warp
 
@@ -22,7 +22,7 @@ _Y = np.array(["owl", "cat", "-1", "cat", "dog", "-1"])
 
 
 def a_label_is_that_of_its_row_and_none_is_made_up() -> None:
-    labels = encoded(_Y, np.array(["cat", "dog", "owl"])).tolist()
+    labels = encoded(*read_labels(_Y), np.array(["cat", "dog", "owl"])).tolist()
     assert labels == [2, 0, UNLABELLED, 0, 1, UNLABELLED], "rows have labels of others, or such as nobody gave"
 
 

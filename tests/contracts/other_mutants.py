@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 
 from meanteacher import files
 from meanteacher.core import UNLABELLED
-from meanteacher.estimator import SemiSupervisedClassifier, arrays, classifier
+from meanteacher.estimator import SemiSupervisedClassifier, classifier, labels
 from meanteacher.views.basic import Move, warped
 
 MUTANTS = Catalogue()
@@ -21,24 +21,24 @@ of_files = MUTANTS.of("files")
 
 @of_estimators
 def labels_of_a_table_stand_one_row_below(patch: Patch) -> None:
-    def wrong(real, y, classes):
-        labels = real(y, classes)
-        known = labels != UNLABELLED
-        labels[known] = labels[known].roll(1)
-        return labels
+    def wrong(real, given, known, classes):
+        positions = real(given, known, classes)
+        labelled = positions != UNLABELLED
+        positions[labelled] = positions[labelled].roll(1)
+        return positions
 
-    wrap(patch, arrays.encoded, wrong)
+    wrap(patch, labels.encoded, wrong)
 
 
 @of_estimators
 def rows_without_a_label_are_of_the_first_class(patch: Patch) -> None:
-    wrap(patch, arrays.encoded, lambda real, y, classes: real(y, classes).clamp_min(0))
+    wrap(patch, labels.encoded, lambda real, given, known, classes: real(given, known, classes).clamp_min(0))
 
 
 @of_estimators
 def rows_without_a_label_are_a_class(patch: Patch) -> None:
     def change(inner, *given):
-        inner.setattr(classifier, "unlabelled", lambda y: np.zeros(len(y), dtype=bool))
+        inner.setattr(classifier, "read_labels", lambda y: (np.asarray(y), np.ones(len(y), dtype=bool)))
 
     during(patch, SemiSupervisedClassifier.fit, change)
 
