@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side, so each keeps to one thread; two busy thread pools on two cores crawl.
-test test-numerics portable mutants outputs golden fuzz faults: export OMP_NUM_THREADS ?= 1
+test test-numerics portable mutants mutate outputs golden fuzz faults: export OMP_NUM_THREADS ?= 1
 # Processors add in different orders, so the last digits of float32 differ. Torch's three libraries of kernels can be
 # told to leave out the newer instructions: then any x86 processor computes as another one would.
 OLD_ATEN := ATEN_CPU_CAPABILITY=default
@@ -21,7 +21,7 @@ NUMERICS := tests/golden tests/contracts tests/train tests/methods tests/models 
 	--deselect tests/contracts/test_mutants.py::test_mutant_is_caught \
 	--deselect tests/train/test_resume.py::test_killed_and_resumed_run_ends_with_the_same_bytes
 
-.PHONY: results demo test test-numerics portable bench lint format check docs gallery mutants outputs golden fuzz audit faults clean
+.PHONY: results demo test test-numerics portable bench lint format check docs gallery mutants mutate outputs golden fuzz audit faults clean
 
 demo: $(VENV)/core
 	$(BIN)/meanteacher demo
@@ -68,6 +68,10 @@ gallery: $(VENV)/core
 
 mutants: $(VENV)/dev
 	PYTHONPATH=tests:tests/contracts:docs/tools $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
+
+# Mechanical mutants of a module or package; ARGS="stats costs train --sample 100". A mutant takes some seconds.
+mutate: $(VENV)/dev
+	$(BIN)/python tests/mutate.py $(ARGS)
 
 outputs: $(VENV)/dev
 	PYTHONPATH=tests:tests/contracts:docs/tools $(BIN)/python tests/contracts/outputs.py > docs/outputs.md

@@ -110,10 +110,14 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
 def escape_name(name: str) -> str:
     r"""The name with backslash escapes for control characters and for bytes that are not UTF-8.
 
+    Characters that reverse the direction of text are escaped as well: they would show gpj.exe as exe.jpg.
+
     >>> escape_name("caf\udce9\n.jpg")
     'caf\\xe9\\x0a.jpg'
+    >>> escape_name("\u202egpj.exe")
+    '\\u202egpj.exe'
     """
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", _escape, name)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", _escape, name)
 
 
 def _escape(match: re.Match[str]) -> str:

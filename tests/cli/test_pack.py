@@ -206,12 +206,22 @@ def test_an_interrupted_call_is_resumed_with_the_same_result(photos: Path, tmp_p
     assert told[-1] == (12, 12)
 
 
-@pytest.mark.parametrize("change", ["photo", "label", "fewer", "cut", "index"])
+@pytest.mark.parametrize("change", ["photo", "replaced", "label", "fewer", "cut", "flipped", "index"])
 def test_resuming_writes_what_has_changed(photos: Path, tmp_path: Path, change: str):
     out = tmp_path / "train"
     pack(photos, out, images_per_shard=3)
     if change == "photo":
         (photos / "cat" / "new.png").write_bytes(picture(50))
+    elif change == "replaced":  # by another one of the same name and size
+        path = next(iter(sorted((photos / "cat").iterdir())))
+        content = path.read_bytes()
+        at = content.index(b"IDAT") - 9  # a byte of the header's check sum, which the decoder ignores or refuses
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    elif change == "flipped":
+        shard = out / "train-000001.tar"
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
     elif change == "label":
         (photos / "cat").rename(photos / "bird")
     elif change == "fewer":

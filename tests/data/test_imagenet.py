@@ -341,6 +341,21 @@ def test_a_reduced_jpeg_shows_about_the_same_crop() -> None:
         assert (seen(whole).double() - seen(reduced).double()).abs().mean() < 2
 
 
+def test_a_long_narrow_image_is_cut_before_it_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    resize = Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image,
+        "resize",
+        lambda image, size, *rest, **more: sizes.append(size) or resize(image, size, *rest, **more),
+    )
+    dataset = dataset_of(
+        Image.new("RGB", (1, 12_000), "red"), Image.new("RGB", (9_000, 2), "red"), resize=256, size=224
+    )
+    assert (dataset.images[:] == torch.tensor([255, 0, 0], dtype=torch.uint8).view(3, 1, 1)).all()
+    assert sizes == [(224, 224), (224, 224)]
+
+
 @pytest.mark.parametrize("seen", ["crops", "centres"])
 def test_the_number_of_threads_changes_nothing(train: EncodedDataset, seen: str) -> None:
     index = torch.arange(len(train)).flip(0)
@@ -425,7 +440,8 @@ def test_evaluation_sees_the_centre_of_the_resized_image(width: int, height: int
     seen = dataset_of(image, resize=8, size=4).images[torch.tensor([0])][0]
     resized = torch.from_numpy(np.asarray(image.resize((width // 4, height // 4), Image.Resampling.BILINEAR)).copy())
     top, left = (height // 4 - 4) // 2, (width // 4 - 4) // 2
-    assert torch.equal(seen, resized.permute(2, 0, 1)[:, top : top + 4, left : left + 4])
+    expected = resized.permute(2, 0, 1)[:, top : top + 4, left : left + 4]
+    assert (seen.int() - expected.int()).abs().max() <= 1  # the rows and columns of a box may be averaged in turn
 
 
 def test_the_centre_of_a_pattern_known_by_hand() -> None:

@@ -225,6 +225,8 @@ def test_fields_that_depend_on_each_other_are_set_together_in_any_order():
     digits = find("digits/mean-teacher")
     with pytest.raises(InputError):
         override(digits, "batch.size=10")
+    with pytest.raises(InputError, match="at most 1,048,576, got size=1000000000000"):
+        override(digits, "batch.size=1000000000000")
     one, other = (
         override(digits, *both)
         for both in (["batch.size=10", "batch.labelled=5"], ["batch.labelled=5", "batch.size=10"])

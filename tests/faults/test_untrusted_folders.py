@@ -116,6 +116,15 @@ def test_a_link_to_nowhere_is_not_followed_either(interrupted: Path, tmp_path: P
     assert (interrupted / "metrics.jsonl").is_file()
 
 
+def test_an_output_folder_that_is_a_link_is_refused(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    whole = recipe()
+    with pytest.raises(InputError, match=r"run is a link\. Give the folder that it leads to, .*elsewhere"):
+        run(whole, seed=0, out=tmp_path / "run", data=whole.data.source.load(tmp_path))
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_checkpoints_are_neither_written_nor_deleted_through_a_link(interrupted: Path, tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
     (interrupted / "checkpoints").rename(elsewhere)

@@ -410,6 +410,25 @@ def test_an_image_bomb_is_refused_before_it_is_decoded(
     assert header(path)[:2] == size
 
 
+@pytest.mark.parametrize("big", [False, True], ids=["TIFF", "BigTIFF"])
+@pytest.mark.parametrize(("side", "refused"), [(16, False), (46_336, True)])
+def test_the_tile_of_a_tiff_counts_as_well(side: int, refused: bool, big: bool, path: Path) -> None:
+    """A 16x16 image in one tile, which the decoder holds as a whole."""
+    fields = {256: 16, 257: 16, 258: 8, 259: 1, 262: 1, 277: 1, 322: side, 323: side, 324: 0, 325: 256}
+    n_count, n_entry, place, start = (8, 20, "Q", 16) if big else (2, 12, "I", 8)
+    fields[324] = start + n_count + n_entry * len(fields) + (8 if big else 4)
+    head = b"II+\0" + struct.pack("<HHQ", 8, 0, 16) if big else b"II*\0" + struct.pack("<I", 8)
+    entries = b"".join(struct.pack(f"<HH{place}{place}", tag, 4, 1, value) for tag, value in fields.items())
+    if big:
+        entries = b"".join(struct.pack("<HHQI4x", tag, 4, 1, value) for tag, value in fields.items())
+    count = struct.pack("<Q" if big else "<H", len(fields))
+    path.write_bytes(head + count + entries + struct.pack(f"<{place}", 0) + bytes(range(256)))
+    if refused:
+        assert reason(path).startswith(f"too large: {side}x{side} pixels")
+    else:
+        assert decode(path, 8).shape == (8, 8, 3)
+
+
 def test_a_bomb_in_webp_is_refused_too(path: Path) -> None:
     canvas = struct.pack("<I", 16_382)[:3] * 2
     path.write_bytes(b"RIFF" + struct.pack("<I", 22) + b"WEBPVP8X" + struct.pack("<II", 10, 0) + canvas)

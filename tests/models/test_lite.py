@@ -47,7 +47,9 @@ def test_a_cut_network_computes_the_same_in_two_parts_under_the_same_names():
     assert front.state_dict().keys() == {name for name in network.state_dict() if int(name.partition(".")[0]) < 12}
 
 
-@pytest.mark.parametrize("wrong", [{"width": 0.0}, {"depth": -1.0}, {"width": float("nan")}])
-def test_a_network_without_width_or_depth_is_refused(wrong: dict[str, float]):
+@pytest.mark.parametrize(
+    "wrong", [{"width": 0.0}, {"depth": -1.0}, {"width": float("nan")}, {"depth": 1000.0}, {"width": 1e300}]
+)
+def test_a_network_without_a_sensible_width_and_depth_is_refused(wrong: dict[str, float]):
     with pytest.raises(InputError, match="above 0"):
         LiteSpec(**wrong)

@@ -201,10 +201,8 @@ class EncodedDataset:
 
         def decode(row: int, position: int) -> None:
             whole = self._decoded(position, lambda *sides: min(sides) / (REDUCING_GAP * self.resize))
-            width, height = (side * self.resize // min(whole.size) for side in whole.size)
-            left, top = round((width - self.size) / 2), round((height - self.size) / 2)
-            resized = whole.resized((width, height), (0, 0, *whole.size))
-            out[row] = _channels_first(resized.crop((left, top, left + self.size, top + self.size)))
+            box = centre_box(*whole.size, resize=self.resize, size=self.size)
+            out[row] = _channels_first(whole.resized((self.size, self.size), box))
 
         jobs = [(self._pool.submit(decode, *image), *image) for image in enumerate(index.tolist())]
         for job, row, position in jobs:
@@ -271,6 +269,23 @@ def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int
     box_width, box_height = min(width, round(height * widest)), min(height, round(width / narrowest))
     left, top = (width - box_width) // 2, (height - box_height) // 2
     return left, top, left + box_width, top + box_height
+
+
+def centre_box(width: int, height: int, *, resize: int, size: int) -> tuple[float, float, float, float]:
+    """The box of an image that is its centre of `size` pixels after its shorter side was resized to `resize`.
+
+    The box is cut first, because the whole of a long, narrow image would become very large.
+
+    >>> centre_box(512, 256, resize=128, size=64)
+    (192.0, 64.0, 320.0, 192.0)
+    """
+    edges = []
+    for side in (width, height):
+        resized = side * resize // min(width, height)
+        first = round((resized - size) / 2)
+        edges.append((first * side / resized, (first + size) * side / resized))
+    (left, right), (top, bottom) = edges
+    return left, top, right, bottom
 
 
 def _channels_first(image: Image.Image) -> NDArray[np.uint8]:

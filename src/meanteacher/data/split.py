@@ -19,6 +19,8 @@ from meanteacher.seeding import generator
 _HEADER = "meanteacher split 1"
 _MAX_BYTES = 1 << 28
 _MAX_EXAMPLES = 1 << 28
+_MAX_ROWS = 1 << 20
+"""Rows of a batch, far more than any memory holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,8 +308,8 @@ class _FixedSampler:
 
 
 def _check_size(size: int) -> None:
-    if size < 1:
-        raise InputError(f"A batch needs at least one row, got size={size}.")
+    if not 1 <= size <= _MAX_ROWS:
+        raise InputError(f"A batch needs at least one row and at most {_MAX_ROWS:,}, got size={size}.")
 
 
 def _check_labelled(split: Split) -> None:

@@ -126,8 +126,11 @@ def locked_folder(path: Path, doing: str, *, wait: float = 0.0) -> Iterator[None
     """Make an output folder and hold its lock for a `with` block, so that one process at a time writes there.
 
     Also deletes the unfinished files of processes that were killed. An InputError says that another process is `doing`
-    something there, for instance "training in", or that the folder cannot be written.
+    something there, for instance "training in", that the folder cannot be written, or that it is a link, which somebody
+    else may have put there.
     """
+    if path.is_symlink():
+        raise InputError(f"{path} is a link. Give the folder that it leads to, {path.resolve()}, with --out.")
     with ExitStack() as held:
         try:
             path.mkdir(parents=True, exist_ok=True)

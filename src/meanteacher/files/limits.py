@@ -27,6 +27,9 @@ _MAX_TIFF_VALUES = 1 << 20
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TIFF_BYTES = (1, 2, 6, 7)
 """Types of fields that stay bytes."""
+_TIFF_TILE = (322, 323)
+"""Tags of the width and the height of a tile, which is decoded as a whole however small the image is."""
+_TIFF_SHORT = 3
 _PLAIN_STARTS = (b"P1", b"P2", b"P3")
 _RUN_LENGTH = (1, 2)
 
@@ -79,8 +82,13 @@ def _check_tiff(file: IO[bytes], start: bytes) -> None:
     file.seek(min(first, 1 << 62))
     n_fields = min(int.from_bytes(file.read(n_count), order), 1 << 16)
     fields = file.read(n_entry * n_fields)
+    tile = dict.fromkeys(_TIFF_TILE, 1)
     for at in range(0, len(fields), n_entry):
-        kind = int.from_bytes(fields[at + 2 : at + 4], order)
-        n = int.from_bytes(fields[at + 4 : at + 4 + n_place], order)
+        tag, kind = (int.from_bytes(fields[k : k + 2], order) for k in (at, at + 2))
+        value = at + 4 + n_place
+        n = int.from_bytes(fields[at + 4 : value], order)
         if n > _MAX_TIFF_VALUES and kind not in _TIFF_BYTES:
             raise TooMuchError(f"too large: {n:,} values in one field")
+        if tag in tile:
+            tile[tag] = int.from_bytes(fields[value : value + (2 if kind == _TIFF_SHORT else n_place)], order)
+    check_pixels(*tile.values(), file.seek(0, 2))

@@ -22,6 +22,8 @@ _STAGES = (
 )
 """Number of blocks, kernel, stride of the first block, expansion and channels of each stage."""
 _STEM = 32
+_MOST = 10
+"""The largest factor of width and depth: a description of a model may come from anyone."""
 N_FEATURES = 1280
 
 
@@ -42,8 +44,11 @@ class LiteSpec:
     """Factor of the number of blocks in all stages but the first and the last."""
 
     def __post_init__(self) -> None:
-        if not (self.width > 0 and self.depth > 0):
-            raise InputError(f"EfficientNet-Lite needs width and depth above 0; got {self.width} and {self.depth}.")
+        if not (0 < self.width <= _MOST and 0 < self.depth <= _MOST):
+            raise InputError(
+                f"EfficientNet-Lite needs width and depth above 0 and at most {_MOST}; got {self.width} and "
+                f"{self.depth}."
+            )
 
     def build(self, problem: Problem) -> nn.Sequential:
         n_channels = channels_of(problem, "EfficientNet-Lite")

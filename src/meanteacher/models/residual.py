@@ -215,9 +215,11 @@ class WideResNetSpec:
     outputs: Outputs = 1
 
     def build(self, problem: Problem) -> nn.Module:
-        if self.depth < 10 or self.depth % 6 != 4:
-            raise InputError(f"The depth of a WideResNet is 6 n + 4: 10, 16, 22, 28, 34, 40 …; got {self.depth}.")
-        if self.widen < 1:
+        if not 10 <= self.depth <= 100 or self.depth % 6 != 4:
+            raise InputError(
+                f"The depth of a WideResNet is 6 n + 4, at most 100: 10, 16, 22, 28, 34, 40 …; got {self.depth}."
+            )
+        if not 1 <= self.widen <= 100:
             raise InputError(f"widen multiplies the channels of a WideResNet: 1, 2, 4, 8 …; got {self.widen}.")
         n1, n2, n3 = (self.widen * full for full in (16, 32, 64))
         n, block = (self.depth - 4) // 6, partial(PreActivationBlock, spec=self)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 from meanteacher.experiment.runs import Run, complete
 from meanteacher.experiment.workers import Trained, command_options, train_all, written
@@ -40,34 +41,37 @@ class Reproduced(Trained):
     """What the curves of figure 3 show, panel by panel."""
 
 
-def table(
-    name: str,
-    *,
-    cell: str = "",
-    seeds: int | None = None,
-    laptop: bool = False,
-    preset: Preset = "paper",
-    out: Path | str = "runs",
-    data: Path | str | None = None,
-    options: RunOptions = DEFAULT,
-    jobs: int = 1,
-    train: bool = True,
-    callback: Callback | None = None,
-) -> Reproduced:
+class Selection(TypedDict, total=False):
+    """Which runs of a table or figure, and how to train those that are missing."""
+
+    cell: str
+    """A part of it, such as "svhn-500/mean-teacher", "svhn-500" or "mean-teacher"; "decay-0.999" in figure 4d."""
+    seeds: int | None
+    """Number of runs per cell; as many as the paper's if not given."""
+    laptop: bool
+    """Its laptop version, a small network for minutes on one core; the errors are none of the paper's."""
+    preset: Preset
+    """The preset as-coded takes the settings of the authors' scripts where they differ from the paper's text."""
+    out: Path | str
+    """The folder of all runs and of the written table or figure."""
+    data: Path | str | None
+    """The folder of the data files."""
+    options: RunOptions
+    """How to execute every run."""
+    jobs: int
+    """Runs at the same time, each in a process of its own with its part of the threads."""
+    train: bool
+    """False writes what there is, and runs nothing."""
+    callback: Callback
+    """Follows the runs, and may stop them: all are saved."""
+
+
+def table(name: str, **selection: Unpack[Selection]) -> Reproduced:
     """Run what is missing of a table of the paper, and write it beside the paper's numbers.
 
     Args:
-        name: "1" to "5", as the paper numbers them; or "cifar10-250", which compares all methods on images
-        cell: a part of it, such as "svhn-500/mean-teacher", "svhn-500" or "mean-teacher"
-        seeds: how many runs per cell; as many as the paper's if not given
-        laptop: its laptop version, a small network for minutes on one core; the errors are none of the paper's
-        preset: "as-coded" takes the settings of the authors' scripts where they differ from the paper's text
-        out: the folder of all runs and of the written table
-        data: the folder of the data files
-        options: how to execute every run
-        jobs: runs at the same time, each in a process of its own with its part of the threads
-        train: False writes what there is, and runs nothing
-        callback: follows the runs, and may stop them: all are saved
+        name: "1" to "5", as the paper numbers them; or "cifar10-250", which compares all methods on images.
+        **selection: the fields of `Selection`, all optional.
 
     Raises:
         InputError: something given is wrong.
@@ -78,17 +82,11 @@ def table(
     >>> made.unfinished, [path.name for path in made.files]
     (2, ['table-1-svhn-500-mean-teacher.md', 'table-1-svhn-500-mean-teacher.html'])
     """
-    parts = find_table(name, laptop=laptop)
-    runs = runs_of(recipe_names(parts, cell=cell), seeds=seeds, preset=preset, out=Path(out))
-    problems = train_all(runs, command_options(data, options), jobs, callback) if train else ()
-    records = complete(runs)
-    tables = tables_of(parts, runs, records, chosen=bool(cell))
+    parts = find_table(name, laptop=selection.get("laptop", False))
+    its = _Its(parts, selection)
+    tables = tables_of(parts, its.runs, its.records, chosen=bool(its.cell))
     orderings = orderings_of(tables, COMPARED)
-    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper" + _on_a(laptop)
-    stem = f"table-{name}" + _suffix(cell, laptop, preset)
-    contents = {f"{stem}.md": to_markdown(tables, orderings), f"{stem}.html": to_html(title, tables, orderings)}
-    contents |= tabular(stem, list(records.values())) if records else {}
-    files = written(Path(out), contents)
+    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper{its.on_a}"
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
@@ -96,51 +94,59 @@ def table(
             f"{each.ours.with_interval(each.n_images)} points; paper −{each.paper:.2f}"
             for each in orderings
         )
-    return Reproduced(text, files, problems, len(runs) - len(records), tuple(orderings))
+    contents = {"md": to_markdown(tables, orderings), "html": to_html(title, tables, orderings)}
+    return its.reproduced(text, f"table-{name}", contents, orderings=tuple(orderings))
 
 
-def figure(
-    name: str,
-    *,
-    cell: str = "",
-    seeds: int | None = None,
-    laptop: bool = False,
-    preset: Preset = "paper",
-    out: Path | str = "runs",
-    data: Path | str | None = None,
-    options: RunOptions = DEFAULT,
-    jobs: int = 1,
-    train: bool = True,
-    callback: Callback | None = None,
-) -> Reproduced:
+def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     """Run what is missing of a figure of the paper, "3" or "4a" to "4f", and draw it.
 
-    The arguments are those of `table`; a cell is, for instance, "decay-0.999".
+    The arguments are those of `table`.
 
     >>> from tempfile import mkdtemp
     >>> figure("4d", cell="decay-0.999", seeds=1, train=False, out=mkdtemp()).unfinished
     1
     """
-    place = find_figure(name, laptop=laptop)
-    runs = runs_of(recipe_names(place, cell=cell), seeds=seeds, preset=preset, out=Path(out))
-    problems = train_all(runs, command_options(data, options), jobs, callback) if train else ()
-    records = complete(runs)
-    panels = panels_of(place, runs, records)
-    title = f"Figure {name} of the paper{_on_a(laptop)}: {place.title}"
-    caption = _laptop_caption(runs)
+    place = find_figure(name, laptop=selection.get("laptop", False))
+    its = _Its(place, selection)
+    panels = panels_of(place, its.runs, its.records)
+    title = f"Figure {name} of the paper{its.on_a}: {place.title}"
+    caption = _laptop_caption(its.runs)
     findings: list[str] = []
     if place.kind == "curves":
         drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
     else:
         drawn = draw_settings(panels, title, caption, bold=place.bold)
-    stem = f"figure-{name}" + _suffix(cell, laptop, preset)
     part: Part = "test" if place.kind == "curves" else "validation"
-    contents = {f"{stem}.{ending}": content for ending, content in as_files(drawn, title).items()}
-    tables = tabular(stem, list(records.values()), part) if records else {}
-    files = written(Path(out), {**contents, **tables})
     text = _figure_text(title, caption, panels, part)
     text += "".join(f"{finding}\n" for finding in findings)
-    return Reproduced(text, files, problems, len(runs) - len(records), findings=tuple(findings))
+    return its.reproduced(text, f"figure-{name}", as_files(drawn, title), part, findings=tuple(findings))
+
+
+class _Its:
+    """The runs of a table or figure, trained if the selection wants it, and their records."""
+
+    def __init__(self, place: Sequence[Table] | Figure, selection: Selection) -> None:
+        self.cell, self.preset = selection.get("cell", ""), selection.get("preset", "paper")
+        self.out = Path(selection.get("out", "runs"))
+        self.on_a = " on a laptop" if selection.get("laptop") else ""
+        names = recipe_names(place, cell=self.cell)
+        self.runs = runs_of(names, seeds=selection.get("seeds"), preset=self.preset, out=self.out)
+        self.problems: tuple[str, ...] = ()
+        if selection.get("train", True):
+            options = command_options(selection.get("data"), selection.get("options", DEFAULT))
+            self.problems = train_all(self.runs, options, selection.get("jobs", 1), selection.get("callback"))
+        self.records = complete(self.runs)
+
+    def reproduced(
+        self, text: str, stem: str, contents: Mapping[str, str | bytes], part: Part = "test", **judged: Any
+    ) -> Reproduced:
+        """Write the contents, which are given by the endings of their files, and the runs as CSV and JSON."""
+        names = [self.on_a and "laptop", self.cell.replace("/", "-"), self.preset.removeprefix("paper")]
+        stem += "".join(f"-{name}" for name in names if name)
+        tables = tabular(stem, list(self.records.values()), part) if self.records else {}
+        files = written(self.out, {**{f"{stem}.{ending}": content for ending, content in contents.items()}, **tables})
+        return Reproduced(text, files, self.problems, len(self.runs) - len(self.records), **judged)
 
 
 def panels_of(place: Figure, runs: Sequence[Run], records: Mapping[Run, Record]) -> dict[str, dict[str, list[Record]]]:
@@ -198,20 +204,11 @@ def _paper_name(name: str) -> str:
     return name.removesuffix("/as-coded")
 
 
-def _on_a(laptop: bool) -> str:
-    return " on a laptop" if laptop else ""
-
-
 def _laptop_caption(runs: Sequence[Run]) -> str:
     if not any(run.name.startswith(LAPTOP) for run in runs):
         return ""
     steps = listed([f"{n:,}" for n in sorted({run.recipe.training.steps for run in runs})])
     return f"Laptop version: {steps} steps of a small network. Only the order can be compared with the paper's."
-
-
-def _suffix(cell: str, laptop: bool, preset: Preset) -> str:
-    parts = ["laptop" if laptop else "", cell.replace("/", "-"), "as-coded" if preset == "as-coded" else ""]
-    return "".join(f"-{part}" for part in parts if part)
 
 
 def _figure_text(title: str, caption: str, panels: dict[str, dict[str, list[Record]]], part: Part) -> str:

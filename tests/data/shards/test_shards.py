@@ -232,6 +232,7 @@ def test_an_index_that_does_not_fit_its_shard_is_refused(tmp_path: Path):
         b'["0.png", 512, 100, -2]',
         b'["0.png", 512, true, 0]',
         b'["0.png", 5e2, 100, 0]',
+        b'["0.png", 100000000000000000000000000000, 100, 0]',
         b"[5, 512, 100, 0]",
         b'["\\ud800", 512, 100, 0]',
         b"[" * 100_000,
@@ -249,6 +250,34 @@ def test_a_damaged_index_is_refused_with_its_line(tmp_path: Path, line: bytes):
     path.write_bytes(b"\n".join(lines) + b"\n")
     with pytest.raises(InputError, match="line 3"):
         load_index(path)
+
+
+def test_an_index_of_astronomic_numbers_is_refused(tmp_path: Path):
+    path = tmp_path / "x.index.jsonl"
+    index = ShardIndex(n_bytes=5000, class_names=CLASSES)
+    index.add("0.png", 512, 100, 1)
+    index.save(path)
+    header, row = path.read_text().splitlines()
+    huge = 10**29
+    path.write_text(header.replace("5000", str(2 * huge)) + "\n" + row.replace("512", str(huge)) + "\n")
+    with pytest.raises(InputError, match="line 1"):
+        load_index(path)
+
+
+def test_a_local_shard_is_compared_with_the_sha256_of_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    packed_for_the_web(tmp_path)
+    where = {"train": f"{tmp_path}/train/*.tar", "test": f"{tmp_path}/test/*.tar"}
+    data = tmp_path / "data"
+    fingerprint = train_part(data, **where).fingerprint()
+    with monkeypatch.context() as patch:  # a shard that has not changed is not read again
+        patch.setattr("meanteacher.data.shards.source.file_sha256", lambda path: pytest.fail(f"{path} is read"))
+        assert train_part(data, **where).fingerprint() == fingerprint
+    shard = tmp_path / "train" / "train-000001.tar"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(InputError, match=r"train-000001\.tar is not the shard of its index: its sha256"):
+        train_part(data, **where)
 
 
 @pytest.fixture

@@ -338,6 +338,10 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "width not a number": (lambda c: c["network"]["fields"].update(width=float("nan")), "at `$.network.fields[...]`"),
     "enormous width": (lambda c: c["network"]["fields"].update(width=1e9), "Expected `float` <= 1000"),
     "large width": (lambda c: c["network"]["fields"].update(width=900), "its weights would take"),
+    "large depth": (
+        lambda c: c.update(network={"kind": "WideResNet", "fields": {"depth": 1000}}),
+        "at most 100",
+    ),
     "enormous depth": (
         lambda c: c.update(network={"kind": "WideResNet", "fields": {"depth": 6 * 10**9 + 4}}),
         "Expected `int` <= 1000",

@@ -1,5 +1,6 @@
 """The index of a shard: name, place and label of every image in it, stored as JSON lines."""
 
+import hashlib
 import json
 from array import array
 from collections.abc import Sequence
@@ -69,6 +70,9 @@ class ShardIndex:
     """Images in the shard that cannot be used, and why."""
     not_packed: list[tuple[str, str]] = field(default_factory=list)
     """Photos that were left out when it was packed, and why."""
+    packed_from: str = ""
+    """Digest of the photos that it was packed from, by their names, labels, sizes and times of change; empty if it was
+    not packed here."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -90,6 +94,7 @@ class ShardIndex:
             "classes": self.class_names,
             "broken": self.broken,
             "not_packed": self.not_packed,
+            "packed_from": self.packed_from,
         }
         with atomic_file(path) as file:
             file.write(json.dumps(header).encode() + b"\n")
@@ -104,6 +109,12 @@ def index_path(shard: Path) -> Path:
     'train-000000.index.jsonl'
     """
     return shard.with_suffix(".index.jsonl")
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file, in hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_index(path: Path) -> ShardIndex:
@@ -122,6 +133,7 @@ def load_index(path: Path) -> ShardIndex:
                 modified=_whole(header["modified"]),
                 broken=[(str(name), str(why)) for name, why in header["broken"]],
                 not_packed=[(str(name), str(why)) for name, why in header["not_packed"]],
+                packed_from=str(header["packed_from"]),
             )
             n_classes = MAX_CLASSES if classes is None else len(classes)
             for _ in range(_whole(header["images"])):
@@ -148,7 +160,7 @@ def _line(file: IO[bytes]) -> bytes:
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"expected a whole number, got {value!r}")
     return value
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 from array import array
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,11 +21,12 @@ from meanteacher.data.shards.index import (
     MAX_INDEX_BYTES,
     Names,
     ShardIndex,
+    file_sha256,
     index_path,
     load_index,
     make_index,
 )
-from meanteacher.files import open_regular
+from meanteacher.files import open_regular, write_atomic
 
 _FOLDER = "shards"
 """Below the data folder: shards from the web, and indexes of shards that have none."""
@@ -185,19 +187,44 @@ def _index(shard: Path, folder: Path) -> ShardIndex:
                 f"{shard} has {status.st_size:,} bytes, but by its index it has {index.n_bytes:,}. Copy both again; "
                 f"or if the shard is right, delete {beside}."
             )
+        _verify(shard, index, folder)
         return index
-    made = folder / _FOLDER / f"{shard.stem[:40]}-{_digest(str(shard.absolute()))}.index.jsonl"
+    made = _cached(shard, folder, ".index.jsonl")
     if made.exists():
         index = load_index(made)
         if (index.n_bytes, index.modified) == (status.st_size, status.st_mtime_ns):
             return index
     index = make_index(shard)
-    try:
+    with suppress(OSError):  # it only saves time
         made.parent.mkdir(parents=True, exist_ok=True)
         index.save(made)
-    except OSError:
-        pass  # it only saves time
     return index
+
+
+def _verify(shard: Path, index: ShardIndex, folder: Path) -> None:
+    """Refuse a shard whose sha256 is not the one in its index.
+
+    It is computed once, and again after the size or the time of change of the shard has changed.
+    """
+    status = shard.stat()
+    version = f"{index.sha256} {status.st_size} {status.st_mtime_ns}\n"
+    noted = _cached(shard, folder, ".verified")
+    with suppress(OSError, ValueError):
+        if noted.read_text(encoding="utf-8") == version:
+            return
+    if index.sha256 and (found := file_sha256(shard)) != index.sha256:
+        raise InputError(
+            f"{shard} is not the shard of its index: its sha256 is {found} instead of {index.sha256}. Copy both "
+            f"again; or if the shard is right, delete {index_path(shard)}."
+        )
+    with suppress(OSError):  # it only saves time
+        noted.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(noted, version)
+
+
+def _cached(shard: Path, folder: Path, ending: str) -> Path:
+    """The place of a file about a shard below the data folder."""
+    return folder / _FOLDER / f"{shard.stem[:40]}-{_digest(str(shard.absolute()))}{ending}"
 
 
 def _local(pattern: str, folder: Path, progress: Progress | None) -> list[Path]:

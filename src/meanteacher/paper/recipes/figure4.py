@@ -131,13 +131,13 @@ class Grid:
             label = "0.99, then 0.999" if decay is None else f"{decay:g}"
             yield "4d", "decay", label, f"decay-{label}", replace(ours, decay=decay)
         for ramp_up, distance in product((True, False), (None, *_DISTANCES)):
-            panel, words, end = (
-                ("with ramp-up", "", "") if ramp_up else ("without ramp-up", ", no ramp-up", "-no-ramp-up")
-            )
+            panel = "with ramp-up" if ramp_up else "without ramp-up"
             label, name = (
                 ("one output", "one-output") if distance is None else (f"{distance:g}", f"distance-{distance:g}")
             )
-            yield "4e", panel, label + words, name + end, replace(ours, ramp_up=ramp_up, distance=distance)
+            if not ramp_up:
+                label, name = f"{label}, no ramp-up", f"{name}-no-ramp-up"
+            yield "4e", panel, label, name, replace(ours, ramp_up=ramp_up, distance=distance)
         for tau in _TAUS:
             yield "4f", "tau", f"{tau:g}", f"tau-{tau:g}", replace(ours, tau=tau)
 

@@ -28,6 +28,7 @@ _STEPS, _FIGURE4_STEPS = 6000, 4000
 _RAMP_UP = 0.225
 """Share of a run, that of the paper's 40,000 of 180,000 steps."""
 _WARM_UP = 100
+_DECAY = 0.995
 _DISTANCE = 40.0
 """The authors' weight of 1 between two outputs: they sum over 10 classes, and a quarter of our rows is labelled."""
 _OPTIM = MuonSpec(
@@ -85,7 +86,7 @@ class _Task:
         )
 
     def _method(self, system: str) -> Method:
-        average: dict[str, Any] = {"decay": Constant(LAPTOP.evaluation.decay), "buffers": "average"}
+        average: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
         consistency = {**average, "weight": _ramped(self.weight, _STEPS)}
         match system:
             case "supervised":

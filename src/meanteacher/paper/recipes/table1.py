@@ -102,13 +102,9 @@ def recipe(name: str, n_labelled: int | None, *, extra: int = 0, as_coded: bool 
     )
 
 
-def recipes() -> tuple[Recipe, ...]:
-    return tuple(
-        recipe(name, n_labelled, as_coded=as_coded)
-        for name, cells in _CLAIMS.items()
-        for n_labelled in cells
-        for as_coded in (False, True)
-    )
-
-
-RECIPES = recipes()
+RECIPES = tuple(
+    recipe(name, n_labelled, as_coded=as_coded)
+    for name, cells in _CLAIMS.items()
+    for n_labelled in cells
+    for as_coded in (False, True)
+)

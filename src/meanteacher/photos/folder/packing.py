@@ -13,7 +13,7 @@ from PIL import Image
 
 from meanteacher.core import UNLABELLED, InputError, Interrupted, Progress
 from meanteacher.data.dataset import BrokenImages
-from meanteacher.data.shards.index import ShardIndex, index_path, load_index, make_index
+from meanteacher.data.shards.index import ShardIndex, file_sha256, index_path, load_index, make_index
 from meanteacher.files import LOCK, atomic_file, locked_folder
 from meanteacher.files.images import UnreadableError, as_jpeg_or_png
 from meanteacher.files.limits import MAX_BYTES
@@ -67,7 +67,8 @@ def pack(
         megabytes: begin another shard before it would become larger, if `images_per_shard` is not given
         max_broken: how many photos may be left out because they cannot be read
         overwrite: replace shards in the folder
-        resume: keep the complete shards of an interrupted call and write the others
+        resume: keep the complete shards of an interrupted call and write the others; a shard is written again if one
+            of its photos has another label, size or time of change than before
         progress: called with the number of images so far and in all
         should_stop: called after every image; True stops
 
@@ -181,18 +182,31 @@ class _Packer:
         return index
 
     def _complete(self, path: Path, group: Sequence[int]) -> ShardIndex | None:
-        """The index of a shard that an earlier call wrote of the same photos."""
+        """The index of an undamaged shard that an earlier call wrote of the same photos."""
         if not path.exists() or not index_path(path).exists():
             return None
         index = load_index(index_path(path))
-        missing = dict(index.not_packed)
-        expected = [(self.keys[k], int(self.photos.labels[k])) for k in group if self.photos.names[k] not in missing]
-        there = [(name.rpartition(".")[0], label) for name, label in zip(index.names, index.labels, strict=True)]
-        same = there == expected and index.class_names == self.photos.class_names
-        return index if same and path.stat().st_size == index.n_bytes else None
+        same = index.packed_from == self._packed_from(group) and index.sha256 == file_sha256(path)
+        return index if same else None
+
+    def _packed_from(self, group: Sequence[int]) -> str:
+        """Digest of the photos of a shard.
+
+        A photo counts as changed if its size or the time of its last change is another one. An image of an .npz file
+        counts by its pixels.
+        """
+        digest = hashlib.sha256(repr(self.photos.class_names).encode())
+        for position in group:
+            if self.photos.arrays is not None:
+                version = hashlib.sha256(self.photos.arrays[position].tobytes()).hexdigest()
+            else:
+                version = _version(self.photos.path(position))
+            digest.update(repr((self.keys[position], int(self.photos.labels[position]), version)).encode())
+        return digest.hexdigest()
 
     def _write(self, path: Path, group: Sequence[int]) -> ShardIndex:
         not_packed = []
+        packed_from = self._packed_from(group)  # before the photos are read: they may change meanwhile
         index_path(path).unlink(missing_ok=True)
         with atomic_file(path) as file, tarfile.open(fileobj=file, mode="w", encoding="utf-8") as tar:
             for position in group:
@@ -211,8 +225,7 @@ class _Packer:
                 self.done += 1
                 self.progress(self.done, len(self.photos))
         index = make_index(path)
-        with path.open("rb") as written:
-            index.sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+        index.sha256, index.packed_from = file_sha256(path), packed_from
         index.class_names, index.modified, index.not_packed = self.photos.class_names, 0, not_packed
         index.save(index_path(path))
         return index
@@ -227,6 +240,14 @@ class _Packer:
             raise UnreadableError(f"too large: {len(content):,} bytes")
         own = self.photos.names[position].rpartition(".")[2]
         return content, own if own.lower() in _EXTENSIONS[kind] else kind
+
+
+def _version(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return ""  # a broken link
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

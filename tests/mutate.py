@@ -1,0 +1,229 @@
+"""Mutates one package line by line and runs its tests on every mutant: `make mutate ARGS="stats costs --sample 50"`.
+
+The catalogue of silent mistakes (`contracts/mutants.py`) is what people thought of. This run depends on nobody's
+imagination: it exchanges comparisons, arithmetic operators, constants, arguments and returned values, one at a time. A
+mutant is caught if a test of the same subject fails. Survivors are printed; each is a missing test, or a change that
+makes no difference.
+
+Every mutant runs in a process that is forked from one that has imported torch, and nothing is written to the tree.
+That is why this is no standard tool: mutmut and cosmic-ray start Python anew for every mutant, which takes longer than
+most tests of a module, or replace functions by trampolines, which dataclasses with slots do not allow.
+"""
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "meanteacher"
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Div,
+    ast.Pow: ast.Mult,
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed place of a module."""
+
+    path: Path
+    line: int
+    what: str
+    tree: ast.Module
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.what}"
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a module. Docstrings, annotations and messages of errors are left alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {id(inner) for node in ast.walk(tree) for part in _unimportant(node) for inner in ast.walk(part)}
+    for position, node in enumerate(ast.walk(tree)):
+        if id(node) in skipped:
+            continue
+        for what, change in _changes(node):
+            mutated = copy.deepcopy(tree)
+            change(next(other for at, other in enumerate(ast.walk(mutated)) if at == position))
+            yield Mutant(path, getattr(node, "lineno", 0), what, ast.fix_missing_locations(mutated))
+
+
+def _unimportant(node: ast.AST) -> list[ast.AST]:
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.Raise() | ast.Import() | ast.ImportFrom():
+            return [node]
+        case ast.FunctionDef(args=arguments, returns=returns, decorator_list=decorators):
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            return [each for each in (returns, *(one.annotation for one in every), *decorators) if each is not None]
+        case ast.AnnAssign(annotation=annotation):
+            return [annotation]
+        case ast.ClassDef(decorator_list=decorators, bases=bases):
+            return [*decorators, *bases]
+        case ast.Assert():
+            return [node]
+    return []
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[ast.AST], None]]]:
+    match node:
+        case ast.Compare(ops=[operator, *_]) if type(operator) in COMPARISONS:
+            other = COMPARISONS[type(operator)]
+            yield f"{type(operator).__name__} -> {other.__name__}", lambda it: it.ops.__setitem__(0, other())
+        case ast.BinOp(op=operator) if type(operator) in OPERATORS:
+            replaced = OPERATORS[type(operator)]
+            yield f"{type(operator).__name__} -> {replaced.__name__}", lambda it: setattr(it, "op", replaced())
+        case ast.BoolOp(op=operator):
+            joined = ast.Or if isinstance(operator, ast.And) else ast.And
+            yield f"{type(operator).__name__} -> {joined.__name__}", lambda it: setattr(it, "op", joined())
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not x -> x", _without_not
+        case ast.Constant(value=bool(value)):
+            yield f"{value} -> {not value}", lambda it: setattr(it, "value", not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield f"{value} -> {value + 1}", lambda it: setattr(it, "value", value + 1)
+        case ast.Call(args=[ast.expr(), ast.expr(), *_] as given) if not any(isinstance(a, ast.Starred) for a in given):
+            yield "the first two arguments exchanged", lambda it: it.args.__setitem__(slice(0, 2), it.args[1::-1])
+        case ast.Return(value=ast.Tuple(elts=[_, _, *_])):
+            yield (
+                "the first two results exchanged",
+                lambda it: it.value.elts.__setitem__(slice(0, 2), it.value.elts[1::-1]),
+            )
+        case ast.IfExp():
+            yield "the other value", _exchange
+
+
+def _without_not(node: ast.AST) -> None:
+    """`not x` becomes `not not x`, which is x as a condition."""
+    assert isinstance(node, ast.UnaryOp)
+    node.operand = ast.UnaryOp(ast.Not(), node.operand)
+
+
+def _exchange(node: ast.AST) -> None:
+    assert isinstance(node, ast.IfExp)
+    node.body, node.orelse = node.orelse, node.body
+
+
+def tests_of(path: Path) -> list[str]:
+    """The tests of a module: those of its name or of its folder, and its own examples."""
+    below = path.relative_to(SOURCE)
+    named = ROOT / "tests" / below.parent / f"test_{below.stem}.py"
+    folder = ROOT / "tests" / below.parent
+    found = [named] if named.exists() else [folder] if len(below.parts) > 1 and folder.exists() else []
+    return [str(path) for path in (*found, path)]
+
+
+class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from the tree of a mutant."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        parts = mutant.path.relative_to(SOURCE.parent).with_suffix("").parts
+        self.name, self.mutant = ".".join(part for part in parts if part != "__init__"), mutant
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if name != self.name:
+            return None
+        is_package = self.mutant.path.name == "__init__.py"
+        spec = importlib.util.spec_from_loader(name, self, origin=str(self.mutant.path), is_package=is_package)
+        assert spec is not None
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [str(self.mutant.path.parent)]
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.mutant.tree, str(self.mutant.path), "exec"), module.__dict__)
+
+
+def is_caught(mutant: Mutant | None, tests: Sequence[str], seconds: float) -> bool:
+    """Whether a test fails, or the tests take longer than this. None runs the tests on the code as it is."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        import pytest
+
+        if mutant is not None:
+            sys.meta_path.insert(0, _Mutated(mutant))
+        os._exit(int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"])))
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status) != 0
+        time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="+", help="modules or packages: stats, costs, train, photos/fitting")
+    parser.add_argument("--sample", type=int, default=100, help="mutants per subject, drawn at random (100)")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.special  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    os.chdir(ROOT)
+    for subject in arguments.subjects:
+        place = SOURCE / subject
+        paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+        if missing := [path for path in paths if not path.is_file()]:
+            sys.exit(f"There is no {missing[0]}: name a module or package of src/meanteacher.")
+        mutants = [mutant for path in paths for mutant in mutants_of(path)]
+        drawn = random.Random(arguments.seed).sample(mutants, min(arguments.sample, len(mutants)))
+        seconds: dict[Path, float] = {}
+        for path in {mutant.path for mutant in drawn}:
+            begin = time.monotonic()
+            if is_caught(None, tests_of(path), seconds=1800):
+                sys.exit(f"The tests of {path.relative_to(ROOT)} fail on the code as it is.")
+            seconds[path] = time.monotonic() - begin
+        survivors = []
+        for number, mutant in enumerate(sorted(drawn, key=str), start=1):
+            if not is_caught(mutant, tests_of(mutant.path), 10 + 5 * seconds[mutant.path]):
+                survivors.append(mutant)
+                print(f"survived: {mutant}", flush=True)  # noqa: T201
+            sys.stderr.write(f"{subject}: {number} of {len(drawn)}\r")
+        share = len(survivors) / max(1, len(drawn))
+        said = f"{subject}: {len(survivors)} of {len(drawn)} mutants survived ({share:.0%}); there are {len(mutants)}."
+        print(said, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The mechanical mutants: what is changed, what is left alone, and that a mutant is really what the tests import."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mutate
+
+MODULE = '''
+"""Not 1 of these."""
+LIMIT: "Literal[3]" = 7
+
+def inside(x, low, high, strict=False):
+    """The number 2 stays."""
+    if not strict and x is None:
+        raise ValueError("1 < 2" + 3)
+    return (low < x, low + high) if strict else max(low, high)
+'''
+
+
+@pytest.fixture
+def mutated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What was changed -> the source of the mutant."""
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text(MODULE, encoding="utf-8")
+    return {mutant.what: ast.unparse(mutant.tree) for mutant in mutate.mutants_of(path)}
+
+
+def test_operators_constants_arguments_and_values_are_changed_one_at_a_time(mutated: dict[str, str]):
+    assert set(mutated) == {
+        "7 -> 8",
+        "False -> True",
+        "And -> Or",
+        "not x -> x",
+        "Is -> IsNot",
+        "the other value",
+        "Lt -> LtE",
+        "Add -> Sub",
+        "the first two arguments exchanged",
+    }
+    original = ast.unparse(ast.parse(MODULE)).splitlines()
+    for what, source in mutated.items():
+        changed = [line for line, before in zip(source.splitlines(), original, strict=True) if line != before]
+        assert len(changed) == 1, what
+    assert "max(high, low)" in mutated["the first two arguments exchanged"]
+    assert "not not strict" in mutated["not x -> x"]
+
+
+def test_the_tests_of_a_module_are_those_of_its_name_or_folder():
+    assert [Path(test).name for test in mutate.tests_of(mutate.SOURCE / "stats.py")] == ["test_stats.py", "stats.py"]
+    (first, _) = mutate.tests_of(mutate.SOURCE / "train" / "optim.py")
+    assert Path(first).relative_to(mutate.ROOT / "tests").parts[0] == "train"
+
+
+def test_a_mutant_replaces_its_module_alone():
+    path = mutate.SOURCE / "stats.py"
+    finder = mutate._Mutated(next(mutate.mutants_of(path)))
+    assert finder.find_spec("meanteacher.costs") is None
+    spec = finder.find_spec("meanteacher.stats")
+    assert spec is not None
+    assert spec.origin == str(path)
