@@ -67,8 +67,10 @@ def test_table_shows_what_there_is_and_counts_what_is_missing(tmp_path: Path, fi
     assert "5.50 ± 0.71" in made.text
     assert f"{5.5 - claim.error:+.2f}" in made.text
     assert "1 min 15 s" in made.text
-    assert {path.name for path in made.files} == {"table-1-svhn-500.md", "table-1-svhn-500.html"}
-    for path in made.files:
+    endings = [".md", ".html", ".csv", "-curves.csv", ".json"]
+    assert [path.name for path in made.files] == [f"table-1-svhn-500{ending}" for ending in endings]
+    assert len(made.files[2].read_text().splitlines()) == 7  # a line per run
+    for path in made.files[:2]:
         assert "5.50 ± 0.71" in path.read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
@@ -189,8 +191,9 @@ def test_figure_is_drawn_from_what_there_is(name: str, laptop: bool, tmp_path: P
     for run in runs_of(names[:2], seeds=2, out=tmp_path):
         write_record(run, 0.1 + 0.02 * run.seed)
     made = mt.figure(name, seeds=2, laptop=laptop, out=tmp_path, train=False)
-    assert {path.suffix for path in made.files} == {".svg", ".png"}
-    assert {path.stem for path in made.files} == {f"figure-{name}{'-laptop' if laptop else ''}"}
+    stem = f"figure-{name}{'-laptop' if laptop else ''}"
+    endings = {".svg", ".png", ".csv", "-curves.csv", ".json"}
+    assert {path.name for path in made.files} == {f"{stem}{ending}" for ending in endings}
     assert made.text.count("11.00 ± 1.41" if name == "3" else "11.0 ± 1.4") == 2
     assert ("Laptop version" in made.text) == laptop
     assert made.unfinished == 2 * len(names) - 4
