@@ -175,7 +175,7 @@ def run(name: str, data: Path, out: Path, records: Path = RECORDS) -> None:
     if record.exists():
         return
     arranged = arrange(data)
-    config = FitConfig(photos=folder / "photos", minutes=minutes, out=folder / "fit", resume=None, **options)
+    config = FitConfig(photos=folder / "photos", minutes=minutes, out=folder / "fit", resume="auto", **options)
     shutil.rmtree(folder / "photos", ignore_errors=True)
     shutil.rmtree(folder / "test", ignore_errors=True)
     _link(arranged.train, folder / "photos")

@@ -91,4 +91,5 @@ def _check_tiff(file: IO[bytes], start: bytes) -> None:
             raise TooMuchError(f"too large: {n:,} values in one field")
         if tag in tile:
             tile[tag] = int.from_bytes(fields[value : value + (2 if kind == _TIFF_SHORT else n_place)], order)
-    check_pixels(*tile.values(), file.seek(0, 2))
+    width, height = tile.values()
+    check_pixels(width, height, file.seek(0, 2))
