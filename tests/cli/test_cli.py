@@ -37,7 +37,7 @@ def test_help_groups_the_commands_by_user():
     panels = dict(zip(*[iter(re.split(r"╭─ ([\w ]+) ─+╮", shown)[1:])] * 2, strict=True))
     commands = {panel: re.findall(r"^│ (\w+) ", rows, flags=re.MULTILINE) for panel, rows in panels.items()}
     assert commands["Your photos"] == ["fit", "check", "predict", "evaluate", "label", "export", "report"]
-    assert commands["The paper"] == ["run", "list", "table", "figure", "demo"]
+    assert commands["The paper"] == ["run", "list", "show", "table", "figure", "demo"]
     assert commands["Tools"] == ["pack"]
 
 
@@ -200,7 +200,7 @@ def test_command_that_starts_or_resumes_is_its_own_resume_command(
 ):
     seen: list[object] = []
 
-    def interrupted(*_: object, resume: bool | None, **__: object) -> None:
+    def interrupted(*_: object, resume: bool | str, **__: object) -> None:
         seen.append(resume)
         raise api.Interrupted("Interrupted.")
 
@@ -209,7 +209,7 @@ def test_command_that_starts_or_resumes_is_its_own_resume_command(
     shown = CliRunner().invoke(app, [*words, *given])
     assert shown.exit_code == 75
     assert shlex.join(["meanteacher", *words, *again]) in [line.strip() for line in shown.output.splitlines()]
-    assert seen == [None if "--start-or-resume" in given else "--resume" in given]
+    assert seen == ["auto" if "--start-or-resume" in given else "--resume" in given]
 
 
 def test_command_does_not_end_at_a_character_that_the_locale_lacks(monkeypatch: pytest.MonkeyPatch):
@@ -225,12 +225,12 @@ def test_command_does_not_end_at_a_character_that_the_locale_lacks(monkeypatch: 
     assert rb"4.35 \xb1 0.50" in written.getvalue()
 
 
-@pytest.mark.parametrize(("given", "resume"), [(["--start-or-resume"], None), (["--resume"], True), ([], False)])
+@pytest.mark.parametrize(("given", "resume"), [(["--start-or-resume"], "auto"), (["--resume"], True), ([], False)])
 def test_fit_starts_or_resumes_by_the_same_flag_as_a_run(
-    given: list[str], resume: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: list[str], resume: bool | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(config: FitConfig, *_: object, **__: object) -> None:
-        assert config.resume is resume
+        assert config.resume == resume
         raise api.Interrupted("Interrupted.")
 
     monkeypatch.setattr("meanteacher.photos.fitting.fit.run_fit", interrupted)
