@@ -102,9 +102,13 @@ def recipe(name: str, n_labelled: int | None, *, extra: int = 0, as_coded: bool 
     )
 
 
-RECIPES = tuple(
-    recipe(name, n_labelled, as_coded=as_coded)
-    for name, cells in _CLAIMS.items()
-    for n_labelled in cells
-    for as_coded in (False, True)
-)
+def recipes() -> tuple[Recipe, ...]:
+    return tuple(
+        recipe(name, n_labelled, as_coded=as_coded)
+        for name, cells in _CLAIMS.items()
+        for n_labelled in cells
+        for as_coded in (False, True)
+    )
+
+
+RECIPES = recipes()

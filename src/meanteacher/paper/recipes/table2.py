@@ -96,10 +96,14 @@ def recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Reci
     )
 
 
-RECIPES = tuple(
-    recipe(name, n_labelled, as_coded=as_coded)
-    for name, cells in _CLAIMS.items()
-    for n_labelled in cells
-    # The scripts differ from the paper only in the length of the Pi model's training.
-    for as_coded in ((False, True) if name == "pi-model" else (False,))
-)
+def recipes() -> tuple[Recipe, ...]:
+    return tuple(
+        recipe(name, n_labelled, as_coded=as_coded)
+        for name, cells in _CLAIMS.items()
+        for n_labelled in cells
+        # The scripts differ from the paper only in the length of the Pi model's training.
+        for as_coded in ((False, True) if name == "pi-model" else (False,))
+    )
+
+
+RECIPES = recipes()

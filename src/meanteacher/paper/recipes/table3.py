@@ -22,9 +22,13 @@ def _recipe(name: str, extra: int, *, as_coded: bool) -> Recipe:
     )
 
 
-RECIPES = tuple(
-    _recipe(name, extra, as_coded=as_coded)
-    for name, cells in _CLAIMS.items()
-    for extra in cells
-    for as_coded in (False, True)
-)
+def recipes() -> tuple[Recipe, ...]:
+    return tuple(
+        _recipe(name, extra, as_coded=as_coded)
+        for name, cells in _CLAIMS.items()
+        for extra in cells
+        for as_coded in (False, True)
+    )
+
+
+RECIPES = recipes()

@@ -45,11 +45,15 @@ def _resnet(*, as_coded: bool) -> Recipe:
     )
 
 
-_CONVNETS = (
-    _without_augmentation(recipe(name, n_labelled, as_coded=as_coded), *claim)
-    for task, recipe in (("svhn", table1.recipe), ("cifar10", table2.recipe))
-    for name, cells in _CLAIMS[task].items()
-    for n_labelled, claim in cells.items()
-    for as_coded in ((False, True) if task == "svhn" or name == "pi-model" else (False,))
-)
-RECIPES = (*_CONVNETS, *(_resnet(as_coded=as_coded) for as_coded in (False, True)))
+def recipes() -> tuple[Recipe, ...]:
+    convnets = (
+        _without_augmentation(recipe(name, n_labelled, as_coded=as_coded), *claim)
+        for task, recipe in (("svhn", table1.recipe), ("cifar10", table2.recipe))
+        for name, cells in _CLAIMS[task].items()
+        for n_labelled, claim in cells.items()
+        for as_coded in ((False, True) if task == "svhn" or name == "pi-model" else (False,))
+    )
+    return (*convnets, *(_resnet(as_coded=as_coded) for as_coded in (False, True)))
+
+
+RECIPES = recipes()
