@@ -92,7 +92,8 @@ def test_one_command_puts_all_methods_into_one_table(tmp_path: Path):
     write_record(run, 0.5)
     made = mt.table("cifar10-250", seeds=1, out=tmp_path, train=False)
     assert made.unfinished == len(METHODS) - 1
-    assert {path.name for path in made.files} == {"table-cifar10-250.md", "table-cifar10-250.html"}
+    endings = (".md", ".html", ".csv", "-curves.csv", ".json")
+    assert {path.name for path in made.files} == {f"table-cifar10-250{ending}" for ending in endings}
     page = (tmp_path / "table-cifar10-250.md").read_text(encoding="utf-8")
     assert page.startswith("## CIFAR-10: test error with 250 labels")
     assert all(f"| {name} |" in page for name in METHODS)
