@@ -258,11 +258,11 @@ def _half_width(difference: Difference | None) -> str:
     return f"{100 * difference.mean:+.1f} ± {100 * half:.1f}".replace("-", "−")
 
 
-def _laptop_in_brief() -> tuple[str, int]:
+def _laptop_in_brief() -> tuple[str, str]:
     """The columns that have at least three draws of supervised-only, Pi model and Mean Teacher, and their draws."""
     systems = ("Supervised-only", "Pi model", "Mean Teacher")
     columns: dict[str, list[str]] = {}
-    n_draws = []
+    n_draws = set()
     for name, table in laptop_tables().items():
         for column in table.columns:
             cells = {cell.system: cell for cell in table.cells if cell.column == column}
@@ -272,7 +272,7 @@ def _laptop_in_brief() -> tuple[str, int]:
                 continue
             means = [f"{100 * fmean(of[seed].error('test') for seed in seeds):.1f} %" for of in runs]
             pairs = [difference_by_seed(worse, better, "test") for worse, better in pairwise(runs)]
-            n_draws.append(len(seeds))
+            n_draws.add(len(seeds))
             columns[f"{LAPTOP_DATA[name]}, {column}"] = [
                 *means[:2],
                 f"**{means[2]}**",
@@ -280,7 +280,8 @@ def _laptop_in_brief() -> tuple[str, int]:
             ]
     lines = [*systems[:2], "**Mean Teacher**", "Pi model minus supervised-only", "Mean Teacher minus Pi model"]
     rows = [(line, *(cells[i] for cells in columns.values())) for i, line in enumerate(lines)]
-    return (markdown_table(("laptop version", *columns), rows), min(n_draws)) if columns else ("", 0)
+    draws = " or ".join(map(str, sorted(n_draws)))
+    return (markdown_table(("laptop version", *columns), rows), draws) if columns else ("", "")
 
 
 # --- fits of photos ---------------------------------------------------------------------------------------------------
