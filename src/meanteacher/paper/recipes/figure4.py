@@ -123,7 +123,8 @@ class Grid:
         for student, teacher in product(self.rates, repeat=2):
             label = f"student {student:g}, teacher {teacher:g}"
             name = label.replace(",", "").replace(" ", "-")
-            setting = replace(ours, dropout=student, teacher_dropout=None if teacher == student else teacher)
+            elsewhere = student == teacher and student in (0.0, ours.dropout)  # in figure 4a, with the student's rate
+            setting = replace(ours, dropout=student, teacher_dropout=None if elsewhere else teacher)
             yield "4b", f"student's dropout {student:g}", label, name, setting
         for weight in _WEIGHTS:
             yield "4c", "weight", f"{weight:g}", f"weight-{weight:g}", replace(ours, weight=weight)
