@@ -19,6 +19,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from processes import in_processes
 from torch import nn
 from typer.testing import CliRunner, Result
 
@@ -228,6 +229,14 @@ def downloads_are_verified(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["site"]
 
 
+def nobody_else_joins(folder: Path) -> None:
+    """A pickle is sent to every port on which two processes listen while they train."""
+    for found in in_processes("guarded", 2, str(folder)):
+        assert found["heard"]
+        assert {address.partition(":")[0] for address in found["heard"]} == {"0100007F"}  # 127.0.0.1
+        assert (found["step"], found["executed"]) == (14, False)
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object, **__: object) -> None: ...
 
@@ -240,6 +249,7 @@ TRIALS: dict[str, Callable[[Path], None]] = {
     "Bounded work": bounded_work,
     "Honest numbers": honest_numbers,
     "The labelling page is local": the_labelling_page_is_local,
+    "Nobody else joins a run": nobody_else_joins,
     "The terminal is not steered": the_terminal_is_not_steered,
     "Official data are compared": data_sets_are_compared,
     "Downloads are verified": downloads_are_verified,

@@ -265,7 +265,6 @@ def _state(out: Path) -> dict[str, Any]:
         {"vitals": {"readings": 1}},
         {"processes": [(0,)]},
         {"processes": "one"},
-        {"rank_buffers": [1]},
         {"optimizer": {}},
         {"optimizer": {"state": {0: {"exp_avg": torch.zeros(7)}}, "param_groups": []}},
     ],
