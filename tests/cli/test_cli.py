@@ -37,7 +37,7 @@ def test_help_groups_the_commands_by_user():
     panels = dict(zip(*[iter(re.split(r"╭─ ([\w ]+) ─+╮", shown)[1:])] * 2, strict=True))
     commands = {panel: re.findall(r"^│ (\w+) ", rows, flags=re.MULTILINE) for panel, rows in panels.items()}
     assert commands["Your photos"] == ["fit", "check", "predict", "evaluate", "label", "export", "report"]
-    assert commands["The paper"] == ["run", "list", "table", "figure", "demo"]
+    assert commands["The paper"] == ["run", "list", "show", "table", "figure", "demo"]
     assert commands["Tools"] == ["pack"]
 
 
