@@ -39,7 +39,7 @@ _CLIPPED = 3.0
 """Deviations from the mean of a feature, at most: further away a row says no more about its class."""
 _OUTSIDE = 0.02
 """Share of the rows at either end of a feature that do not count as its usual range."""
-_TRIAL = 4
+_TRIAL = 2
 """The fits of a cross-validation take this part of the steps."""
 _REPLAY = Replay(size=1024, rows=64, keep="uniform")
 
