@@ -90,10 +90,10 @@ def table(name: str, **selection: Unpack[Selection]) -> Reproduced:
     (2, ['table-1-svhn-500-mean-teacher.md', 'table-1-svhn-500-mean-teacher.html'])
     """
     parts = find_table(name, laptop=selection.get("laptop", False))
-    its = _Its(parts, selection)
-    tables = tables_of(parts, its.runs, its.records, chosen=bool(its.cell))
+    selected = _SelectedRuns(parts, selection)
+    tables = tables_of(parts, selected.runs, selected.records, chosen=bool(selected.cell))
     orderings = orderings_of(tables, COMPARED)
-    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper{its.on_a}"
+    title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper{selected.on_a}"
     text = "\n".join(map(to_terminal, tables))
     if orderings:
         text += "\n" + "\n".join(
@@ -102,7 +102,7 @@ def table(name: str, **selection: Unpack[Selection]) -> Reproduced:
             for each in orderings
         )
     contents = {"md": to_markdown(tables, orderings), "html": to_html(title, tables, orderings)}
-    return its.reproduced(text, f"table-{name}", contents, orderings=tuple(orderings))
+    return selected.reproduced(text, f"table-{name}", contents, orderings=tuple(orderings))
 
 
 def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
@@ -115,10 +115,10 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     1
     """
     place = find_figure(name, laptop=selection.get("laptop", False))
-    its = _Its(place, selection)
-    panels = panels_of(place, its.runs, its.records)
-    title = f"Figure {name} of the paper{its.on_a}: {place.title}"
-    caption = _laptop_caption(its.runs)
+    selected = _SelectedRuns(place, selection)
+    panels = panels_of(place, selected.runs, selected.records)
+    title = f"Figure {name} of the paper{selected.on_a}: {place.title}"
+    caption = _laptop_caption(selected.runs)
     findings: list[str] = []
     if place.kind == "curves":
         drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
@@ -127,10 +127,10 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     part: Part = "test" if place.kind == "curves" else "validation"
     text = _figure_text(title, caption, panels, part)
     text += "".join(f"{finding}\n" for finding in findings)
-    return its.reproduced(text, f"figure-{name}", as_files(drawn, title), part, findings=tuple(findings))
+    return selected.reproduced(text, f"figure-{name}", as_files(drawn, title), part, findings=tuple(findings))
 
 
-class _Its:
+class _SelectedRuns:
     """The runs of a table or figure, trained if the selection wants it, and their records."""
 
     def __init__(self, place: Sequence[Table] | Figure, selection: Selection) -> None:
