@@ -1,46 +1,90 @@
-"""The work of a training step, counted on shapes: nothing is allocated and nothing is trained."""
+"""The work of a training step, counted on two rows. Nothing is trained."""
 
-import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from meanteacher.core import Batch, Problem
 from meanteacher.experiment.recipe import TrainingSpec
+from meanteacher.models import MlpSpec
+from meanteacher.seeding import isolated_global_randomness
 
 _ROWS = 2
-"""Rows of the counted step: batch norm needs more than one."""
+"""Rows of a counted pass: batch norm needs more than one."""
+_WIDTHS = (64, 128)
+"""Widths of the small networks that stand in for the student while the passes of a method are counted."""
 
 
 def row_operations(training: TrainingSpec, problem: Problem) -> float:
     """Floating-point operations per row in all passes of a step, late in the run, when every cost has its weight.
 
-    The step runs on torch's meta device. A multiplication and an addition count as two.
+    One pass of the network is counted, and how many of them the method's step is worth. A multiplication and an
+    addition count as two. Only convolutions and linear layers count.
 
     >>> from meanteacher.recipes import find
     >>> digits = Problem(n_classes=10, n_examples=1198, input_shape=(1, 8, 8))
     >>> [round(row_operations(find(f"digits/{name}").training, digits)) for name in ("supervised", "pi-model")]
     [474112, 948224]
     """
-    with torch.device("meta"):
-        student = training.model.build(problem).train()
-        memory = training.method.init(student, problem).train()
-        views = {role: torch.empty(_ROWS, *problem.input_shape) for role in training.method.roles}
-        labels = torch.zeros(_ROWS, dtype=torch.int64)
-    with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
-        training.method.forward(student, memory, Batch(views, labels, labels), training.steps - 1).total.backward()
-    return float(counter.get_total_flops()) / _ROWS
+    with isolated_global_randomness():
+        network = _pass(training.model.build(problem).train(), problem)
+        small, large = (_step(training, problem, width) for width in _WIDTHS)
+    total = 0.0
+    for whole, (one, step), (other, other_step) in zip(network, small, large, strict=True):
+        # What does not grow with the student is done by networks of the method's own.
+        total += step + (whole - one) * (other_step - step) / (other - one)
+    return total / _ROWS
 
 
-def _convolution(out: list[int], x: list[int], weight: list[int], *options: Any, **_: object) -> int:
-    """Operations of a backward pass: each of the two gradients takes as many as the forward pass.
+_Work = tuple[float, float]
+"""Operations of forward passes, and of the gradients that follow them."""
 
-    torch's own formula multiplies the gradient of the weights by the number of groups.
+
+def _step(training: TrainingSpec, problem: Problem, width: int) -> list[tuple[float, float]]:
+    """The work of one pass of a small student beside that of the method's step with it: forward, then gradients."""
+    mlp = MlpSpec(hidden=3 * (width,), outputs=getattr(training.model, "outputs", 1))
+    layers = mlp.build(replace(problem, input_shape=(1,)))
+    student = nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(1), layers).train()
+    memory = training.method.init(student, replace(problem, n_examples=_ROWS)).train()
+    labels = torch.zeros(_ROWS, dtype=torch.int64)
+    batch = Batch({role: _images(problem) for role in training.method.roles}, labels, labels)
+    step = _counted(lambda: training.method.forward(student, memory, batch, training.steps - 1))
+    return list(zip(_pass(student, problem), step, strict=True))
+
+
+def _pass(network: nn.Module, problem: Problem) -> _Work:
+    return _counted(lambda: network(_images(problem)))
+
+
+def _images(problem: Problem) -> Tensor:
+    return torch.zeros(_ROWS, *problem.input_shape)
+
+
+def _counted(compute: Callable[[], object]) -> _Work:
+    with _Count() as count:
+        compute()
+    return count.forward, count.gradients
+
+
+class _Count(TorchFunctionMode):
+    """Counts the operations of layers. Each gradient of a layer takes as many as its output.
+
+    torch's `FlopCounterMode` sees the backward pass itself, but imports the compiler, which takes seconds.
     """
-    transposed, wanted = options[4], options[7]
-    forward = 2 * math.prod(x if transposed else out) * math.prod(weight[1:])
-    return int(forward * sum(wanted[:2]))
 
+    forward = gradients = 0.0
 
-_FORMULAS = {torch.ops.aten.convolution_backward: _convolution}
+    def __torch_function__(
+        self, layer: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        output = layer(*args, **(kwargs or {}))
+        if layer in (torch.conv2d, torch.conv_transpose2d, nn.functional.linear):
+            x, weight = args[:2]
+            operations = 2.0 * (x if layer is torch.conv_transpose2d else output).numel() * weight[0].numel()
+            self.forward += operations
+            self.gradients += operations * (x.requires_grad + weight.requires_grad) * torch.is_grad_enabled()
+        return output
