@@ -1,10 +1,12 @@
 """On-line learning: the step of a run on a data set, one batch at a time, that can stop and predict at any moment."""
 
 import dataclasses
+import hashlib
+import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -326,6 +328,62 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path):
             trainer(**changes).load(tmp_path)
     with pytest.raises(InputError, match="no checkpoint"):
         trainer().load(tmp_path / "empty")
+
+
+def _kept(state: dict[str, Any]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    return state["stream"]["replay"]["kept"]
+
+
+def _replace_part(state: dict[str, Any], part: int, value: Any) -> None:
+    row = list(_kept(state)[1])
+    row[part] = value
+    _kept(state)[1] = tuple(row)
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no stream": lambda state: state.update(stream=None),
+    "stream is a list": lambda state: state.update(stream=[1, 2]),
+    "no position": lambda state: state["stream"].pop("position"),
+    "seen is negative": lambda state: state["stream"].update(n_seen=-3),
+    "seen is too large": lambda state: state["stream"].update(n_seen=10**30),
+    "seen is text": lambda state: state["stream"].update(n_seen="many"),
+    "no replay": lambda state: state["stream"].update(replay=None),
+    "replay without its number": lambda state: state["stream"]["replay"].pop("n_offered"),
+    "fewer offered than kept": lambda state: state["stream"]["replay"].update(n_offered=1),
+    "a row of two parts": lambda state: _kept(state).append(_kept(state)[0][:2]),
+    "image is text": lambda state: _replace_part(state, 0, "x"),
+    "image of another shape": lambda state: _replace_part(state, 0, torch.zeros(1, 2)),
+    "two images": lambda state: _replace_part(state, 0, _kept(state)[1][0].repeat(2, 1, 1, 1)),
+    "unknown class": lambda state: _replace_part(state, 1, torch.tensor([N_CLASSES])),
+    "no label": lambda state: _replace_part(state, 1, torch.tensor([-1])),
+    "label is a fraction": lambda state: _replace_part(state, 1, torch.tensor([0.5])),
+    "index is a fraction": lambda state: _replace_part(state, 2, torch.tensor([0.5])),
+    "index is a number": lambda state: _replace_part(state, 2, 3),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_checkpoint_whose_stream_is_damaged_is_refused_in_one_sentence(
+    damage: Callable[[dict[str, Any]], object], tmp_path: Path
+):
+    """Also if whoever damaged it has corrected the digest in the manifest."""
+    model = trainer()
+    model.step(DATA.images[:4], [2, 0, 1, -1])
+    file = model.save(tmp_path) / "state.pt"
+    state = torch.load(file, weights_only=True)
+    damage(state)
+    torch.save(state, file)
+    manifest = json.loads((file.parent / "manifest.json").read_text())
+    manifest["sha256"]["state.pt"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    (file.parent / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        trainer().load(tmp_path)
+
+
+@pytest.mark.parametrize("position", ["three", -1, 2.5, [1]])
+def test_a_position_that_is_no_number_of_examples_is_refused(position: object):
+    with pytest.raises(InputError, match="number of examples"):
+        next(Examples(shown, batch_size=ROWS).read(position))
 
 
 class Exploding(MeanTeacher):

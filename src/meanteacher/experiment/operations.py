@@ -79,7 +79,11 @@ class _Count(TorchFunctionMode):
     forward = gradients = 0.0
 
     def __torch_function__(
-        self, layer: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        layer: Callable[..., Any],
+        types: object,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         output = layer(*args, **(kwargs or {}))
         if layer in (torch.conv2d, torch.conv_transpose2d, nn.functional.linear):

@@ -12,6 +12,7 @@ from meanteacher.core import UNLABELLED, InputError, Problem, check_choice, labe
 from meanteacher.data.dataset import check_labels
 from meanteacher.data.mapstyle import as_image, example
 from meanteacher.seeding import generator
+from meanteacher.train.checkpoint import SavedReplay
 
 Position = Any
 """Where a source stands, in plain values that a checkpoint can hold. None before the first example."""
@@ -75,6 +76,8 @@ class Examples:
             InputError: the iterator cannot be moved to that position.
         """
         n_read = position or 0
+        if not isinstance(n_read, int) or n_read < 0:
+            raise InputError(f"A position is the number of examples that were read, got {position!r}.")
         if callable(self.source):
             rest = iter(self.source(n_read))
         elif n_read and not self.live:
@@ -227,9 +230,17 @@ class Store:
             if place < self.replay.size:
                 self._kept[place] = example
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> SavedReplay:
         """Everything that a checkpoint needs."""
         return {"n_offered": self._n_offered, "kept": list(self._kept)}
 
-    def load(self, state: dict[str, Any]) -> None:
-        self._n_offered, self._kept = state["n_offered"], list(state["kept"])
+    def load(self, state: SavedReplay, problem: Problem) -> None:
+        """Continue with what `state` returned; a ValueError is raised for rows that no `Store` keeps."""
+        kept = state["kept"]
+        for image, label, index in kept:
+            _, known = checked(image, label, problem)
+            if len(known) != 1 or not labelled_rows(known).all() or index.dtype != torch.int64 or index.shape != (1,):
+                raise ValueError("a kept example is not one labelled image")
+        if len(kept) > min(self.replay.size, state["n_offered"]):
+            raise ValueError(f"{len(kept)} examples are kept of {state['n_offered']} that were offered")
+        self._n_offered, self._kept = state["n_offered"], list(kept)

@@ -302,11 +302,17 @@ class OnlineTrainer:
             # The weights are read from the checkpoint: what an untrained network is initialised from has no effect.
             state = self._state or self._start(self._batch(*self._stand_in()))
             self._checkpoints(folder).restore(state)
+            stream = state.stream
+            try:
+                if stream is None or (self._store is None) != (stream["replay"] is None):
+                    raise ValueError("it does not say where the stream stands, or which examples are kept")
+                if self._store is not None and stream["replay"] is not None:
+                    self._store.load(stream["replay"], self._problem)
+            except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+                raise InputError(f"{folder} holds no checkpoint of an on-line run: {error}.") from error
+            self.position, self.n_seen = stream["position"], stream["n_seen"]
             self._state = state
             self._vitals.load(state.vitals)
-            self.position, self.n_seen = state.stream["position"], state.stream["n_seen"]
-            if self._store is not None:
-                self._store.load(state.stream["replay"])
         return self
 
     @staticmethod

@@ -36,6 +36,22 @@ def trained_parameters(student: nn.Module, memory: nn.Module) -> list[nn.Paramet
     return [p for module in (student, memory) for p in module.parameters() if p.requires_grad]
 
 
+class SavedReplay(TypedDict):
+    """The examples that an on-line run keeps."""
+
+    n_offered: Count
+    kept: list[tuple[Any, Any, Any]]
+    """Image, label, and how many examples had arrived before it."""
+
+
+class SavedStream(TypedDict):
+    """Where an on-line run stands."""
+
+    position: Any
+    n_seen: Count
+    replay: SavedReplay | None
+
+
 @dataclass(slots=True, eq=False)
 class TrainState:
     """A run after `step` steps."""
@@ -56,8 +72,8 @@ class TrainState:
     """What the vitals remember, in plain values."""
     processes: list[tuple[int, int]] = field(default_factory=list)
     """(step, number of processes from there on)"""
-    stream: dict[str, Any] = field(default_factory=dict)
-    """Where an on-line run is in its stream, and what it keeps of it, in plain values and tensors. Empty in a run on
+    stream: SavedStream | None = None
+    """Where an on-line run is in its stream, and what it keeps of it, in plain values and tensors. None in a run on
     a data set, whose batches are functions of the step."""
 
     def modules(self) -> dict[str, nn.Module]:
@@ -301,7 +317,7 @@ class _SavedState(TypedDict):
     curve: list[Evaluation]
     vitals: _SavedVitals | None
     processes: list[tuple[Count, Annotated[int, Meta(ge=1)]]]
-    stream: dict[str, Any]
+    stream: SavedStream | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
