@@ -2,7 +2,6 @@
 
 import json
 import reprlib
-import sys
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -20,8 +19,10 @@ AnyText = Annotated[str, Meta(pattern=r"\A[^\ud800-\udfff]*\Z")]
 FileName = Annotated[str, Meta(pattern=r"\A[^\0\ud800-\udc7f\udd00-\udfff]+\Z")]
 """The name or path of a file or folder. It may contain bytes that are not UTF-8: Python reads them as surrogates."""
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-Positive = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+_LARGEST = 1e100
+"""No measurement is larger, and sums and squares of such numbers are finite."""
+Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Positive = Annotated[float, Meta(ge=0, le=_LARGEST)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 """A share between 0 and 1, not a percentage."""
 Plain = str | int | float | bool | None
