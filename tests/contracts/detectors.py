@@ -9,6 +9,7 @@ from pathlib import Path
 import classifier_detectors
 import fit_detectors
 import label_detectors
+import number_detectors
 import other_detectors
 import photo_detectors
 import recipe_detectors
@@ -401,6 +402,9 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "labelling page": lambda: named(label_detectors.DETECTORS),
     "tables of runs": lambda: named(report_detectors.RECORDS),
     "report of a fit": lambda: named(report_detectors.FITS),
+    "statistics": lambda: named(number_detectors.STATISTICS),
+    "readings of a run": lambda: named(number_detectors.READINGS),
+    "views and evaluation": lambda: named(number_detectors.VIEWS),
 }
 """What is looked at for a mutant of each area."""
 

@@ -6,8 +6,10 @@ catches which with: make mutants
 
 import dataclasses
 from contextlib import nullcontext
+from importlib import import_module
 
 import fit_mutants
+import number_mutants
 import other_mutants
 import pytest
 import recipe_mutants
@@ -469,6 +471,16 @@ def normalisation_is_fitted_to_validation_images_too(patch: Patch) -> None:
     wrap(patch, PerChannel.fit, lambda real, self, images, index=None: real(self, images))
 
 
+@of_runs
+def speed_is_counted_in_batches(patch: Patch) -> None:
+    def wrong(real, prepared, *given):
+        found = real(prepared, *given)
+        size = prepared.training.batch.size
+        return dataclasses.replace(found, images_per_second=found.images_per_second / size)
+
+    wrap(patch, import_module("meanteacher.experiment.run")._record, wrong)
+
+
 for others in (
     recipe_mutants,
     stream_mutants,
@@ -476,6 +488,7 @@ for others in (
     fit_mutants,
     use_mutants,
     report_mutants,
+    number_mutants,
 ):
     MUTANTS.extend(others.MUTANTS)
 

@@ -3,14 +3,17 @@
 import itertools
 import os
 import sys
+import time
 
 import numpy as np
 from catalogue import Catalogue, Patch, during, replace, wrap
 from sklearn.base import ClassifierMixin
+from sklearn.preprocessing import StandardScaler
 
 from meanteacher import files
 from meanteacher.core import UNLABELLED
-from meanteacher.estimator import SemiSupervisedClassifier, classifier, labels
+from meanteacher.estimator import SemiSupervisedClassifier, arrays, classifier, labels
+from meanteacher.train import TrainState
 from meanteacher.views.basic import Move, warped
 
 MUTANTS = Catalogue()
@@ -46,6 +49,70 @@ def rows_without_a_label_are_a_class(patch: Patch) -> None:
 @of_estimators
 def score_counts_rows_without_a_label_as_errors(patch: Patch) -> None:
     patch.setattr(SemiSupervisedClassifier, "score", ClassifierMixin.score)
+
+
+@of_estimators
+def minutes_of_an_estimator_are_seconds(patch: Patch) -> None:
+    def wrong(real, *given, ends, **options):
+        now = time.perf_counter()
+        return real(*given, ends=None if ends is None else now + (ends - now) / 60, **options)
+
+    wrap(patch, arrays.run, wrong)
+
+
+@of_estimators
+def estimator_keeps_the_student(patch: Patch) -> None:
+    patch.setattr(TrainState, "predictor", lambda self, method: self.student)
+
+
+@of_estimators
+def student_and_teacher_of_a_table_change_their_views(patch: Patch) -> None:
+    wrap(patch, arrays._weak_and_strong, lambda real, *given: real(*given)[::-1])
+
+
+@of_estimators
+def teacher_of_a_table_sees_nine_times_the_noise(patch: Patch) -> None:
+    def wrong(real, given, shape, noise):
+        _, strong = real(given, shape, noise)
+        return real(given, shape, 9 * noise)[0], strong
+
+    wrap(patch, arrays._weak_and_strong, wrong)
+
+
+@of_estimators
+def weights_of_the_methods_stand_one_row_below(patch: Patch) -> None:
+    values = list(arrays._WEIGHTS.values())
+    patch.setattr(arrays, "_WEIGHTS", dict(zip(arrays._WEIGHTS, [values[-1], *values[:-1]], strict=True)))
+
+
+@of_estimators
+def rare_classes_weigh_less(patch: Patch) -> None:
+    wrap(patch, arrays.ClassWeighted.__init__, lambda real, self, m, w: real(self, m, tuple(1 / each for each in w)))
+
+
+@of_estimators
+def noise_reaches_beyond_the_nearest_neighbour(patch: Patch) -> None:
+    """The distance of two rows instead of the deviation of a feature."""
+    wrap(patch, arrays.local_scale, lambda real, rows: real(rows) * (2 * rows.shape[1]) ** 0.5)
+
+
+@of_estimators
+def columns_keep_their_scales(patch: Patch) -> None:
+    patch.setattr(StandardScaler, "transform", lambda self, X: np.array(X))
+
+
+@of_estimators
+def one_outlier_sets_the_scale_of_a_column(patch: Patch) -> None:
+    replace(patch, classifier._without_outliers, lambda X: X)
+
+
+@of_estimators
+def pixels_of_images_are_mixed_with_their_channels(patch: Patch) -> None:
+    def wrong(real, array):
+        images = real(array)
+        return images.permute(0, 2, 3, 1).reshape(images.shape) if array.ndim == 4 else images
+
+    wrap(patch, arrays.as_images, wrong)
 
 
 @of_dense

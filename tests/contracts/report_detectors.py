@@ -4,6 +4,7 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from fit_example import CLASS_NAMES, CONFUSION, as_fit, fit_example
 from meanteacher.photos.pages import fit_page as page_module
 from meanteacher.photos.pages.fit_page import since_sentence
 from meanteacher.photos.pages.model_card import model_card
-from meanteacher.records import Record
+from meanteacher.records import Evaluation, Record
 from meanteacher.report import answer, load_records, paired_difference, summarise, to_text
+from meanteacher.report.compare import baselines
+from meanteacher.report.figures import curve
 from methods_page import gathered, load_gathered
 
 # --- records of runs --------------------------------------------------------------------------------------------------
@@ -143,7 +146,39 @@ def gathered_runs_are_the_runs() -> None:
         assert after.errors == before.errors, "errors have changed places"
 
 
+def a_curve_is_the_mean_of_the_model_that_it_names() -> None:
+    runs = [run for run in _records() if run.method == "mean-teacher"][:2]
+    points = ([(100, 0.4, 0.3), (200, 0.3, 0.1)], [(100, 0.6, 0.5), (150, 0.5, 0.4), (200, 0.2, 0.15)])
+    drawn = [
+        replace(run, curve=tuple(Evaluation(step, "test", student, teacher) for step, student, teacher in its))
+        for run, its in zip(runs, points, strict=True)
+    ]
+    for model, expected in (("student", {100: 50.0, 200: 25.0}), ("teacher", {100: 40.0, 200: 12.5})):
+        found = {step: sum(errors) / len(errors) for step, errors in curve(drawn, "test", model).items()}
+        assert found == pytest.approx(expected), f"the curve of the {model} is another: {found}"
+
+
+def a_recipe_is_compared_with_the_baseline_of_its_task_and_change() -> None:
+    names = {
+        "fast/a-500": "mean-teacher",
+        "fast/a-500+steps=9": "mean-teacher",
+        "fast/b-40": "mean-teacher",
+        "fast/a-500/supervised": "supervised",
+        "fast/a-500/supervised+steps=9": "supervised",
+        "fast/b-40/supervised": "supervised",
+    }
+    some = _records()[0]
+    runs = [replace(some, recipe=replace(some.recipe, name=name), method=method) for name, method in names.items()]
+    assert baselines(runs) == {
+        "fast/a-500": "fast/a-500/supervised",
+        "fast/a-500+steps=9": "fast/a-500/supervised+steps=9",
+        "fast/b-40": "fast/b-40/supervised",
+    }, "runs are compared with those of another task, or of another change"
+
+
 RECORDS = (
+    a_curve_is_the_mean_of_the_model_that_it_names,
+    a_recipe_is_compared_with_the_baseline_of_its_task_and_change,
     a_row_is_the_mean_and_deviation_over_runs,
     a_table_prints_the_student_and_the_teacher_under_their_names,
     runs_are_compared_seed_by_seed,

@@ -10,7 +10,7 @@ from catalogue import Catalogue, Patch, replace, wrap
 import methods_page
 from meanteacher import records
 from meanteacher.photos.pages import fit_page
-from meanteacher.report import compare, page
+from meanteacher.report import compare, figures, page
 
 MUTANTS = Catalogue()
 of_records = MUTANTS.of("tables of runs")
@@ -160,3 +160,27 @@ def errors_before_and_now_change_places(patch: Patch) -> None:
         return real(dataclasses.replace(fit, since=since))
 
     wrap(patch, fit_page.since_sentence, wrong)
+
+
+@of_records
+def student_and_teacher_change_places_in_a_curve(patch: Patch) -> None:
+    others = {"student": "teacher", "teacher": "student"}
+    wrap(patch, figures.curve, lambda real, runs, part, model: real(runs, part, others[model]))
+
+
+@of_records
+def curve_is_averaged_where_only_some_runs_were_evaluated(patch: Patch) -> None:
+    wrap(patch, figures.at_common_steps, lambda real, points, n_runs: {s: [v] for s, v in points})
+
+
+@of_records
+def changed_recipe_is_compared_with_the_unchanged_baseline(patch: Patch) -> None:
+    def wrong(recipe, baseline):
+        return len(compare.shared_path([recipe.partition("+")[0], baseline.partition("+")[0]])), "+" not in baseline
+
+    replace(patch, compare._nearness, wrong)
+
+
+@of_records
+def recipe_is_compared_with_the_baseline_of_another_task(patch: Patch) -> None:
+    replace(patch, compare._nearness, lambda recipe, baseline: (-len(baseline), True))

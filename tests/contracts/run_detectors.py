@@ -67,6 +67,8 @@ def the_time_of_a_run_counts_what_was_before_an_interruption() -> None:
     for kind in ("seconds", "cpu_seconds"):
         assert before[kind] > 0, f"{kind}: nothing was counted, so this tells nothing"
         assert record[kind] > before[kind], f"{kind}: the time before the interruption is lost"
+    expected = 8 * whole.training.batch.size / record["seconds"]
+    assert abs(record["images_per_second"] - expected) < 0.06, "the speed is not that of the images"
 
 
 def the_curve_of_a_resumed_run_is_whole() -> None:

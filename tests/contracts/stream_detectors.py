@@ -20,12 +20,14 @@ from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.shards import Shards
 from meanteacher.distributed import ranks as ranks_module
 from meanteacher.distributed.ranks import ALONE, Ranks
+from meanteacher.evaluate import predict_logits
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import MeanTeacher
 from meanteacher.online import Examples, OnlineTrainer, Replay
+from meanteacher.online.arrivals import Store
 from meanteacher.schedules import Constant
 from meanteacher.seeding import isolated_global_randomness
-from meanteacher.teacher import Teacher
+from meanteacher.teacher import Teacher, teacher_of
 from meanteacher.train import AdamSpec, Intervals, SgdSpec, TrainState, Vitals, parallel, train
 from meanteacher.views import Chain
 from shard_support import CLASSES, picture, write_tar
@@ -291,4 +293,67 @@ def _has_taken(trainer: OnlineTrainer, n_steps: int) -> bool:
     return trainer.n_steps == n_steps
 
 
-ONLINE = (an_unlabelled_example_is_seen_once_however_often_training_stops,)
+def an_answer_is_that_of_the_teacher() -> None:
+    data, (trainer, _) = made_up(12, seed=3), _online()
+    for start in (0, 4, 8):
+        trainer.step(data.images[start : start + 4], [2, UNLABELLED, 0, 1])
+    state = trainer._state
+    assert state is not None
+    teacher = teacher_of(state.memory).predictor()
+    expected = predict_logits(teacher, data.images, normalise=trainer._normalise).softmax(1)
+    assert torch.allclose(trainer.predict_proba(data.images), expected), "another network answers"
+    student = predict_logits(state.student, data.images, normalise=trainer._normalise).softmax(1)
+    assert not torch.allclose(expected, student), "the two networks cannot be told apart"
+
+
+def kept_examples_are_drawn_anew_with_their_labels() -> None:
+    data, (trainer, seen) = made_up(40, seed=3), _online()
+    for start in range(0, 40, 4):
+        trainer.step(data.images[start : start + 4], [UNLABELLED, int(data.labels[start + 1]), 2, UNLABELLED])
+    again = [step[4:] for step in _steps(seen) if len(step) == 6]
+    assert all(label == (int(data.labels[index]) if index % 4 == 1 else 2) for kept in again for index, label in kept)
+    assert {index // 4 for index, _ in again[-1]} <= {7, 8}, "the examples that are kept are not the last four"
+
+
+def _steps(seen: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The rows of each step: four new ones, and up to two that were kept."""
+    steps: list[list[tuple[int, int]]] = []
+    for row in seen:
+        if not steps or (row[0] % 4 == 0 and row[0] == 4 * len(steps)):
+            steps.append([])
+        steps[-1].append(row)
+    return steps
+
+
+def a_uniform_sample_is_of_all_that_came() -> None:
+    store = Store(Replay(size=8, rows=2, keep="uniform"), seed=1)
+    for number in range(80):
+        store.add(torch.zeros(1, *SHAPE), torch.tensor([0]), torch.tensor([number]))
+    kept = sorted(int(index) for _, _, index in store.state()["kept"])
+    assert len(kept) == 8, "another number is kept"
+    assert 2 <= sum(number < 40 for number in kept) <= 6, f"the sample is of one end: {kept}"
+    shown = {tuple(store.draw(step)[2].tolist()) for step in range(12)}
+    assert len(shown) > 6, "the same examples are shown in every step"
+
+
+def a_loaded_trainer_goes_on_where_it_was_saved() -> None:
+    data, (trainer, _) = made_up(24, seed=3), _online()
+    with tempfile.TemporaryDirectory() as folder:
+        for start in (0, 4, 8):
+            trainer.step(data.images[start : start + 4], [2, UNLABELLED, 0, UNLABELLED], position=start + 4)
+        trainer.save(folder)
+        again, seen = _online()
+        again.load(folder)
+    assert (again.n_seen, again.position, again.n_steps) == (12, 12, 3), "it begins somewhere else"
+    done = again.step(data.images[12:16])
+    assert done.n_replayed == 2, "kept examples are lost"
+    assert [index for index, _ in seen][:4] == [12, 13, 14, 15], "new examples have the numbers of old ones"
+
+
+ONLINE = (
+    an_unlabelled_example_is_seen_once_however_often_training_stops,
+    an_answer_is_that_of_the_teacher,
+    kept_examples_are_drawn_anew_with_their_labels,
+    a_uniform_sample_is_of_all_that_came,
+    a_loaded_trainer_goes_on_where_it_was_saved,
+)

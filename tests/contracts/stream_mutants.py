@@ -12,7 +12,7 @@ from meanteacher.distributed import rows
 from meanteacher.distributed.ranks import Ranks
 from meanteacher.online import OnlineTrainer, arrivals
 from meanteacher.online.arrivals import Store
-from meanteacher.train import parallel
+from meanteacher.train import TrainState, parallel
 
 MUTANTS = Catalogue()
 of_processes = MUTANTS.of("several processes")
@@ -114,3 +114,63 @@ def position_in_the_stream_is_not_restored(patch: Patch) -> None:
         return self
 
     wrap(patch, OnlineTrainer.load, wrong)
+
+
+@of_streams
+def predictions_are_those_of_the_student(patch: Patch) -> None:
+    during(
+        patch,
+        OnlineTrainer.predict_proba,
+        lambda inner, *given: inner.setattr(TrainState, "predictor", lambda self, method: self.student),
+    )
+
+
+@of_streams
+def kept_examples_are_always_those_of_the_first_step(patch: Patch) -> None:
+    wrap(patch, Store.draw, lambda real, self, step: real(self, 0))
+
+
+@of_streams
+def labels_of_kept_examples_are_hidden(patch: Patch) -> None:
+    def wrong(real, self, step):
+        images, labels, index = real(self, step)
+        return images, torch.full_like(labels, -1), index
+
+    wrap(patch, Store.draw, wrong)
+
+
+@of_streams
+def recent_examples_are_the_first_ones(patch: Patch) -> None:
+    def wrong(real, self, images, labels, index):
+        if len(self) < self.replay.size:
+            real(self, images, labels, index)
+
+    wrap(patch, Store.add, wrong)
+
+
+@of_streams
+def uniform_sample_forgets_what_is_old(patch: Patch) -> None:
+    """Every new example takes a place."""
+    during(patch, Store.add, lambda inner, *given: inner.setattr(torch, "randint", lambda n, *rest, **options: _LAST))
+
+
+_LAST = torch.tensor([0])
+
+
+@of_streams
+def count_of_examples_begins_again(patch: Patch) -> None:
+    def wrong(real, self, folder):
+        real(self, folder)
+        self.n_seen = 0
+        return self
+
+    wrap(patch, OnlineTrainer.load, wrong)
+
+
+@of_streams
+def kept_examples_are_lost_with_an_interruption(patch: Patch) -> None:
+    def wrong(real, self, *given):
+        real(self, *given)
+        self._kept = []
+
+    wrap(patch, Store.load, wrong)
