@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import io
 import json
 import os
 import random
@@ -40,14 +41,23 @@ from command_line import (
     start,
     wait_until,
 )
+from PIL import Image
 from safetensors.torch import load_file
 
 from meanteacher.cli.app import app
+from meanteacher.core import Problem
+from meanteacher.data.shards import Shards
 from meanteacher.data.toy import Moons
 from meanteacher.experiment.run import environment
+from meanteacher.files.images import decode
+from meanteacher.models import FastNetSpec
 from meanteacher.paper.layout import TABLES, Table
+from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.train import checkpoint
+from meanteacher.views import PerImage
+from shard_support import write_tar
 from support import PATIENCE, child_environment
+from tiff_support import tiled_tiff
 
 SHORT = ("--set", "steps=24", "--set", "evaluate_every=6", "--set", "data.validation=0.1", "--no-compile")
 """Of two moons: four checkpoints within a fraction of a second, some of them the best so far."""
@@ -667,6 +677,62 @@ def damaged_checkpoint(at: Place) -> str:
     return f"{len(cases)} damages: one sentence, exit code 2; without that folder the run ends with the same bytes"
 
 
+def _narrow_in_a_shard(folder: Path) -> tuple[int, Callable[[], object]]:
+    content = io.BytesIO()
+    Image.new("RGB", (1, 12_000), "red").save(content, "PNG")
+    members = [("0.png", content.getvalue()), ("0.cls", b"a"), ("1.png", content.getvalue()), ("1.cls", b"b")]
+    write_tar(folder / "a.tar", members)
+    source = Shards(train="a.tar", test="a.tar", resize=256, size=224)
+    return len(content.getvalue()), lambda: source.load(folder).test.images[torch.arange(2)]
+
+
+def _tile(folder: Path) -> tuple[int, Callable[[], object]]:
+    path = folder / "tile.tif"
+    path.write_bytes(tiled_tiff(46_336))
+    return path.stat().st_size, lambda: decode(path, 224)
+
+
+def _deep_model(folder: Path) -> tuple[int, Callable[[], object]]:
+    spec = FastNetSpec(width=0.125)
+    network = spec.build(Problem(2, 1, (3, 16, 16))).eval()
+    parts = {"spec": spec, "normaliser": PerImage()}
+    model = Classifier(network, PerImage().fit(None), ("a", "b"), 16, 1.0, {}, **parts).save(folder / "model")
+    about = json.loads((model / "model.json").read_text())
+    about["network"] = {"kind": "WideResNet", "fields": {"depth": 1000}}
+    (model / "model.json").write_text(json.dumps(about))
+    return (model / "model.json").stat().st_size, lambda: load(model)
+
+
+_SMALL_FILES: dict[str, Callable[[Path], tuple[int, Callable[[], object]]]] = {
+    "a PNG of 1x12,000 pixels in a shard": _narrow_in_a_shard,
+    "a TIFF of 16x16 pixels in a tile of 46,336x46,336": _tile,
+    "a model.json that asks for 1,000 layers": _deep_model,
+}
+_MOST_MB = 100
+
+
+def small_files(at: Place) -> str:
+    """Each is read in a process of its own, whose memory is compared with that of one that reads nothing."""
+
+    def used(compute: Callable[[], object]) -> tuple[float, float]:
+        child = os.fork()
+        if not child:
+            with suppress(Exception):  # it may also be refused
+                compute()
+            os._exit(0)
+        _, status, usage = os.wait4(child, 0)
+        expect(status == 0, f"the process ended with {status}")
+        return usage.ru_maxrss / 1000, usage.ru_utime + usage.ru_stime
+
+    seen = []
+    for name, make in _SMALL_FILES.items():
+        n_bytes, read = make(at.folder)
+        (memory, seconds), (idle, _) = used(read), used(lambda: None)
+        expect(memory - idle < _MOST_MB, f"{name} takes {memory - idle:.0f} MB")
+        seen.append(f"{name} ({n_bytes:,} bytes): {max(0.0, memory - idle):.0f} MB and {seconds:.1f} s")
+    return "; ".join(seen)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     name: str
@@ -713,6 +779,11 @@ FAULTS = (
     Fault("20,000 steps", "memory and open files stay as they are", memory_and_handles, False),
     Fault("the clock jumps", "has no effect", jumping_clock),
     Fault("divergence", "exit code 3; the last good checkpoint is kept", divergence),
+    Fault(
+        "a small file unpacks to a large one",
+        f"at most {_MOST_MB} MB; without limits 3,100 MB, 2,000 MB and 13 s, 968 MB and 32 s",
+        small_files,
+    ),
     Fault(
         "a file of the checkpoint is damaged", "refused; the checkpoint before it can be resumed", damaged_checkpoint
     ),

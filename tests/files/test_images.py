@@ -19,6 +19,7 @@ from PIL import Image, ImageFile, ImageOps
 from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, decode_whole, header
 from meanteacher.files.jpeg import read_head, read_orientation
 from photo_support import picture, pixels, save
+from tiff_support import tiled_tiff
 
 LOSSLESS = ["png", "bmp", "webp", "tif", "ppm"]
 
@@ -414,15 +415,7 @@ def test_an_image_bomb_is_refused_before_it_is_decoded(
 @pytest.mark.parametrize(("side", "refused"), [(16, False), (46_336, True)])
 def test_the_tile_of_a_tiff_counts_as_well(side: int, refused: bool, big: bool, path: Path) -> None:
     """A 16x16 image in one tile, which the decoder holds as a whole."""
-    fields = {256: 16, 257: 16, 258: 8, 259: 1, 262: 1, 277: 1, 322: side, 323: side, 324: 0, 325: 256}
-    n_count, n_entry, place, start = (8, 20, "Q", 16) if big else (2, 12, "I", 8)
-    fields[324] = start + n_count + n_entry * len(fields) + (8 if big else 4)
-    head = b"II+\0" + struct.pack("<HHQ", 8, 0, 16) if big else b"II*\0" + struct.pack("<I", 8)
-    entries = b"".join(struct.pack(f"<HH{place}{place}", tag, 4, 1, value) for tag, value in fields.items())
-    if big:
-        entries = b"".join(struct.pack("<HHQI4x", tag, 4, 1, value) for tag, value in fields.items())
-    count = struct.pack("<Q" if big else "<H", len(fields))
-    path.write_bytes(head + count + entries + struct.pack(f"<{place}", 0) + bytes(range(256)))
+    path.write_bytes(tiled_tiff(side, big=big))
     if refused:
         assert reason(path).startswith(f"too large: {side}x{side} pixels")
     else:
