@@ -1,9 +1,12 @@
-"""Arrays in an .npz file, read without pickle and without unpacking disproportionately many bytes."""
+"""Arrays in files: .npz without pickle and without unpacking disproportionately many bytes, .npy of a known shape."""
 
+import io
+import math
+import os
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,3 +54,26 @@ def _check_unpacked(file: IO[bytes]) -> None:
     if unpacked > max(_FREE_BYTES, _MOST_UNPACKED * n_bytes):
         raise ValueError(f"its {n_bytes:,} bytes unpack to {unpacked:,}")
     file.seek(0)
+
+
+def array_header(shape: tuple[int, ...], kind: type[np.generic]) -> bytes:
+    """The beginning of an .npy file that holds such an array."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(np.dtype(kind))
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def mapped_array(
+    path: Path, shape: tuple[int, ...], kind: type[np.generic], mode: Literal["r+", "c"]
+) -> "np.memmap[tuple[int, ...], np.dtype[np.generic]]":
+    """An .npy file of exactly this shape and type, mapped into memory; a ValueError is raised for any other file.
+
+    The header is compared and not read: a damaged one may name any shape, and numpy enlarges a file to what it names.
+    """
+    header = array_header(shape, kind)
+    n_bytes = len(header) + math.prod(shape) * np.dtype(kind).itemsize
+    with open_regular(path, follow=False) as file:
+        if os.fstat(file.fileno()).st_size != n_bytes or file.read(len(header)) != header:
+            raise ValueError(f"{path} is not an array of {shape} values of {np.dtype(kind)}")
+    return np.memmap(path, kind, mode, offset=len(header), shape=shape)

@@ -141,6 +141,50 @@ def test_a_chunk_of_which_a_row_was_half_written_is_computed_again(tmp_path: Pat
     assert len(n_computed) == 1
 
 
+@pytest.mark.parametrize("row", [3, 20], ids=["first chunk", "second chunk"])
+@pytest.mark.parametrize("damage", ["zeros", "one bit", "another row"])
+def test_a_row_that_is_not_as_it_was_written_is_computed_again(
+    damage: str, row: int, tmp_path: Path, n_computed: list[int]
+) -> None:
+    whole = extraction(tmp_path).run()
+    expected = whole.tobytes()
+    if damage == "zeros":
+        whole[row] = 0
+    elif damage == "one bit":
+        whole[row].view(np.uint16)[11] ^= 1
+    else:
+        whole[row] = whole[row + 1]
+    whole.flush()
+    n_computed.clear()
+    assert extraction(tmp_path).run().tobytes() == expected
+    assert len(n_computed) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"'shape': (", b"'shape': (9"),
+        (b"'<f2'", b"'<f8'"),
+        (b"'descr'", b"'desc\xff'"),
+        (b"False", b"True "),
+        (b"{", b"["),
+    ],
+)
+def test_a_file_with_a_damaged_header_is_replaced_and_never_enlarged(
+    old: bytes, new: bytes, tmp_path: Path, n_computed: list[int]
+) -> None:
+    expected = extraction(tmp_path).run().tobytes()
+    path = extraction(tmp_path).path
+    content = path.read_bytes()
+    header, rest = content[:128], content[128:]
+    assert old in header
+    path.write_bytes(header.replace(old, new)[:128].ljust(128) + rest)
+    n_computed.clear()
+    assert extraction(tmp_path).run().tobytes() == expected
+    assert len(n_computed) == N_CHUNKS
+    assert path.stat().st_size == len(content)
+
+
 def test_the_most_important_photos_are_computed_before_the_time_is_over(tmp_path: Path) -> None:
     assert not computed(extraction(tmp_path / "a").run(ends=0.0)).any()
     seen: list[int] = []

@@ -2,10 +2,12 @@
 
 import os
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from meanteacher.core import Augment, InputError, Interrupted, Progress
 from meanteacher.devices import CPU
-from meanteacher.files import make_own, open_regular, remove
+from meanteacher.files import make_own, remove
+from meanteacher.files.arrays import mapped_array
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
 from meanteacher.seeding import generator
@@ -25,6 +28,8 @@ VIEWS = ("plain", "mirrored", "crop", "strong-1", "strong-2", "strong-3")
 """Views of each photo in the order of their use. More hardly lower the error (docs/experiments/backbones.md)."""
 _CHUNK = 16
 _SEED = 0
+_CHECK = 2
+"""Numbers at the end of each row of the file that hold its checksum."""
 
 Features = NDArray[np.float16]
 """[N, D]; the rows of photos that are not computed are NaN."""
@@ -81,19 +86,19 @@ class Extraction:
             Interrupted: `should_stop` returned True; what was computed is kept.
         """
         try:
-            values = self._open()
-            self._fill(values, progress, should_stop, ends)
+            rows = self._open()
+            self._fill(rows, progress, should_stop, ends)
         except OSError as error:
             raise InputError(
                 f"Cannot write the features of the photos to {self.path} ({error.strerror}). Free some space, or give "
                 "another folder as out (--out)."
             ) from error
-        return values
+        return rows[:, :-_CHECK]
 
-    def _fill(self, values: Features, progress: Progress, should_stop: Callable[[], bool], ends: float) -> None:
+    def _fill(self, rows: Features, progress: Progress, should_stop: Callable[[], bool], ends: float) -> None:
         # A chunk is computed as a whole, so that a stopped extraction ends with the same bits.
         chunks = [self.order[start : start + _CHUNK] for start in range(0, len(self.order), _CHUNK)]
-        missing = [chunk for chunk in chunks if not computed(values[chunk]).all()]
+        missing = [chunk for chunk in chunks if not computed(rows[chunk, :-_CHECK]).all()]
         done, total = sum(map(len, chunks)) - sum(map(len, missing)), len(self.order)
         progress(done, total)
         if not missing:
@@ -119,24 +124,23 @@ class Extraction:
         with one_network_per_thread() as (pool, _):
             for chunk, found in zip(missing, pool.map(values_of, missing), strict=True):
                 if found is not None:
-                    values[chunk] = found
+                    rows[chunk] = np.hstack([found, _checks(found)])
                     done += len(chunk)
                     progress(done, total)
-        values.flush()  # type: ignore[attr-defined]
+        rows.flush()  # type: ignore[attr-defined]
         if should_stop():
             raise Interrupted(
                 "The fit was stopped while it computed features. Continue it with resume=True (--resume)."
             )
 
     def _open(self) -> Features:
-        """The file, which is created full of NaN unless it exists."""
-        shape = (len(self.images), self.backbone.n_features)
+        """The rows of the file, each with its checksum; new and damaged ones are NaN."""
+        shape = (len(self.images), self.backbone.n_features + _CHECK)
         with suppress(OSError, ValueError):
-            with open_regular(self.path, follow=False):
-                pass
-            values = np.lib.format.open_memmap(self.path, mode="r+")
-            if values.shape == shape and values.dtype == np.float16:
-                return values
+            rows = cast(Features, mapped_array(self.path, shape, np.float16, "r+"))
+            damaged = (_checks(rows[:, :-_CHECK]).view(np.uint16) != rows[:, -_CHECK:].view(np.uint16)).any(1)
+            rows[damaged] = np.nan
+            return rows
         make_own(self.path.parent)
         part = self.path.with_name(f".writing-{self.path.name}")
         for path in (self.path, part):
@@ -147,9 +151,15 @@ class Extraction:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self.path)
-        return np.lib.format.open_memmap(self.path, mode="r+")
+        return cast(Features, mapped_array(self.path, shape, np.float16, "r+"))
+
+
+def _checks(values: Features) -> Features:
+    """[N, 2], the checksum of each row in the bits of two numbers."""
+    sums = [zlib.crc32(row) for row in np.ascontiguousarray(values)]
+    return np.array(sums, np.uint32).view(np.float16).reshape(-1, _CHECK)
 
 
 def computed(values: Features) -> NDArray[np.bool_]:
-    """[N], which rows are there: a row that was being written when the process was killed still has NaN at its end."""
+    """[N], which rows are there."""
     return np.asarray(~np.isnan(values).any(1))

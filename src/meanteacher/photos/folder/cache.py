@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import InputError, Progress
-from meanteacher.files import locked_folder, make_own, open_regular, remove, write_atomic
+from meanteacher.files import locked_folder, make_own, remove, write_atomic
+from meanteacher.files.arrays import array_header, mapped_array
 from meanteacher.files.images import UnreadableError, decode
 from meanteacher.files.typed import Count, FileName, read_json
 from meanteacher.photos.folder.find import Photos
@@ -97,10 +98,9 @@ def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:
     """The cache, if it is complete and of these images."""
     try:
         about = read_json(file.with_suffix(".json"), _About, most=_MAX_LIST_BYTES)
-        with open_regular(file, follow=False):
-            # Not "r": torch takes no array that is read-only.
-            images = np.lib.format.open_memmap(file, mode="c")
         names = tuple(name for name, *_ in about.images)
+        # Not "r": torch takes no array that is read-only.
+        images = mapped_array(file, (len(names), 3, size, size), np.uint8, "c")
         stamps = tuple(
             None if n_bytes is None or time is None else (n_bytes, time) for _, n_bytes, time, _ in about.images
         )
@@ -109,8 +109,7 @@ def _read_cache(file: Path, root: Path, size: int) -> _Cache | None:
     # Whatever is wrong, the cache can be made again.
     except (OSError, ValueError):
         return None
-    is_complete = images.shape == (len(names), 3, size, size) and images.dtype == np.uint8
-    return _Cache(images, unreadable, names, stamps) if is_ours and is_complete else None
+    return _Cache(images, unreadable, names, stamps) if is_ours else None
 
 
 def _write(
@@ -123,8 +122,7 @@ def _write(
     remove(part)
     try:
         with part.open("xb") as out:
-            shape = (len(photos), 3, size, size)
-            np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            out.write(array_header((len(photos), 3, size, size), np.uint8))
             out.flush()
             failed = _fill(part, out.tell(), photos, size, stamps, old, progress)
             os.fsync(out.fileno())
