@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from meanteacher import distributed
 from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.shards import Shards
-from meanteacher.distributed import ranks as ranks_module
-from meanteacher.distributed.ranks import ALONE, Ranks
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import MeanTeacher
 from meanteacher.online import Examples, OnlineTrainer, Replay
@@ -88,7 +88,7 @@ def _together(compute: Callable[[Ranks], T]) -> list[T]:
     """What each of two ranks computes, without a second process."""
     exchange = _Exchange()
     with pytest.MonkeyPatch.context() as patch, isolated_global_randomness(), ThreadPoolExecutor(2) as pool:
-        patch.setattr(ranks_module, "dist", exchange)
+        patch.setattr(distributed, "dist", exchange)
         patch.setattr(parallel, "DistributedDataParallel", exchange.averaging)
         return list(pool.map(lambda rank: exchange.run(rank, compute), range(2)))
 

@@ -11,7 +11,7 @@ from meanteacher.core import InputError
 from meanteacher.passes import both_outputs
 from meanteacher.schedules import Constant
 from meanteacher.train import Declared, Evaluation, Intervals, SgdSpec, TrainState, Vitals, execution, start, train
-from meanteacher.train.execution import RunOptions, bfloat16_fault, check_passes
+from meanteacher.train.execution import RunOptions, half_fault, check_passes
 from support import METHODS, PROBLEM, error_rate, made_up, stream
 
 
@@ -56,7 +56,7 @@ def _state(network: nn.Module) -> TrainState:
 def test_precision_goes_by_the_device_and_by_what_a_child_process_survives(
     wanted: Any, device: str, fault: str | None, chosen: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(execution, "bfloat16_fault", lambda: fault)
+    monkeypatch.setattr(execution, "half_fault", lambda precision: fault)
     # The second GPU is too old for it.
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if device.index == 1 else (8, 0))
     options = RunOptions(precision=wanted)
@@ -82,11 +82,11 @@ def test_illegal_instruction_ends_a_child_and_not_the_run(
 ):
     monkeypatch.setattr(execution, "_SCRIPT", script)
     monkeypatch.setattr(execution, "_SECONDS", 1 if "sleep" in script else 60)
-    assert bfloat16_fault() == fault
+    assert half_fault("bfloat16") == fault
 
 
 def test_child_fails_by_its_machine_alone():
-    fault = bfloat16_fault()
+    fault = half_fault("bfloat16")
     assert fault is None or fault.startswith("signal")
 
 
