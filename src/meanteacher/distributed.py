@@ -202,13 +202,6 @@ def join() -> Ranks:
     return ranks
 
 
-def leave() -> None:
-    """Close the connections."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    _joined.clear()
-
-
 def _connect(ranks: Ranks) -> None:
     seconds, store = timedelta(seconds=_timeout()), os.environ.get(STORE_VARIABLE)
     # The connections of one machine do not leave it.
@@ -226,7 +219,7 @@ def _connect(ranks: Ranks) -> None:
             prefixed = untyped.PrefixStore(f"meanteacher/{ranks.restarts}", opened)
             backend = "nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
             dist.init_process_group(backend, store=prefixed, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
-            atexit.register(leave)
+            atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
         _joined["cpu"], _joined["spare"] = (dist.new_group(backend="gloo", timeout=seconds) for _ in range(2))
     except ValueError as error:
         raise InputError(
