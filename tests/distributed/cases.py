@@ -179,7 +179,7 @@ def synchronised(folder: Path) -> Any:
 
 def halves(folder: Path) -> Any:
     """In float16, with a cost so heavy that its gradients overflow in the first steps."""
-    method = dataclasses.replace(METHODS["mean-teacher"], weight=Constant(1e5))
+    method = dataclasses.replace(METHODS["mean-teacher"], weight=Constant(3e3))
     state, vitals = trained(few_labels(method=method), join(), precision="float16")
     return {**found_in(state, vitals), "scaler": state.scaler, "overflows": state.overflows}
 

@@ -152,7 +152,7 @@ def test_network_that_cannot_compute_in_bfloat16_is_refused_in_one_line(can: boo
 
 
 class Scaled(nn.Module):
-    """Gives float16 where it is asked to, and multiplies the logits by powers of ten in some passes."""
+    """Gives small logits, in float16 where it is asked to, and multiplies them by a power of ten in some passes."""
 
     def __init__(self, powers: dict[int, float]) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.n_passes += self.training
-        logits = x.flatten(1)[:, :3] * self.weight
+        logits = 1e-3 * x.flatten(1)[:, :3] * self.weight
         factor = 10.0 ** self.powers.get(self.n_passes, 0)
         return logits.half() * factor if torch.is_autocast_enabled("cpu") else logits
 
@@ -202,6 +202,14 @@ def test_a_step_that_overflows_in_float16_changes_nothing_and_is_counted():
     assert (moved.overflows, moved.scaler["scale"], moved.scaler["_growth_tracker"]) == (1, 2.0**15, 1)
 
 
+def test_momentum_begins_with_the_first_step_that_does_not_overflow():
+    """torch's fused SGD would begin it with whatever its memory held if a `GradScaler` left out the first step."""
+    state = _scaled({1: 3}, 2)
+    weight: Any = state.student.weight
+    assert state.overflows == 1
+    assert torch.equal(state.optimizer.state[weight]["momentum_buffer"], weight.grad)
+
+
 def test_the_scale_of_float16_is_a_part_of_the_checkpoint(tmp_path: Path):
     """A run that is resumed after an overflow ends with the bytes of one that was not interrupted."""
     straight = _scaled({2: 3}, 6)
@@ -217,8 +225,8 @@ def test_the_scale_of_float16_is_a_part_of_the_checkpoint(tmp_path: Path):
 
 def test_small_gradients_of_float16_reach_the_student_and_the_vitals():
     """Without the scale they would be zero: the smallest number of float16 is 6e-8."""
-    state = _scaled(dict.fromkeys(range(1, 9), -5), 8)
-    assert not torch.equal(state.student.weight, torch.ones(3))
+    state = _scaled(dict.fromkeys(range(1, 9), -8.0), 8)
+    assert bool(state.student.weight.grad.any())
     assert all(reading["gradients"]["classification"] > 0 for reading in state.vitals["readings"])
 
 

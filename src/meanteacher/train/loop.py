@@ -192,13 +192,15 @@ def take_step(
         state.optimizer.zero_grad(set_to_none=True)
         with ranks.waiting(f"averaging the gradients of step {step}", computes=True):
             scaler.scale(total).backward()
-    scaler.step(state.optimizer)
+    scaler.unscale_(state.optimizer)
     scaler.update()
-    overflowed = scaler.get_scale() < scale  # then the scaler has left out the optimiser's step
+    overflowed = scaler.get_scale() < scale
     state.overflows += overflowed
     state.scaler = scaler.state_dict()
     try:
         if not overflowed:
+            # GradScaler.step would call a fused optimiser in any case, and SGD then takes its momentum from anywhere.
+            state.optimizer.step()
             method.after_step(state.student, state.memory, batch, output, step)
     except DivergedError as error:
         spoiled = [f"'{name}'" for name, cost in output.costs.items() if not bool(cost.value.isfinite())]

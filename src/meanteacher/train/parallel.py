@@ -133,8 +133,10 @@ def engine(trained: Sequence[nn.Parameter], ranks: Ranks) -> Step:
     """
     if ranks.size == 1:
         return lambda compute: compute()
-    options = {"find_unused_parameters": True, "gradient_as_bucket_view": True}
-    return DistributedDataParallel(_WholeStep(trained), process_group=group_of(trained[0].device), **options)
+    group = group_of(trained[0].device)
+    return DistributedDataParallel(
+        _WholeStep(trained), process_group=group, find_unused_parameters=True, gradient_as_bucket_view=True
+    )
 
 
 class _WholeStep(nn.Module):
