@@ -20,7 +20,7 @@ from benchmarks.plain import make_step
 from benchmarks.timing import Compare, in_subprocess, ratio
 from meanteacher.core import UNLABELLED, Method, Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, make_split
-from meanteacher.distributed.ranks import ALONE, Ranks, join
+from meanteacher.distributed import ALONE, Ranks, join
 from meanteacher.evaluate import predict_logits
 from meanteacher.methods import MeanTeacher
 from meanteacher.methods.temporal_ensembling import EnsembleTable

@@ -231,7 +231,7 @@ def downloads_are_verified(folder: Path) -> None:
 
 def nobody_else_joins(folder: Path) -> None:
     """A pickle is sent to every port on which two processes listen while they train."""
-    for found in in_processes("guarded", 2, str(folder)):
+    for found in in_processes("guarded", 2, folder):
         assert found["heard"]
         assert {address.partition(":")[0] for address in found["heard"]} == {"0100007F"}  # 127.0.0.1
         assert (found["step"], found["executed"]) == (14, False)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Images, InputError, parts
 from meanteacher.data import Dataset, EncodedDataset
-from meanteacher.distributed.ranks import ALONE, Ranks
 from meanteacher.passes import class_output, to_channels_last
 
 _BATCH, _GPU_BATCH = 100, 500
@@ -40,20 +39,15 @@ def predict_logits(
     *,
     normalise: Callable[[Tensor], Tensor],
     index: Tensor | None = None,
-    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Logits [N, n_classes] of N images, in their order, computed on the network's device and returned on the CPU.
 
-    `index` has the positions of the images, None for all. Each of the ranks predicts its part and returns all logits.
+    `index` has the positions of the images, None for all.
     """
-    n = len(images) if index is None else len(index)
-    ranks = _ranks_for(n, ranks)
     with evaluation_mode(network):
-        chunks = parts(images, _own_part(index, n, ranks), _batch_for(network))
-        inputs = (_input(chunk, network, normalise) for chunk in chunks)
+        inputs = (_input(chunk, network, normalise) for chunk in parts(images, index, _batch_for(network)))
         # They are copied back all at once, to wait for a GPU only once.
-        logits = torch.cat([class_output(network(x)) for x in inputs]).cpu()
-    return ranks.gather_rows(logits, n, "gathering predictions")
+        return torch.cat([class_output(network(x)) for x in inputs]).cpu()
 
 
 def classification_costs(
@@ -62,14 +56,13 @@ def classification_costs(
     index: Tensor,
     *,
     normalise: Callable[[Tensor], Tensor],
-    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """The mean cross-entropy of each network on the labelled images at `index`, in evaluation mode."""
     outputs = {
-        name: predict_logits(network, dataset.images, normalise=normalise, index=index, ranks=ranks)
+        name: predict_logits(network, dataset.images, normalise=normalise, index=index)
         for name, network in networks.items()
     }
-    readable = _readable(dataset, index, _ranks_for(len(index), ranks))
+    readable = _readable(dataset, index)
     labels = dataset.labels[index][readable]
     return {name: float(F.cross_entropy(logits[readable].float(), labels)) for name, logits in outputs.items()}
 
@@ -81,13 +74,12 @@ def error_rates(
     *,
     normalise: Callable[[Tensor], Tensor],
     top: int = 1,
-    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """For each network the share of images whose label is not among its `top` most probable classes.
 
     See `top_error_rates`, which computes it for several numbers of classes in one pass over the images.
     """
-    return top_error_rates(networks, dataset, index, normalise=normalise, tops=(top,), ranks=ranks)[0]
+    return top_error_rates(networks, dataset, index, normalise=normalise, tops=(top,))[0]
 
 
 def top_error_rates(
@@ -97,13 +89,13 @@ def top_error_rates(
     *,
     normalise: Callable[[Tensor], Tensor],
     tops: Sequence[int],
-    ranks: Ranks = ALONE,
+    add_up: Callable[[Tensor], Tensor] = lambda counts: counts,
 ) -> list[dict[str, float]]:
     """For each number in `tops`, and each network, the share of images whose label is not among so many classes.
 
     Every image is read once for all networks, which are on one device, because some data sets decode an image each time
-    it is read. `index` has the positions of the images, None for all. Each of the ranks evaluates its part and returns
-    the errors on all images. An InputError is raised if an image has no label.
+    it is read. `index` has the positions of the images, None for all. Several processes have different positions, and
+    `add_up` gives the sum of their counts. An InputError is raised if an image has no label.
     """
     labels = dataset.labels if index is None else dataset.labels[index]
     if n_unlabelled := int((labels == UNLABELLED).sum()):
@@ -112,39 +104,29 @@ def top_error_rates(
             f"{n_unlabelled} of {len(labels)}. Give the positions of labelled images as index."
         )
     first = next(iter(networks.values()))
-    ranks = _ranks_for(len(labels), ranks)
     guesses: dict[str, list[Tensor]] = {name: [] for name in networks}
     with ExitStack() as modes:
         for network in networks.values():
             modes.enter_context(evaluation_mode(network))
-        for chunk in parts(dataset.images, _own_part(index, len(labels), ranks), _batch_for(first)):
+        for chunk in parts(dataset.images, index, _batch_for(first)):
             x = _input(chunk, first, normalise)
             for name, network in networks.items():
                 logits = class_output(network(x))
                 guesses[name].append(torch.cat([_most_probable(logits, top) for top in tops], 1))
-        readable = _readable(dataset, index, ranks)
         # They are copied back all at once, to wait for a GPU only once.
         guessed = [torch.cat(of_chunks).cpu() for of_chunks in guesses.values()]
-    kept, own_labels = readable[ranks.rows], labels[ranks.rows, None]
+    readable = _readable(dataset, index)
     widths = [min(top, dataset.n_classes) for top in tops]
-    missed = torch.stack(
-        [(guess != own_labels)[kept].all(1).sum() for both in guessed for guess in both.split(widths, 1)]
-    ).double()
-    errors = ranks.summed(missed, "adding up errors") / int(readable.sum())
-    by_top = errors.view(len(networks), len(tops)).T.tolist()
+    wrong = [(guess != labels[:, None])[readable].all(1) for both in guessed for guess in both.split(widths, 1)]
+    *missed, n = add_up(torch.stack([each.sum() for each in (*wrong, readable)]).double())
+    by_top = (torch.stack(missed) / n).view(len(networks), len(tops)).T.tolist()
     return [dict(zip(networks, of_networks, strict=True)) for of_networks in by_top]
 
 
-def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None, ranks: Ranks) -> Tensor:
-    """Mask [N] of the images that could be decoded; call it after a pass over them.
-
-    Broken images were replaced by others in that pass. Each rank finds the broken ones among the images that it has
-    decoded, and the masks of all ranks are gathered.
-    """
+def _readable(dataset: Dataset | EncodedDataset, index: Tensor | None) -> Tensor:
+    """Mask [N] of the images that could be decoded; call it after a pass over them, which replaces broken images."""
     positions = torch.arange(len(dataset)) if index is None else index
-    broken = torch.tensor(sorted(dataset.broken.positions), dtype=torch.int64)
-    own = torch.isin(positions[ranks.rows], broken, invert=True)
-    return ranks.gather_rows(own.to(torch.uint8), len(positions), "naming broken images").bool()
+    return torch.isin(positions, torch.tensor(sorted(dataset.broken.positions), dtype=torch.int64), invert=True)
 
 
 def _input(chunk: Tensor, network: nn.Module, normalise: Callable[[Tensor], Tensor]) -> Tensor:
@@ -162,15 +144,3 @@ def _batch_for(network: nn.Module) -> int:
 def _most_probable(logits: Tensor, n: int) -> Tensor:
     """The n most probable classes [B, n]. If all logits are equal they are n classes too, so that not all count."""
     return logits.argmax(1, keepdim=True) if n == 1 else logits.topk(min(n, logits.shape[1]), 1).indices
-
-
-def _ranks_for(n: int, ranks: Ranks) -> Ranks:
-    """The processes that share n images. Fewer images than processes are computed by every process alone."""
-    return ranks if n >= ranks.size else ALONE
-
-
-def _own_part(index: Tensor | None, n: int, ranks: Ranks) -> Tensor | None:
-    """This rank's part of n positions; None for all images."""
-    if ranks.size == 1:
-        return index
-    return (torch.arange(n) if index is None else index)[ranks.rows]

@@ -29,7 +29,7 @@ from meanteacher.data.stream import ImageStream
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import consistency, mean_teacher, pi_model, pseudo_label, supervised, temporal_ensembling, vat
 from meanteacher.teacher import Teacher
-from meanteacher.train import AdamSpec, TrainState, checkpoint, loop
+from meanteacher.train import AdamSpec, TrainState, checkpoint, parallel
 from meanteacher.views import Flip, Noise, PerChannel, Translate
 
 MUTANTS = Catalogue()
@@ -318,7 +318,7 @@ def optimiser_is_not_restored(patch: Patch) -> None:
 
 @mutant
 def noise_of_a_resumed_run_is_drawn_anew(patch: Patch) -> None:
-    patch.setattr(loop, "seed_networks", lambda seed, step, ranks: None)
+    patch.setattr(parallel, "seed_networks", lambda seed, step, ranks: None)
 
 
 # --- the other methods ------------------------------------------------------------------------------------------------

@@ -12,23 +12,22 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-import torch.distributed as dist
+from cases import PlainSpec, in_double, trained
 from torch import Tensor, nn
 
-from meanteacher.core import UNLABELLED, Batch, Problem, StepOutput
+from meanteacher import distributed
+from meanteacher.core import UNLABELLED, Batch, StepOutput
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.shards import Shards
-from meanteacher.distributed import ranks as ranks_module
-from meanteacher.distributed.ranks import ALONE, Ranks
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import MeanTeacher
 from meanteacher.online import Examples, OnlineTrainer, Replay
 from meanteacher.online.arrivals import Store
 from meanteacher.schedules import Constant
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.teacher import Teacher, teacher_of
-from meanteacher.train import AdamSpec, Intervals, SgdSpec, TrainState, Vitals, parallel, train
+from meanteacher.train import AdamSpec, SgdSpec, parallel
 from meanteacher.views import Chain
 from shard_support import CLASSES, picture, write_tar
 from support import DECAY, N_CLASSES, PATIENCE, SHAPE, VIEWS, Small, made_up, parameters_of, prepared_of, recipe
@@ -41,8 +40,6 @@ T = TypeVar("T")
 
 class _Exchange:
     """What `torch.distributed` does between processes, between two threads."""
-
-    ReduceOp = dist.ReduceOp
 
     def __init__(self) -> None:
         self.meeting, self.given, self.me = threading.Barrier(2), [None, None], threading.local()
@@ -62,9 +59,8 @@ class _Exchange:
         self.meeting.wait(PATIENCE)
         return found
 
-    def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
-        both = torch.stack(self._of_all(x.clone()))
-        x.copy_(both.amax(0) if op == dist.ReduceOp.MAX else both.sum(0))
+    def all_reduce(self, x: Tensor, group: Any = None) -> None:
+        x.copy_(sum(self._of_all(x.clone())))
 
     def all_gather(self, out: list[Tensor], x: Tensor, group: Any = None) -> None:
         for ours, theirs in zip(out, self._of_all(x.clone()), strict=True):
@@ -90,92 +86,49 @@ def _together(compute: Callable[[Ranks], T]) -> list[T]:
     """What each of two ranks computes, without a second process."""
     exchange = _Exchange()
     with pytest.MonkeyPatch.context() as patch, isolated_global_randomness(), ThreadPoolExecutor(2) as pool:
-        patch.setattr(ranks_module, "dist", exchange)
+        patch.setattr(distributed, "dist", exchange)
         patch.setattr(parallel, "DistributedDataParallel", exchange.averaging)
         return list(pool.map(lambda rank: exchange.run(rank, compute), range(2)))
 
 
-class _InItsPrecision(nn.Sequential):
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = super().forward(x.to(next(self.parameters()).dtype))
-        return logits
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plain:
-    """Without noise, which two threads would draw from one generator."""
-
-    normalised: bool = False
-
-    def build(self, problem: Problem) -> nn.Module:
-        middle = nn.BatchNorm1d(8) if self.normalised else nn.Tanh()
-        return _InItsPrecision(nn.Flatten(), nn.Linear(36, 8), middle, nn.Linear(8, N_CLASSES))
-
-
-def _whole(model: _Plain) -> Recipe:
-    """Three labelled rows: one rank has two of them, the other one."""
-    optim = SgdSpec(learning_rate=Constant(0.1))
-    whole = recipe(model=model, optim=optim, steps=3, evaluate_every=3)
-    return whole.varied(batch=Fixed(size=7, labelled=3, unlabelled_pool="all"))
-
-
-def _trained(whole: Recipe, ranks: Ranks) -> TrainState:
-    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
-    state = prepared.start()
-    train(
-        state,
-        whole.training.method,
-        whole.training.optim,
-        prepared.stream,
-        steps=whole.training.steps,
-        seed=3,
-        vitals=Vitals(prepared.declared),
-        evaluate=prepared.evaluate,
-        every=Intervals(evaluate=whole.training.evaluate_every),
-        ranks=ranks,
-    )
-    return state
-
-
-@contextmanager
-def _in_double() -> Iterator[None]:
-    """Sums in another order differ by 1e-15."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+_WHOLE = recipe(model=PlainSpec(), optim=SgdSpec(learning_rate=Constant(0.1)), steps=3, evaluate_every=3).varied(
+    batch=Fixed(size=7, labelled=3, unlabelled_pool="all")
+)
+"""Three labelled rows, of which one rank has two. Without noise, which two threads would draw from one generator."""
 
 
 def two_ranks_train_what_one_process_does() -> None:
-    whole = _whole(_Plain())
-    with _in_double():
-        start = prepared_of(whole, seed=3, data=whole.data.source.load(Path())).start()
-        alone, *both = _trained(whole, ALONE), *_together(lambda ranks: _trained(whole, ranks))
-    moved = (parameters_of(alone.student) - parameters_of(start.student)).abs().max()
+    with in_double():
+        start = prepared_of(_WHOLE, seed=3, data=_WHOLE.data.source.load(Path())).start()
+        states = [trained(_WHOLE, ALONE)[0], *_together(lambda ranks: trained(_WHOLE, ranks)[0])]
+    first, alone, *both = (parameters_of(state.student) for state in (start, *states))
+    moved = (alone - first).abs().max()
     assert moved > 1e-3, "nothing was trained, so this tells nothing"
-    for state in both:
-        apart = (parameters_of(alone.student) - parameters_of(state.student)).abs().max()
-        assert apart < 1e-6 * moved, "several processes train something else"
+    for weights in both:
+        assert (alone - weights).abs().max() < 1e-6 * moved, "several processes train something else"
 
 
 def batch_statistics_are_the_mean_of_the_ranks() -> None:
-    whole, name = _whole(_Plain(normalised=True)), "2.running_mean"
-    (first, own), (second, other) = _together(lambda ranks: _statistics(whole, name, ranks))
+    (first, own), (second, other) = _together(_statistics)
     assert (own - other).abs().max() > 1e-3, "the ranks saw the same rows"
     assert torch.equal(first, second), "the ranks have statistics of their own"
     assert torch.allclose(first, (own + other) / 2, atol=1e-5), "the statistics are not the mean of the ranks"
 
 
-def _statistics(whole: Recipe, name: str, ranks: Ranks) -> tuple[Tensor, Tensor]:
-    """The running mean after one step, and what this rank's rows alone make of it."""
-    prepared = prepared_of(whole.varied(steps=1), seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+def _statistics(ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """The running mean after three steps, and what this rank's rows alone make of it."""
+    whole, own = _WHOLE.varied(model=PlainSpec(extra="batch norm")), torch.zeros(8)
+    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
     state = prepared.start()
-    layer, seen = state.student.get_submodule("2"), []
-    layer.register_forward_pre_hook(lambda layer, given: seen.append(given[0].detach().mean(0)))
+    layer: Any = state.student.get_submodule("features.2")
+
+    def note(layer: nn.Module, given: tuple[Tensor]) -> None:
+        if layer.training:
+            own.lerp_(given[0].detach().mean(0), 0.1)
+
+    layer.register_forward_pre_hook(note)
     prepared.train(state)
-    return state.student.get_buffer(name), 0.1 * seen[0]
+    return layer.running_mean, own
 
 
 def ranks_draw_noise_of_their_own() -> None:

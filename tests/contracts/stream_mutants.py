@@ -3,13 +3,12 @@
 import torch
 from catalogue import Catalogue, Patch, during, wrap
 
-from meanteacher import costs, seeding
+from meanteacher import costs, distributed, seeding
 from meanteacher.core import UNLABELLED
 from meanteacher.data import stream
 from meanteacher.data.shards import source
 from meanteacher.data.stream import ImageStream
-from meanteacher.distributed import rows
-from meanteacher.distributed.ranks import Ranks
+from meanteacher.distributed import Ranks
 from meanteacher.online import OnlineTrainer, arrivals
 from meanteacher.online.arrivals import Store
 from meanteacher.train import TrainState, parallel
@@ -36,7 +35,7 @@ def labelled_rows_are_averaged_by_each_rank(patch: Patch) -> None:
     """As when each process computes its own cost: a label weighs more where there are fewer."""
 
     def wrong(real, logits, labels, *rest, **options):
-        step = rows._step.get()
+        step = distributed._step.get()
         if step is None:
             return real(logits, labels, *rest, **options)
         own = torch.full_like(labels, UNLABELLED)

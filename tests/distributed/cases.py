@@ -1,8 +1,9 @@
-"""What the processes of the tests do. Every function returns what can be written as JSON."""
+"""What the processes of the tests do."""
 
 import dataclasses
 import hashlib
 import io
+import json
 import os
 import pickle
 import runpy
@@ -10,7 +11,8 @@ import signal
 import socket
 import sys
 import time
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,18 +22,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from safetensors.torch import load_file
 from test_rows import encoded, stream_of
 from torch import Tensor, nn
 
 import meanteacher
 from meanteacher.cli import main
 from meanteacher.cli.console import graceful_stop
-from meanteacher.core import UNLABELLED, Batch, InputError, LostRankError, Problem, StepOutput
+from meanteacher.core import UNLABELLED, Batch, InputError, Problem, StepOutput
 from meanteacher.data import Fixed, TrainTest
-from meanteacher.distributed.ranks import Ranks, check_devices, join
-from meanteacher.evaluate import error_rates
-from meanteacher.experiment import Prepared, Recipe, run
+from meanteacher.distributed import Ranks, check_devices, join
+from meanteacher.evaluate import top_error_rates
+from meanteacher.experiment import Recipe, run
 from meanteacher.experiment.run import _broken_images
 from meanteacher.methods import MeanTeacher
 from meanteacher.models.layers import synchronise_batch_norm
@@ -53,29 +54,36 @@ from meanteacher.train import (
 from meanteacher.train.parallel import agreed_batch
 from support import METHODS, N_CLASSES, SHAPE, prepared_of, recipe
 
+NOBODY = 65534
 
-def own_loop(script: str) -> dict[str, Any]:
-    """The weights of the teacher at the end of a script of docs/own-module.md, and the mean of its students."""
-    students: list[list[Tensor]] = []
 
-    def update(real: Any, self: Teacher, student: nn.Module) -> None:
-        gathered = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in student.parameters()]
-        students.append([p.detach().clone() for p in gathered])
-        real(self, student)
+def several(folder: str, names: list[str]) -> dict[str, Any]:
+    """Several of the functions here, one after the other, each with a folder of its own."""
+    found = {}
+    for name in names:
+        own = Path(folder) / name
+        own.mkdir(exist_ok=True)
+        torch.set_default_dtype(torch.float32)
+        found[name] = globals()[name](own)
+    return found
 
-    real, names = Teacher.update, {"mt": meanteacher, "torch": torch, "nn": nn}
-    with mock.patch.object(Teacher, "update", lambda self, student: update(real, self, student)):
-        exec(script, names)
-    torch.distributed.destroy_process_group()
-    means = [torch.stack(of_one).mean(0) for of_one in zip(*students, strict=True)]
-    weights = [value for name, value in names["weights"].items() if "running" not in name and "tracked" not in name]
-    assert [w.shape for w in weights] == [m.shape for m in means]
-    return {
-        "weights": [w.tolist() for w in weights],
-        "from the mean": max(float((w - m).abs().max()) for w, m in zip(weights, means, strict=True)),
-        "moved": float((students[2][0] - students[0][0]).abs().max()),
-        "statistics": [x.tolist() for name, x in names["weights"].items() if "running" in name],
-    }
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    """Sums in another order then differ by 1e-15, not by 1e-7."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def said(compute: Callable[[], object], *errors: type[Exception]) -> str:
+    """The message of the error that `compute` raises."""
+    with pytest.raises(errors or InputError) as raised:
+        compute()
+    return str(raised.value)
 
 
 class Plain(nn.Module):
@@ -103,54 +111,39 @@ class PlainSpec:
         return Plain(self.outputs, extra)
 
 
-def few_labels(method: str = "mean-teacher", **changes: Any) -> Recipe:
-    """One labelled row in a batch of eleven: neither two nor four processes divide it, and most have no label."""
-    return recipe(method, **changes).varied(batch=Fixed(size=11, labelled=1, unlabelled_pool="all"), steps=12)
-
-
 SGD = SgdSpec(learning_rate=Constant(0.05))
 """Unlike Adam, whose steps have the same length for any multiple of the gradient."""
+
+
+def few_labels(name: str = "mean-teacher", extra: str = "", **changes: Any) -> Recipe:
+    """One labelled row in a batch of eleven: neither two nor four processes divide it, and most have no label."""
+    given = {"batch": Fixed(size=11, labelled=1, unlabelled_pool="all"), "steps": 12, **changes}
+    return recipe(name, model=PlainSpec(extra=extra), optim=SGD).varied(**given)
+
+
 VARIANTS: dict[str, Recipe] = {
     **{name: recipe(name, model=PlainSpec(), optim=SGD, steps=50, evaluate_every=25) for name in METHODS},
     "varying labels": recipe(batch="mixed", model=PlainSpec(), optim=SGD, steps=12),
     "two outputs": recipe(model=PlainSpec(outputs=2), optim=SGD, steps=12).varied(
         method=dataclasses.replace(METHODS["mean-teacher"], logit_distance=0.1, consistency_on="unlabelled"),
     ),
-    "few labels": few_labels(model=PlainSpec(), optim=SGD),
-    "batch norm": few_labels(model=PlainSpec(extra="batch norm"), optim=SGD),
-    "dropout": few_labels("vat", model=PlainSpec(extra="dropout"), optim=SGD),
-    "dropout for a while": few_labels("pseudo-ensemble", model=PlainSpec(extra="dropout"), optim=SGD),
+    "few labels": few_labels(),
+    "batch norm": few_labels(extra="batch norm"),
+    "dropout": few_labels("vat", "dropout"),
 }
-
-EQUAL = [*METHODS, "varying labels", "two outputs", "few labels"]
+EQUAL = [name for name in VARIANTS if name not in {"batch norm", "dropout"}]
 """Where no row's output depends on other rows, or on noise that each process draws for itself."""
 
 
-def trained(name: str, steps: int | None, changes: dict[str, Any]) -> tuple[TrainState, Prepared, Vitals]:
-    """A run of the whole training loop, in float64: sums in another order then differ by 1e-15, not by 1e-7."""
-    torch.set_default_dtype(torch.float64)
-    whole = VARIANTS[name]
-    whole = whole if steps is None else whole.varied(steps=steps)
-    ranks, options = join(), RunOptions(**changes)
+def trained(whole: Recipe, ranks: Ranks, **options: Any) -> tuple[TrainState, Vitals]:
+    """A run of the whole training loop."""
     prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
     state, vitals = prepared.start(), Vitals(prepared.declared)
-    if options.sync_batch_norm:
+    if options.get("sync_batch_norm"):
         synchronise_batch_norm(state.student, ranks)
         synchronise_batch_norm(state.memory, ranks)
-    train(
-        state,
-        whole.training.method,
-        whole.training.optim,
-        prepared.stream,
-        steps=whole.training.steps,
-        seed=3,
-        vitals=vitals,
-        evaluate=prepared.evaluate,
-        every=Intervals(evaluate=whole.training.evaluate_every),
-        ranks=ranks,
-        options=options,
-    )
-    return state, prepared, vitals
+    prepared.train(state, vitals=vitals, options=RunOptions(**options))
+    return state, vitals
 
 
 def tensors(state: TrainState) -> dict[str, Tensor]:
@@ -158,116 +151,53 @@ def tensors(state: TrainState) -> dict[str, Tensor]:
     return {f"{part}.{name}": t for part, module in modules.items() for name, t in module.state_dict().items()}
 
 
-def digest(values: dict[str, Tensor]) -> str:
-    return hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in values.values())).hexdigest()
+def found_in(state: TrainState, vitals: Vitals) -> dict[str, Any]:
+    return {
+        "weights": tensors(state),
+        "curve": [[point.student, point.teacher, point.student_cost] for point in state.curve],
+        "alarms": [alarm.kind for alarm in vitals.alarms],
+        "gradients": vitals.readings[-1].gradients,
+        "labelled": vitals.state()["labelled"],
+    }
 
 
-def weights(
-    folder: str, names: list[str], steps: int | None = None, changes: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Train each and save the weights to a file of the folder."""
-    found = {}
-    for name in names:
-        state, prepared, vitals = trained(name, steps, changes or {})
-        ranks = prepared.ranks
-        if ranks.is_first:
-            torch.save(tensors(state), Path(folder) / f"{name}.pt")
-        found[name] = {
-            "digest": digest(tensors(state)),
-            "curve": [[point.student, point.teacher, point.student_cost] for point in state.curve],
-            "alarms": [alarm.kind for alarm in vitals.alarms],
-            "gradients": vitals.readings[-1].gradients,
-            "labelled": int((prepared.stream[0].labels[ranks.rows] >= 0).sum()),
-        }
-    return found
+def variants(folder: Path, *names: str, **options: Any) -> dict[str, Any]:
+    with in_double():
+        return {name: found_in(*trained(VARIANTS[name], join(), **options)) for name in names or VARIANTS}
 
 
-def several(folder: str, calls: list[tuple[str, list[Any]]]) -> dict[str, Any]:
-    """Several of the functions here, one after the other, each with a folder of its own."""
-    found = {}
-    for name, arguments in calls:
-        own = Path(folder) / name
-        own.mkdir(exist_ok=True)
-        torch.set_default_dtype(torch.float32)
-        found[name] = globals()[name](str(own), *arguments)
-    return found
+def few(folder: Path) -> Any:
+    """And how many rows of this rank have a label."""
+    whole = VARIANTS["few labels"]
+    batch = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=join()).stream[0]
+    return {**variants(folder, "few labels")["few labels"], "own": int((batch.labels[join().rows] >= 0).sum())}
 
 
-def whole_run(folder: str, name: str, stop_rank: int | None = None, resume: bool = False) -> dict[str, Any]:
-    """A run into a folder, with batch normalisation and dropout; one rank may get SIGTERM after its sixth step."""
-    ranks, n_asked = join(), 0
-    whole = recipe(steps=14, evaluate_every=4, **({"model": PlainSpec()} if name == "plain" else {}))
-    if name == "plain":
-        torch.set_default_dtype(torch.float64)
-    with graceful_stop(Console(quiet=True)) as stopped:
-
-        def should_stop() -> bool:
-            nonlocal n_asked
-            n_asked += 1
-            if ranks.rank == stop_rank and n_asked == 6:
-                signal.raise_signal(signal.SIGTERM)
-            return stopped()
-
-        outcome = run(
-            whole,
-            seed=3,
-            out=Path(folder),
-            data=whole.data.source.load(Path()),
-            resume=resume,
-            options=RunOptions(device="cpu"),
-            callbacks=[StopWhen(should_stop)],
-        )
-    return {"step": outcome.step, "record": outcome.record and to_json(outcome.record)}
+def synchronised(folder: Path) -> Any:
+    return variants(folder, "batch norm", sync_batch_norm=True)["batch norm"]
 
 
-def stuck(folder: str) -> str:
-    """Rank 1 does not come to its fourth step before rank 0 has given up."""
-    ranks, n_asked, given_up = join(), 0, Path(folder) / "given up"
-
-    def should_stop() -> bool:
-        nonlocal n_asked
-        n_asked += 1
-        while ranks.rank == 1 and n_asked == 3 and not given_up.exists():
-            time.sleep(0.1)
-        return False
-
-    whole = recipe(steps=14)
-    try:
-        run(
-            whole,
-            seed=3,
-            out=Path(folder) / "run",
-            data=whole.data.source.load(Path()),
-            callbacks=[StopWhen(should_stop)],
-        )
-    except LostRankError as error:
-        given_up.touch()
-        return str(error)
-    return "no error"
+def halves(folder: Path) -> Any:
+    """In float16, with a cost so heavy that its gradients overflow in the first steps."""
+    method = dataclasses.replace(METHODS["mean-teacher"], weight=Constant(3e3))
+    state, vitals = trained(few_labels(method=method), join(), precision="float16")
+    return {**found_in(state, vitals), "scaler": state.scaler, "overflows": state.overflows}
 
 
-def synchronised(folder: str) -> dict[str, Any]:
-    return weights(folder, ["batch norm"], None, {"sync_batch_norm": True})
+def in_parts(folder: Path) -> dict[str, Any]:
+    """The weights of parts of five rows and of whole batches; and how many batches were counted."""
+    both = {}
+    with in_double():
+        for name in EQUAL:
+            whole = VARIANTS[name].varied(steps=6)
+            both[name] = [tensors(trained(whole, join(), **given)[0]) for given in ({}, {"micro_batch": 5})]
+        # Its parent has no dropout, also when it is computed again: torch compares what both passes keep.
+        trained(few_labels("pseudo-ensemble", "dropout", steps=2), join(), micro_batch=5)
+        counts = tensors(trained(VARIANTS["batch norm"], join(), micro_batch=6)[0])
+    return {"both": both, "counted": {int(t) for name, t in counts.items() if name.endswith("num_batches_tracked")}}
 
 
-def statistics(folder: str) -> list[list[float]]:
-    """The running mean of a batch norm after three steps, and what it would be with this rank's rows alone."""
-    torch.set_default_dtype(torch.float64)
-    whole, ranks, own = few_labels(model=PlainSpec(extra="batch norm"), optim=SGD).varied(steps=3), join(), []
-    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
-    state = prepared.start()
-    layer = state.student.features[2]
-    layer.register_forward_pre_hook(
-        lambda layer, inputs: own.append(inputs[0].detach().mean(0)) if layer.training else None
-    )
-    prepared.train(state)
-    alone = torch.zeros(8)
-    for mean in own:
-        alone.lerp_(mean, layer.momentum)
-    return [layer.running_mean.tolist(), alone.tolist()]
-
-
-def other_group(folder: str) -> dict[str, Any]:
+def other_group(folder: Path) -> Any:
     """A run in a program that has a process group of its own, which like NCCL's has nothing for tensors on a CPU."""
     rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     fake: Any = torch._C._distributed_c10d
@@ -277,7 +207,7 @@ def other_group(folder: str) -> dict[str, Any]:
     dist.init_process_group("for gpus", store=store, rank=rank, world_size=size)
     with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
         dist.all_reduce(torch.zeros(1))
-    return weights(folder, ["few labels"])
+    return few(folder)
 
 
 class FromData(Plain):
@@ -288,153 +218,17 @@ class FromData(Plain):
             self.last[0].bias.fill_(100 * join().rank + len(images)).add_(images.mean())
 
 
-def first_weights(folder: str) -> list[str]:
-    """Digests of student and memory at the start of a run whose first weights depend on data."""
-    whole, ranks = recipe(), join()
-    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
+def first_weights(folder: Path) -> dict[str, Tensor]:
+    """Student and memory at the start of a run whose first weights depend on data."""
+    whole = recipe()
+    prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=join())
     with mock.patch.object(type(whole.training.model), "build", return_value=FromData()):
         state = prepared.start()
     assert float(state.student.last[0].bias[0]) < 50
-    return [digest(dict(module.state_dict())) for module in (state.student, state.memory)]
+    return tensors(state)
 
 
-def devices(folder: str) -> list[str]:
-    """What is said about GPUs if every process sees one, which is its own, and if all see the same one."""
-    ranks, said = join(), []
-    for uuid in (f"GPU-{ranks.rank}", "GPU-0"):
-        with mock.patch.object(
-            torch.cuda, "get_device_properties", lambda device, uuid=uuid: SimpleNamespace(uuid=uuid)
-        ):
-            try:
-                said.append(str(check_devices(torch.device("cuda", 0), ranks)))
-            except InputError as error:
-                said.append(str(error))
-    return said
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnRowsOnly(MeanTeacher):
-    """A method that somebody wrote for one process: it compares its rows with those of all."""
-
-    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
-        logits, target = student(batch.views["student"]), memory(batch.views["teacher"])
-        share = torch.rand(len(batch.views["student"]), 1)
-        return self.step_output(logits, logits, target * share, batch, step)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnDraws(MeanTeacher):
-    """A method whose draws differ between the ranks."""
-
-    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
-        logits, target = student(batch.views["student"]), memory(batch.views["teacher"])
-        return self.step_output(logits, logits, target * torch.rand(len(target), 1), batch, step)
-
-
-def own_methods(folder: str) -> dict[str, Any]:
-    """The weights that the example's method trains, and what is said about two methods that are for one process."""
-    torch.set_default_dtype(torch.float64)
-    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_method.py"))["Interpolation"]
-    ranks, said = join(), []
-    given = {"decay": Constant(0.9), "buffers": "own", "weight": Constant(2.0)}
-    for kind in (example, OwnRowsOnly, OwnDraws):
-        whole = few_labels(model=PlainSpec(), optim=SGD).varied(method=kind(**given))
-        prepared = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=ranks)
-        state = prepared.start()
-        try:
-            prepared.train(state)
-        except InputError as error:
-            said.append(str(error))
-        else:
-            torch.save(tensors(state), Path(folder) / f"{kind.__name__}-{ranks.rank}.pt")
-        ranks.meet("ending a method")
-    return {"said": said}
-
-
-def guarded(folder: str) -> dict[str, Any]:
-    """A whole run in which nothing may be unpickled, after somebody wrote a pickle to every port; and the addresses."""
-    join()
-    out = Path(folder)
-    inodes = {str(path.stat().st_ino) for path in Path("/proc/self/fd").iterdir() if path.exists()}
-    lines = [
-        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{kind}").read_text().splitlines()[1:]
-    ]
-    heard = [line[1] for line in lines if line[3] == "0A" and line[9] in inodes]  # it listens, and is ours
-    evil = pickle.dumps(Evil(str(out / "executed")))
-    strangers = []
-    for address in heard:
-        stranger = socket.create_connection(("127.0.0.1", int(address.partition(":")[2], 16)))
-        stranger.sendall(len(evil).to_bytes(8, "little") + evil)
-        strangers.append(stranger)
-    refused = mock.Mock(side_effect=AssertionError("a pickle was read"))
-    with mock.patch("pickle.loads", refused), mock.patch.object(dist.distributed_c10d, "_unpickler", refused):
-        found = whole_run(str(out / "run"), "plain")
-    return {"heard": heard, "step": found["step"], "executed": (out / "executed").exists()}
-
-
-class Evil:
-    """Runs a command where it is unpickled."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {self.path}",)
-
-
-def in_parts(folder: str) -> dict[str, Any]:
-    """How far the weights of parts of five rows are from those of whole batches; and how many batches were counted."""
-    apart = {}
-    for name in EQUAL:
-        whole, parts = (tensors(trained(name, 6, changes)[0]) for changes in ({}, {"micro_batch": 5}))
-        apart[name] = max(float((whole[key].double() - parts[key].double()).abs().max()) for key in whole)
-    # Its parent has no dropout, also when it is computed again: torch compares what both passes keep.
-    trained("dropout for a while", 2, {"micro_batch": 5})
-    state, _, _ = trained("batch norm", None, {"micro_batch": 6})
-    counted = {name: int(t) for name, t in tensors(state).items() if name.endswith("num_batches_tracked")}
-    return {"apart": apart, "counted": counted}
-
-
-def stopped(folder: str) -> dict[str, Any]:
-    """A run that rank 1's signal stops, the same one resumed, and an undisturbed one."""
-    runs = Path(folder)
-    return {
-        "stopped": whole_run(str(runs / "resumed"), "normalised", 1),
-        "resumed": whole_run(str(runs / "resumed"), "normalised", None, True),
-        "straight": whole_run(str(runs / "straight"), "normalised"),
-    }
-
-
-def command_line(folder: str, words: list[str]) -> str:
-    """What `meanteacher` prints with these words, in a process that somebody else has started."""
-    os.environ["MARKER"] = folder  # which is there, so that nobody is killed
-    sys.argv, printed = ["meanteacher", *words], io.StringIO()
-    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    return printed.getvalue()
-
-
-def plain(folder: str) -> dict[str, Any]:
-    """A run that rank 0's signal stops, for another number of processes to resume it."""
-    return whole_run(str(Path(folder) / "run"), "plain", 0)
-
-
-def resumed_by_another_number(folder: str) -> dict[str, Any]:
-    """The run that `plain` left, and the same one undisturbed."""
-    return {name: whole_run(str(Path(folder) / name), "plain", None, name == "run") for name in ("run", "straight")}
-
-
-def refused(folder: str) -> str:
-    whole = recipe().varied(batch=Fixed(size=1, labelled=1, unlabelled_pool="all"))
-    try:
-        run(whole, seed=3, out=Path(folder) / "run", data=whole.data.source.load(Path()))
-    except InputError as error:
-        return str(error)
-    return "no error"
-
-
-def broken(folder: str) -> dict[str, Any]:
+def broken(folder: Path) -> dict[str, Any]:
     """The labels and positions of a batch with images that cannot be read, and an error rate on all images."""
     ranks, batch = join(), Fixed(size=7, labelled=2, unlabelled_pool="unlabelled")
     positions = stream_of(encoded(), batch, ranks)[0].index
@@ -445,14 +239,10 @@ def broken(folder: str) -> dict[str, Any]:
     recorded = sorted(_broken_images(TrainTest(data, data), ranks)["train"].first)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES))
-    error = error_rates({"": network}, data, normalise=stream.normalise, ranks=ranks)[""]
-    return {
-        "labels": agreed.labels.tolist(),
-        "index": agreed.index.tolist(),
-        "error": error,
-        "replaced": int((agreed.index != positions).sum()),
-        "recorded": recorded,
-    }
+    given: Any = {"normalise": stream.normalise, "add_up": lambda counts: ranks.summed(counts, "adding up errors")}
+    error = top_error_rates({"": network}, data, torch.arange(30)[ranks.rows], tops=(1,), **given)
+    replaced = int((agreed.index != positions).sum())
+    return {"batch": [agreed.labels.tolist(), agreed.index.tolist(), error, replaced], "recorded": recorded}
 
 
 class Pixels:
@@ -479,7 +269,7 @@ class Pixels:
         return Batch({role: view[own] for role, view in views.items()}, own_labels, own_index)
 
 
-def dense(folder: str) -> dict[str, Any]:
+def dense(folder: Path) -> dict[str, Any]:
     """The whole training loop with a class for every pixel, by methods that keep a teacher and targets by position."""
     torch.set_default_dtype(torch.float64)
     ranks, found = join(), {}
@@ -487,30 +277,108 @@ def dense(folder: str) -> dict[str, Any]:
     for name in ("mean-teacher", "temporal-ensembling"):
         torch.manual_seed(3)
         student = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, N_CLASSES, 1))
-        stream = Pixels(ranks)
-        state = start(student, METHODS[name], SGD, stream, normalise=nn.Identity(), problem=problem, seed=3)
+        given: Any = (METHODS[name], SGD, Pixels(ranks))
+        state = start(student, *given, normalise=nn.Identity(), problem=problem, seed=3)
         vitals = Vitals(Declared(n_labelled=6, labelled_share=1 / 3, exact=True, steps=12))
-        train(
-            state,
-            METHODS[name],
-            SGD,
-            stream,
-            steps=12,
-            seed=3,
-            vitals=vitals,
-            evaluate=lambda state: Evaluation(state.step, "test", 0.0, 0.0),
-            every=Intervals(evaluate=12, log=1),
-            ranks=ranks,
-        )
-        if ranks.is_first:
-            torch.save(tensors(state), Path(folder) / f"{name}.pt")
-        found[name] = {
-            "digest": digest(tensors(state)),
-            "alarms": [alarm.kind for alarm in vitals.alarms],
-            "gradients": vitals.readings[-1].gradients,
-            "labelled": vitals.state()["labelled"],
-        }
+        loop: Any = {"evaluate": lambda state: Evaluation(state.step, "test", 0.0, 0.0), "ranks": ranks}
+        train(state, *given, steps=12, seed=3, vitals=vitals, every=Intervals(evaluate=12, log=1), **loop)
+        found[name] = found_in(state, vitals)
     return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForOne(MeanTeacher):
+    """A method that somebody wrote for one process: it draws for its own rows, or draws what other ranks do not."""
+
+    own_rows: bool
+
+    def forward(self, student: nn.Module, memory: Any, batch: Batch, step: int) -> StepOutput:
+        view = batch.views["student"]
+        logits, target = student(view), memory(batch.views["teacher"])
+        share = torch.rand(len(view if self.own_rows else target), 1)
+        return self.step_output(logits, logits, target * share, batch, step)
+
+
+def own_methods(folder: Path) -> list[Any]:
+    """The weights that the example's method trains, and what is said about two methods that are for one process."""
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_method.py"))["Interpolation"]
+    given: Any = {"decay": Constant(0.9), "buffers": "own", "weight": Constant(2.0)}
+    with in_double():
+        found: list[Any] = [tensors(trained(few_labels(method=example(**given)), join())[0])]
+        for own_rows in (True, False) if join().size > 1 else ():
+            whole = few_labels(method=ForOne(**given, own_rows=own_rows))
+            found.append(said(lambda whole=whole: trained(whole, join())))
+            join().meet("ending a method")
+    return found
+
+
+def whole_run(folder: Path, stop_rank: int | None = None, resume: bool = False, **changes: Any) -> dict[str, Any]:
+    """A run into a folder, with batch normalisation and dropout; one rank may get SIGTERM after its sixth step."""
+    ranks, n_asked = join(), 0
+    whole = recipe(steps=14, evaluate_every=4, **changes)
+    with graceful_stop(Console(quiet=True)) as stopped:
+
+        def should_stop() -> bool:
+            nonlocal n_asked
+            n_asked += 1
+            if ranks.rank == stop_rank and n_asked == 6:
+                signal.raise_signal(signal.SIGTERM)
+            return stopped()
+
+        given: Any = {"resume": resume, "options": RunOptions(device="cpu"), "callbacks": [StopWhen(should_stop)]}
+        outcome = run(whole, seed=3, out=folder, data=whole.data.source.load(Path()), **given)
+    return {"step": outcome.step, "record": outcome.record and to_json(outcome.record)}
+
+
+def stopped(folder: Path) -> list[dict[str, Any]]:
+    """A run that rank 1's signal stops, the same one resumed, and an undisturbed one."""
+    resumed = folder / "resumed"
+    return [whole_run(resumed, 1), whole_run(resumed, resume=True), whole_run(folder / "straight")]
+
+
+def plain(folder: Path) -> dict[str, Any]:
+    """A run that rank 0's signal stops, for another number of processes to resume it."""
+    with in_double():
+        return whole_run(folder / "run", 0, model=PlainSpec())
+
+
+def resumed_by_another_number(folder: Path) -> list[dict[str, Any]]:
+    """The run that `plain` left, and the same one undisturbed."""
+    with in_double():
+        return [whole_run(folder / name, resume=name == "run", model=PlainSpec()) for name in ("run", "straight")]
+
+
+def refused(folder: Path) -> str:
+    whole = recipe().varied(batch=Fixed(size=1, labelled=1, unlabelled_pool="all"))
+    return said(lambda: run(whole, seed=3, out=folder / "run", data=whole.data.source.load(Path())))
+
+
+def stuck(folder: str) -> str:
+    """Rank 1 does not come to its fourth step before rank 0 has given up."""
+    ranks, n_asked, given_up = join(), 0, Path(folder) / "given up"
+
+    def should_stop() -> bool:
+        nonlocal n_asked
+        n_asked += 1
+        while ranks.rank == 1 and n_asked == 3 and not given_up.exists():
+            time.sleep(0.1)
+        return False
+
+    whole = recipe(steps=14)
+    given: Any = {"data": whole.data.source.load(Path()), "callbacks": [StopWhen(should_stop)]}
+    message = said(lambda: run(whole, seed=3, out=Path(folder) / "run", **given), RuntimeError)
+    given_up.touch()
+    return message
+
+
+def command_line(folder: str, words: list[str]) -> str:
+    """What `meanteacher` prints with these words, in a process that somebody else has started."""
+    os.environ["MARKER"] = folder  # which is there, so that nobody is killed
+    sys.argv, printed = ["meanteacher", *words], io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return printed.getvalue()
 
 
 def last_checkpoint(out: Path) -> list[Path]:
@@ -523,5 +391,96 @@ def files_of(out: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in last_checkpoint(out)}
 
 
-def tensors_of(out: Path) -> dict[str, Tensor]:
-    return {f"{path.stem}.{name}": t for path in last_checkpoint(out) for name, t in load_file(path).items()}
+class Evil:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def guarded(folder: Path) -> dict[str, Any]:
+    """A whole run in which nothing may be unpickled, after somebody wrote a pickle to every port; and the addresses."""
+    join()
+    inodes = {str(path.stat().st_ino) for path in Path("/proc/self/fd").iterdir() if path.exists()}
+    tables = [Path(f"/proc/self/net/{kind}").read_text().splitlines()[1:] for kind in ("tcp", "tcp6")]
+    lines = [line.split() for table in tables for line in table]
+    heard = [line[1] for line in lines if line[3] == "0A" and line[9] in inodes]  # it listens, and is ours
+    evil = pickle.dumps(Evil(str(folder / "executed")))
+    strangers = []
+    for address in heard:
+        stranger = socket.create_connection(("127.0.0.1", int(address.partition(":")[2], 16)))
+        stranger.sendall(len(evil).to_bytes(8, "little") + evil)
+        strangers.append(stranger)
+    refused = mock.Mock(side_effect=AssertionError("a pickle was read"))
+    another_user = _tried_as_another_user(Path(f"{os.environ['MEANTEACHER_STORE']}-0"))
+    with mock.patch("pickle.loads", refused), mock.patch.object(dist.distributed_c10d, "_unpickler", refused):
+        found = whole_run(folder / "run", model=PlainSpec())
+    result = {"heard": heard, "step": found["step"], "executed": (folder / "executed").exists()}
+    return {**result, "another user": another_user}
+
+
+def _tried_as_another_user(store: Path) -> dict[str, str]:
+    """What comes of reading the store of the run, of writing to it, and of joining it as one of two ranks."""
+    attempts: dict[str, Callable[[], Any]] = {
+        "list": lambda: list(store.parent.iterdir()),
+        "read": store.read_bytes,
+        "write": lambda: store.open("ab"),
+        "join": lambda: dist.FileStore(str(store), 2).set("meanteacher/0/key", "value"),
+    }
+    assert store.read_bytes()  # it is there
+    if os.geteuid() != 0:
+        return {}
+    reading, writing = os.pipe()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        found: dict[str, str] = json.loads(os.read(reading, 10_000))
+        return found
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    results = {}
+    for name, attempt in attempts.items():
+        try:
+            results[name] = f"done: {attempt()}"
+        except Exception as error:
+            results[name] = str(error)
+    os.write(writing, json.dumps(results).encode())
+    os._exit(0)
+
+
+def devices(folder: Path) -> list[str]:
+    """What is said about GPUs if every process sees one, which is its own, and if all see the same one."""
+
+    def check(uuid: str) -> None:
+        with mock.patch.object(torch.cuda, "get_device_properties", return_value=SimpleNamespace(uuid=uuid)):
+            check_devices(torch.device("cuda", 0), join())
+
+    check(f"GPU-{join().rank}")
+    return [said(lambda: check("GPU-0"))]
+
+
+def own_loop(script: str) -> dict[str, Any]:
+    """The weights of the teacher at the end of a script of docs/own-module.md, and the mean of its students."""
+    students: list[list[Tensor]] = []
+
+    def update(real: Any, self: Teacher, student: nn.Module) -> None:
+        gathered = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in student.parameters()]
+        students.append([p.detach().clone() for p in gathered])
+        real(self, student)
+
+    real, names = Teacher.update, {"mt": meanteacher, "torch": torch, "nn": nn}
+    with mock.patch.object(Teacher, "update", lambda self, student: update(real, self, student)):
+        exec(script, names)
+    torch.distributed.destroy_process_group()
+    means = [torch.stack(of_one).mean(0) for of_one in zip(*students, strict=True)]
+    weights = [value for name, value in names["weights"].items() if "running" not in name and "tracked" not in name]
+    assert [w.shape for w in weights] == [m.shape for m in means]
+    return {
+        "weights": [w.tolist() for w in weights],
+        "from the mean": max(float((w - m).abs().max()) for w, m in zip(weights, means, strict=True)),
+        "moved": float((students[2][0] - students[0][0]).abs().max()),
+        "statistics": [x.tolist() for name, x in names["weights"].items() if "running" in name],
+    }

@@ -9,7 +9,7 @@ from PIL import Image
 
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.dataset import BrokenImages
-from meanteacher.distributed.ranks import Ranks
+from meanteacher.distributed import Ranks
 from meanteacher.views import Chain, Flip, Noise, PerImage, Rotate
 from support import BATCHES, N_CLASSES, made_up
 

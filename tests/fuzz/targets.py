@@ -232,7 +232,7 @@ def _read_run_json(data: bytes, folder: Path) -> None:
     with RunFolder(folder, about["identity"], about["recipe"], resume=True) as opened:
         opened.device()
         opened.options()
-        opened.record()
+        assert opened.record is None
 
 
 def _read_state(data: bytes, folder: Path) -> None:

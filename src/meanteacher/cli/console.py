@@ -46,7 +46,7 @@ def _report(kind: str, error: object) -> None:
 
 def is_first_rank() -> bool:
     """Whether this process prints and writes for all processes that train together."""
-    from meanteacher.distributed.ranks import found_in
+    from meanteacher.distributed import found_in
 
     return found_in(os.environ).is_first
 

@@ -57,13 +57,11 @@ def _run(n: int, attempt: int, folder: Path, should_stop: Callable[[], bool]) ->
         logs_specs=elastic.DefaultLogsSpecs(str(folder / f"logs-{attempt}"), redirects=errors),
     )
     try:
-        told = False
+        to_stop = list(processes.pids().values())
         while (result := processes.wait(0)) is None:
-            if should_stop() and not told:
-                told = True
-                for pid in processes.pids().values():
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGTERM)
+            while to_stop and should_stop():
+                with suppress(ProcessLookupError):
+                    os.kill(to_stop.pop(), signal.SIGTERM)
             time.sleep(_POLL_SECONDS)
     finally:
         processes.close()
@@ -72,8 +70,7 @@ def _run(n: int, attempt: int, folder: Path, should_stop: Callable[[], bool]) ->
         # Rank 0 prints for all, unless it does not know what has happened.
         for text in {Path(result.stderrs[rank]).read_text(errors="replace") for rank in codes if rank}:
             typer.echo(text, err=True, nl=False)
-    final = [code for code in codes.values() if code in _NOT_AGAIN]
-    return final[0] if final else LostRankError.exit_code if codes else 0
+    return next((code for code in codes.values() if code in _NOT_AGAIN), LostRankError.exit_code if codes else 0)
 
 
 def _command() -> tuple[str, ...]:
@@ -81,13 +78,11 @@ def _command() -> tuple[str, ...]:
 
 
 def _environment(rank: int, n: int, attempt: int, folder: Path) -> dict[str, str]:
-    from meanteacher.distributed.ranks import STORE_VARIABLE, own_cores
+    from meanteacher.distributed import STORE_VARIABLE, own_cores
 
     return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(n),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(n),
+        **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(n)),
         STORE_VARIABLE: str(folder / "store"),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, own_cores() // n)),

@@ -63,9 +63,10 @@ SettingsOption = Annotated[
     ),
 ]
 PrecisionOption = Annotated[
-    Literal["float32", "bfloat16"] | None,
+    Literal["float32", "bfloat16", "float16"] | None,
     typer.Option(
-        help="Number format of the networks.", show_default="bfloat16 on CUDA GPUs that support it, else float32"
+        help="Number format of the networks; float16 is for GPUs without bfloat16.",
+        show_default="bfloat16 on CUDA GPUs that support it, else float32",
     ),
 ]
 MicroBatchOption = Annotated[

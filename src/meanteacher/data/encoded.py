@@ -17,7 +17,7 @@ from torch import Tensor
 
 from meanteacher.core import Images, InputError
 from meanteacher.data.dataset import BrokenImages, check_labels
-from meanteacher.distributed.ranks import own_cores
+from meanteacher.distributed import own_cores
 from meanteacher.files.images import REDUCING_GAP, DecodedImage, UnreadableError, decode_whole
 from meanteacher.seeding import generator
 

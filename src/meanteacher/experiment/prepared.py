@@ -12,7 +12,7 @@ from torch import nn
 from meanteacher.core import InputError, Problem
 from meanteacher.data import ImageStream, Split, TrainTest
 from meanteacher.devices import CPU, choose_device, wait_for
-from meanteacher.distributed.ranks import ALONE, Ranks
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.evaluate import classification_costs, top_error_rates
 from meanteacher.experiment.recipe import TrainingSpec
 from meanteacher.records import Evaluation, FinalErrors, ModelErrors, Part
@@ -88,7 +88,7 @@ class Prepared:
             normalise=self.normalise,
             seed=self.seed,
             device=self.device,
-            rows=slice(None) if ranks.size == 1 else ranks.rows,
+            rows=ranks.rows,
         )
 
     @property
@@ -127,8 +127,7 @@ class Prepared:
             student,
             self.training.method,
             self.training.optim,
-            # First weights that depend on a batch depend on the whole of it.
-            self.stream if self.ranks.size == 1 else self._stream(ALONE),
+            self._stream(ALONE),  # first weights that depend on a batch depend on the whole of it
             ranks=self.ranks,
             normalise=self.normalise,
             problem=problem,
@@ -183,7 +182,6 @@ class Prepared:
                 self.placed.train,
                 self.split.labelled[:_COST_IMAGES],
                 normalise=self.normalise,
-                ranks=self.ranks,
             )
         return Evaluation(state.step, part, errors["student"], errors["teacher"], **costs)
 
@@ -207,13 +205,18 @@ class Prepared:
         return FinalErrors(step=state.step, student=student, teacher=teacher)
 
     def _errors(self, state: TrainState, part: str, *tops: int) -> list[dict[str, float]]:
+        dataset, index = (self.placed.test, None) if part == "test" else (self.placed.train, self.split.validation)
+        n = len(dataset) if index is None else len(index)
+        ranks = self.ranks if self.ranks.size <= n else ALONE  # fewer images than processes: each evaluates all
+        if ranks.size > 1:
+            index = (torch.arange(n) if index is None else index)[ranks.rows]
         return top_error_rates(
             {"student": state.student, "teacher": state.predictor(self.training.method)},
-            self.placed.test if part == "test" else self.placed.train,
-            None if part == "test" else self.split.validation,
+            dataset,
+            index,
             normalise=self.normalise,
             tops=tops,
-            ranks=self.ranks,
+            add_up=lambda counts: ranks.summed(counts, "adding up errors"),
         )
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 
@@ -15,7 +15,7 @@ from meanteacher.core import InputError, Resume
 from meanteacher.data import Split, TrainTest
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
-from meanteacher.distributed.ranks import ALONE, Ranks, check_devices, join
+from meanteacher.distributed import ALONE, Ranks, check_devices, join
 from meanteacher.experiment.describe import computed, describe, differences, fingerprint, recorded
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe, TrainingSpec
@@ -111,7 +111,7 @@ def run_training(
     identity = identity_of(recorded.fingerprint, seed, data, split)
     checkpoints = Checkpoints(out / "checkpoints", identity)
     with RunFolder(out, identity, recorded.fields, resume=resume, options=options, ranks=ranks) as folder:
-        record = folder.record()
+        record = folder.record
         if record is not None:
             return Outcome(True, training.steps, record, prepared, checkpoints)
         prepared = prepared.on(folder.device())
@@ -122,7 +122,7 @@ def run_training(
         if ranks.is_first:
             with reporting_full_disk(out / "split.txt"):
                 split.save(out / "split.txt")
-        state = _started(prepared, options, checkpoints, resumed=folder.resume)
+        state = _started(prepared, options, checkpoints if folder.holds_checkpoint else None)
         vitals = Vitals(prepared.declared)
         if ranks.is_first:
             callbacks = (MetricsFile(out / "metrics.jsonl", from_step=state.step), *callbacks)
@@ -162,12 +162,12 @@ def _restored(prepared: Prepared, checkpoints: Checkpoints, name: str) -> TrainS
     return state
 
 
-def _started(prepared: Prepared, options: RunOptions, checkpoints: Checkpoints, *, resumed: bool) -> TrainState:
+def _started(prepared: Prepared, options: RunOptions, resumed: Checkpoints | None) -> TrainState:
     """The state before the next step of the run, with networks as the options want them."""
     ranks, method = prepared.ranks, prepared.training.method
     state = prepared.start()
-    if ranks.from_first(lambda: resumed and checkpoints.exists(), "looking for a checkpoint"):
-        checkpoints.restore(state)
+    if resumed is not None:
+        resumed.restore(state)
     check_passes(options, state, method, prepared.stream, ranks.rows)
     if options.sync_batch_norm and ranks.size > 1:
         synchronise_batch_norm(state.student, ranks)
@@ -194,6 +194,7 @@ def _record(
     training, data, identity = prepared.training, prepared.data, checkpoints.identity
     names = {kind: name for name, kind in METHODS.items()}
     n_images = (state.step - state.skipped) * training.batch.size
+    overflows = {"overflows": state.overflows} if options.precision == "float16" else {}
     return Record(
         recipe=recorded,
         method=names.get(type(training.method), type(training.method).__name__),
@@ -209,7 +210,7 @@ def _record(
             broken=_broken_images(data, prepared.ranks),
         ),
         split_fingerprint=identity["split"],
-        environment={**environment(prepared.device), **options.described()},
+        environment={**environment(prepared.device), **options.described(), **overflows},
         n_parameters=sum(p.numel() for p in state.student.parameters()),
         memory_bytes=sum(t.numel() * t.element_size() for t in state.memory.state_dict().values()),
         processes=tuple(Processes(from_step=step, n=n) for step, n in state.processes),
@@ -242,14 +243,18 @@ def _broken_images(data: TrainTest, ranks: Ranks) -> dict[str, LeftOut]:
 
 _LOOK_SECONDS = 1.0
 """For which others may hold the lock that only look whether the run is running."""
-T = TypeVar("T")
 
 
 class RunFolder:
-    """Locks a folder for a new run, or to resume the run in it; with `resume` None, whichever it holds.
+    """Locks a folder for a new run, or to resume the run in it; with `resume` "auto", whichever it holds.
 
     Of several processes rank 0 locks, reads and writes it, and tells the others what it holds.
     """
+
+    run: RunFile
+    record: Record | None
+    """The record of a run that is complete."""
+    holds_checkpoint: bool
 
     def __init__(
         self,
@@ -262,21 +267,25 @@ class RunFolder:
         ranks: Ranks = ALONE,
     ) -> None:
         self.path, self.identity, self.described = path, identity, described
-        self._wanted, self._ranks = options, ranks
+        self._wanted, self._ranks, self._resume = options, ranks, resume
         self._lock = ExitStack()
-        self.resume = self._from_first(lambda: (path / "run.json").exists() if resume == "auto" else resume)
 
     def __enter__(self) -> Self:
-        self._from_first(self._open)
+        run, record, self.holds_checkpoint = self._ranks.from_first(self._open, f"opening {self.path}")
+        self.run, file = checked(run, RunFile), str(self.path / "record.json")
+        self.record = None if record is None else replace(checked(record, Record), file=file)
         return self
 
-    def _open(self) -> None:
-        self._check_kind()
-        options = self._wanted if self.resume else self._wanted.on(choose_device(self._wanted.device))
+    def _open(self) -> tuple[dict[str, Any], Any, bool]:
+        """The contents of run.json and record.json, and whether the run has a checkpoint."""
+        resume = (self.path / "run.json").exists() if self._resume == "auto" else self._resume
+        self._check_kind(resume)
+        options = self._wanted if resume else self._wanted.on(choose_device(self._wanted.device))
+        record = self.path / "record.json"
         with ExitStack() as lock:
             lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
-            if self.resume:
-                self._check_same_run()
+            if resume:
+                about = self._same_run()
             else:
                 about = RunFile(
                     identity=self.identity,
@@ -287,7 +296,9 @@ class RunFolder:
                 )
                 with reporting_full_disk(self.path / "run.json"):
                     write_json(self.path / "run.json", asdict(about))
+            found = to_json(load_record(record)) if record.exists() else None
             self._lock = lock.pop_all()  # it is held until the end of the run
+        return asdict(about), found, resume and Checkpoints(self.path / "checkpoints", self.identity).exists()
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
@@ -301,58 +312,43 @@ class RunFolder:
 
         With another number of processes it cannot be exact, and the threads are divided anew.
         """
-        about = self._about()
-        if about.processes == self._ranks.size and about.threads != torch.get_num_threads():
-            torch.set_num_threads(about.threads)
+        if self.run.processes == self._ranks.size and self.run.threads != torch.get_num_threads():
+            torch.set_num_threads(self.run.threads)
 
     def options(self) -> RunOptions:
         """The options that the run was started with."""
         try:
-            return checked(self._about().options, RunOptions)
+            return checked(self.run.options, RunOptions)
         except ValueError as error:
             raise InputError(
                 f"{self.path / 'run.json'} is damaged (options: {error}). Start the run again in another folder."
             ) from error
-
-    def record(self) -> Record | None:
-        """The record of a run that is complete."""
-        path = self.path / "record.json"
-        found = self._from_first(lambda: to_json(load_record(path)) if path.exists() else None)
-        return None if found is None else replace(checked(found, Record), file=str(path))
 
     def write_record(self, record: Record) -> None:
         def write() -> None:
             with reporting_full_disk(self.path / "record.json"):
                 write_record(self.path / "record.json", record)
 
-        self._from_first(write)
+        self._ranks.from_first(write, f"writing the record to {self.path}")
 
-    def _about(self) -> RunFile:
-        return checked(self._from_first(lambda: asdict(self._read_run())), RunFile)
-
-    def _read_run(self) -> RunFile:
-        return read_json(self.path / "run.json", RunFile, "Start the run again in another folder.")
-
-    def _from_first(self, compute: Callable[[], T]) -> T:
-        return self._ranks.from_first(compute, f"opening {self.path}")
-
-    def _check_kind(self) -> None:
+    def _check_kind(self, resume: bool) -> None:
         holds_run = (self.path / "run.json").exists()
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file. Give a folder with --out.")
-        if self.resume and not holds_run:
+        if resume and not holds_run:
             raise InputError(f"{self.path} holds no run to resume. Start it without --resume.")
-        if not self.resume and holds_run:
+        if not resume and holds_run:
             raise InputError(
                 f"{self.path} holds a run already. Continue it with --resume, or give another folder with --out."
             )
-        if not self.resume and self.path.exists() and not all(map(is_left_over, self.path.iterdir())):
+        if not resume and self.path.exists() and not all(map(is_left_over, self.path.iterdir())):
             raise InputError(
                 f"{self.path} is not empty and holds no run of meanteacher. Give another folder with --out."
             )
 
-    def _check_same_run(self) -> None:
-        saved = self._read_run()
+    def _same_run(self) -> RunFile:
+        """The content of run.json, of the same run."""
+        saved = read_json(self.path / "run.json", RunFile, "Start the run again in another folder.")
         # Other claims or deviations about the same computation do not make it another run.
         changed = differences(computed(saved.recipe), computed(self.described))
         changed += differences(saved.identity, self.identity)
@@ -363,6 +359,7 @@ class RunFolder:
                 f"{self.path} holds another run, which differs in: {'; '.join(changed)}. "
                 "Resume it with what it was started with, or give another folder with --out."
             )
+        return saved
 
 
 def environment(device: torch.device = CPU) -> Environment:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, Cost, InputError, Problem, Scheduled, StepOutput
-from meanteacher.distributed.rows import all_rows, normal_rows
+from meanteacher.distributed import all_rows, normal_rows
 from meanteacher.methods.supervised import TeacherMethod
 from meanteacher.passes import at_least_float32, class_output, untracked
 from meanteacher.schedules import as_schedule

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from meanteacher.core import Batch, Cost, Scheduled, StepOutput
 from meanteacher.costs import entropy, kl_divergence
-from meanteacher.distributed.rows import normal_rows
+from meanteacher.distributed import normal_rows
 from meanteacher.methods.supervised import Supervised
 from meanteacher.passes import SameNoise, class_output, untracked
 from meanteacher.schedules import as_schedule

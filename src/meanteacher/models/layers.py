@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from meanteacher.core import InputError, Problem
-from meanteacher.distributed.ranks import Ranks
-from meanteacher.distributed.rows import over_ranks
+from meanteacher.distributed import Ranks, over_ranks
 from meanteacher.passes import at_least_float32
 
 
@@ -136,7 +135,7 @@ class WeightNormLayer(nn.Module):
         pixel = [1] * (y.ndim - 2)
         if not self.training:
             return y.add_((self.bias - self.running_mean).view(-1, *pixel))
-        mean = _mean_of_channels(y, self.synchronised)
+        mean, _ = _mean_of_channels(y, self.synchronised)
         if not self.initialising:
             self._track(mean.detach())
         # There is one shift per image, so that the gradient is summed within images first too.
@@ -162,8 +161,8 @@ class WeightNormLayer(nn.Module):
         self.running_mean.lerp_(mean, self.n_batches.reciprocal().clamp_min(1 - self.mean_decay))
 
 
-def _mean_of_channels(y: Tensor, ranks: Ranks | None) -> Tensor:
-    """The mean of each channel, over all ranks if there are any.
+def _mean_of_channels(y: Tensor, ranks: Ranks | None) -> tuple[Tensor, float | Tensor]:
+    """The mean of each channel, over all ranks if there are any, and of how many values.
 
     The sum within images comes first, which takes half the time, because the gradient of a sum is not materialised. It
     is in float32 for a y in half precision, which has too few bits for a long sum.
@@ -171,11 +170,8 @@ def _mean_of_channels(y: Tensor, ranks: Ranks | None) -> Tensor:
     dtype = torch.promote_types(y.dtype, torch.float32)
     within = y.sum(tuple(range(2, y.ndim)), dtype=dtype) if y.ndim > 2 else y
     total, n = within.sum(0, dtype=dtype), y.numel() // y.shape[1]
-    return total / n if ranks is None else _mean_over_ranks(total, n, ranks)[0]
-
-
-def _mean_over_ranks(total: Tensor, n: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
-    """The mean over all ranks, from each rank's sum of n values, and the number of all values."""
+    if ranks is None:
+        return total / n, n
     sums = over_ranks(torch.cat([total, total.new_tensor([n])]), ranks)
     return sums[:-1] / sums[-1], sums[-1].detach()
 
@@ -194,11 +190,10 @@ class SynchronisedBatchNorm(_BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        axes, shape = (0, *range(2, x.ndim)), (1, -1, *[1] * (x.ndim - 2))
-        y = at_least_float32(x)
-        mean, n = _mean_over_ranks(y.sum(axes), x.numel() // x.shape[1], self.ranks)
-        centred = y - mean.view(shape)
-        variance = over_ranks(centred.square().sum(axes), self.ranks) / n
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        mean, n = _mean_of_channels(x, self.ranks)
+        centred = at_least_float32(x) - mean.view(shape)
+        variance, _ = _mean_of_channels(centred.square(), self.ranks)
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             share = 1 / self.num_batches_tracked if self.momentum is None else torch.tensor(self.momentum)

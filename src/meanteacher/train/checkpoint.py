@@ -21,7 +21,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from meanteacher.core import DivergedError, InputError, Method
-from meanteacher.distributed.ranks import Ranks
+from meanteacher.distributed import Ranks
 from meanteacher.files import make_own, open_regular, read_regular, remove, write_atomic
 from meanteacher.files.typed import Count, Positive, RecordError, Text, checked, read_json
 from meanteacher.records import Alarm, Evaluation, Reading
@@ -75,6 +75,10 @@ class TrainState:
     stream: SavedStream | None = None
     """Where an on-line run is in its stream, and what it keeps of it, in plain values and tensors. None in a run on
     a data set, whose batches are functions of the step."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """The state of torch's `GradScaler` in float16; empty in other precisions."""
+    overflows: int = 0
+    """Steps whose gradients overflowed in float16, so that nothing was updated."""
 
     def modules(self) -> dict[str, nn.Module]:
         """What is saved as weights."""
@@ -93,7 +97,7 @@ class TrainState:
 
 
 _FORMAT = 1
-_PLAIN = ("step", "skipped", "seconds", "cpu_seconds", "processes", "stream")
+_PLAIN = ("step", "skipped", "seconds", "cpu_seconds", "processes", "stream", "scaler", "overflows")
 """Fields of the state that are saved as they are."""
 
 
@@ -318,6 +322,8 @@ class _SavedState(TypedDict):
     vitals: _SavedVitals | None
     processes: list[tuple[Count, Annotated[int, Meta(ge=1)]]]
     stream: SavedStream | None
+    scaler: dict[str, Positive]
+    overflows: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

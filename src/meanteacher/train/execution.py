@@ -3,9 +3,10 @@
 import copy
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch._functorch.config as functorch_config
@@ -15,7 +16,7 @@ from meanteacher.core import InputError, Method, Stream, check_choice
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.train.checkpoint import TrainState
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 _BACKEND = "inductor"
 
 
@@ -32,7 +33,8 @@ class RunOptions:
     compile: bool = False
     """Whether torch compiles the networks. That takes a minute or more, and gains nothing on a CPU (decision 10)."""
     precision: Precision | None = None
-    """Number format of the networks' passes; None for bfloat16 on a CUDA GPU that supports it, float32 elsewhere."""
+    """Number format of the networks' passes; None for bfloat16 on a CUDA GPU that supports it, float32 elsewhere. In
+    float16, for older GPUs, the cost is scaled, and a step whose gradients overflow is left out and counted."""
     micro_batch: int | None = None
     """Rows that a process computes at a time, to need less memory; None for all."""
     sync_batch_norm: bool = False
@@ -57,9 +59,9 @@ class RunOptions:
     def on(self, device: torch.device) -> "RunOptions":
         """The options of a run that starts on this device: its kind, and the precision that the default stands for."""
         precision = self.precision or ("bfloat16" if _has_bfloat16(device) else "float32")
-        if precision == "bfloat16" and device.type == "cpu" and (fault := bfloat16_fault()) is not None:
+        if precision != "float32" and device.type == "cpu" and (fault := half_fault(precision)) is not None:
             raise InputError(
-                f"bfloat16 ends a child process with {fault} on this processor. Use float32 (--precision)."
+                f"{precision} ends a child process with {fault} on this processor. Use float32 (--precision)."
             )
         return replace(self, device=device.type, precision=precision)
 
@@ -86,7 +88,17 @@ DEFAULT = RunOptions()
 
 def autocast(precision: Precision | None, device: torch.device) -> AbstractContextManager[object]:
     """A context in which convolutions and matrix products compute in `precision`; their gradients do, too."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    return nullcontext() if precision in {None, "float32"} else torch.autocast(device.type, getattr(torch, precision))
+
+
+def gradient_scaler(
+    precision: Precision | None, device: torch.device, state: Mapping[str, Any]
+) -> torch.amp.GradScaler:
+    """Multiplies the cost of a float16 step, whose small gradients would be zero; inactive in other precisions."""
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "float16")
+    if state:
+        scaler.load_state_dict(dict(state))
+    return scaler
 
 
 def compile_networks(student: nn.Module, predictor: nn.Module) -> None:
@@ -103,11 +115,12 @@ def compile_networks(student: nn.Module, predictor: nn.Module) -> None:
 def check_passes(
     options: RunOptions, state: TrainState, method: Method, stream: Stream, rows: slice = slice(None)
 ) -> None:
-    """Try the passes of a step on copies, if they are compiled or in bfloat16, which not every network supports.
+    """Try the passes of a step on copies, if they are compiled or in 16 bits, which not every network supports.
 
     The views of the stream have the rows `rows` of a batch. Neither the run nor the global generator changes.
     """
-    if not options.compile and options.precision != "bfloat16":
+    half = [f"in {options.precision}"] * (options.precision not in {None, "float32"})
+    if not options.compile and not half:
         return
     batch = stream[0]
     batch = replace(batch, labels=batch.labels[rows], index=batch.index[rows])
@@ -120,7 +133,7 @@ def check_passes(
                 output = method.forward(student, memory, batch, 0)
             output.total.backward()
     except Exception as error:  # for instance no C++ compiler, an operation that cannot be traced, mixed precisions
-        how = " and ".join(["compiled"] * options.compile + ["in bfloat16"] * (options.precision == "bfloat16"))
+        how = " and ".join(["compiled"] * options.compile + half)
         raise InputError(
             f"This network cannot be trained {how} here: {_in_short(error)}. Start the run with --no-compile "
             "--precision float32. A run that was started otherwise is resumed on a machine like its first one."
@@ -143,19 +156,20 @@ _SECONDS = 300
 
 # Enough channels for the matrix instructions of the processor to be used if there are any.
 _SCRIPT = """
-import torch
+import sys, torch
 images = torch.ones(4, 32, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
 network = torch.nn.Sequential(torch.nn.Conv2d(32, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 36, 32))
-with torch.autocast("cpu", torch.bfloat16):
+with torch.autocast("cpu", getattr(torch, sys.argv[1])):
     output = network(images)
 output.float().sum().backward()
 """
 
 
-def bfloat16_fault() -> str | None:
-    """How a child process failed that ran forward and backward in bfloat16; None if it did not."""
+def half_fault(precision: Precision) -> str | None:
+    """How a child process failed that ran forward and backward in 16 bits; None if it did not."""
+    words = [sys.executable, "-c", _SCRIPT, precision]
     try:
-        child = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, timeout=_SECONDS, check=False)
+        child = subprocess.run(words, capture_output=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"a timeout of {_SECONDS} s"
     if child.returncode == 0:

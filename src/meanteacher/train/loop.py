@@ -9,25 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import Batch, DivergedError, InitialisesFromData, Method, Problem, StepOutput, Stream
-from meanteacher.distributed.ranks import ALONE, Ranks
-from meanteacher.distributed.rows import step_of
+from meanteacher.distributed import ALONE, Ranks, step_of
 from meanteacher.passes import to_channels_last
 from meanteacher.records import Alarm, Evaluation
 from meanteacher.seeding import generator, isolated_global_randomness, seed_global
+from meanteacher.train import parallel
 from meanteacher.train.callbacks import Callback, LogEntry
 from meanteacher.train.checkpoint import Checkpoints, Keeper, TrainState, trained_parameters
-from meanteacher.train.execution import DEFAULT, RunOptions, autocast
+from meanteacher.train.execution import DEFAULT, RunOptions, autocast, gradient_scaler
 from meanteacher.train.optim import OptimSpec
-from meanteacher.train.parallel import (
-    Step,
-    agreed_batch,
-    averaged_statistics,
-    check_costs,
-    engine,
-    explained,
-    seed_networks,
-    whole_batches,
-)
 from meanteacher.train.vitals import READ_EVERY, Vitals
 
 
@@ -107,14 +97,14 @@ def train(
         vitals.load(state.vitals)
     log = Log(callbacks if ranks.is_first else ())
     keeper = Keeper(state, vitals, checkpoints, ranks, every.save_seconds)
-    compute = engine(trained_parameters(state.student, state.memory), ranks)
+    engine = parallel.engine(trained_parameters(state.student, state.memory), ranks)
     with isolated_global_randomness():
         while state.step < steps:
             due = state.step
             if skip_to is not None:
                 state.step = max(due, min(skip_to(due), steps - 1))
                 state.skipped += state.step - due
-            batch = agreed_batch(stream[state.step], ranks)
+            batch = parallel.agreed_batch(stream[state.step], ranks)
             logs = _passes(due, state.step + 1, every.log)
             output, alarms = take_step(
                 state,
@@ -126,7 +116,7 @@ def train(
                 reads=logs,
                 options=options,
                 ranks=ranks,
-                engine=compute,
+                engine=engine,
             )
             log.add(output, alarms)
             complete = state.step == steps
@@ -164,44 +154,54 @@ def take_step(
     reads: bool,
     options: RunOptions = DEFAULT,
     ranks: Ranks = ALONE,
-    engine: Step = lambda compute: compute(),
+    engine: parallel.Step = lambda compute: compute(),
 ) -> tuple[StepOutput, list[Alarm]]:
     """Step `state.step` on this batch, in place: costs, gradient, optimiser, average. Draws from the global generator.
 
     With `reads` the vitals read what is cheap; they do so by themselves if they read the gradients. What is returned
-    are the method's output and the alarms of this step.
+    are the method's output and the alarms of this step. If gradients overflow in float16, neither the student nor the
+    memory changes, and the step is counted.
     """
     step, n_rows, device = state.step, len(batch.labels), batch.labels.device
-    seed_networks(seed, step, ranks)
+    parallel.seed_networks(seed, step, ranks)
     optim.set_step(state.optimizer, step)
     trained = trained_parameters(state.student, state.memory)
+    scaler = gradient_scaler(options.precision, device, state.scaler)
+    scale = scaler.get_scale()
     outputs: list[StepOutput] = []
     alarms = []
 
     def compute() -> Tensor:
         with (
             autocast(options.precision, device),
-            whole_batches(state, method, ranks, options.micro_batch) as (student, memory),
-            explained(method, n_rows, ranks),
+            parallel.whole_batches(state, method, ranks, options.micro_batch) as (student, memory),
+            parallel.explained(method, n_rows, ranks),
         ):
             outputs.append(method.forward(student, memory, batch, step))
         return outputs[0].total
 
     with (
         step_of(ranks, n_rows, generator(seed, "network noise", step, device)),
-        averaged_statistics(state, ranks),
+        parallel.averaged_statistics(state, ranks),
     ):
         total = engine(compute)
         output = outputs[0]
         if gradients_too := vitals.reads_gradients(step):
-            check_costs(output, ranks)
-            alarms += vitals.read_gradients(step, output.costs, state.student, trained, batch.labels, ranks)
+            parallel.check_costs(output, ranks)
+            alarms += vitals.read_gradients(step, output.costs, state.student, trained, batch.labels, ranks, scale)
         state.optimizer.zero_grad(set_to_none=True)
         with ranks.waiting(f"averaging the gradients of step {step}", computes=True):
-            total.backward()
-    state.optimizer.step()
+            scaler.scale(total).backward()
+    scaler.unscale_(state.optimizer)
+    scaler.update()
+    overflowed = scaler.get_scale() < scale
+    state.overflows += overflowed
+    state.scaler = scaler.state_dict()
     try:
-        method.after_step(state.student, state.memory, batch, output, step)
+        if not overflowed:
+            # GradScaler.step would call a fused optimiser in any case, and SGD then takes its momentum from anywhere.
+            state.optimizer.step()
+            method.after_step(state.student, state.memory, batch, output, step)
     except DivergedError as error:
         spoiled = [f"'{name}'" for name, cost in output.costs.items() if not bool(cost.value.isfinite())]
         if not spoiled:
@@ -209,7 +209,7 @@ def take_step(
         raise DivergedError(f"The cost {' and '.join(spoiled)} is not finite in step {step}. {error}") from error
     state.step += 1
     vitals.note_labels(batch)
-    if reads or gradients_too:
+    if (reads or gradients_too) and not overflowed:
         alarms += vitals.read(step, output.costs, state.student, state.predictor(method), output.logits)
     return output, alarms
 

@@ -13,14 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from meanteacher.core import Batch, DivergedError, InputError, LostRankError, Method, StepOutput
-from meanteacher.distributed.ranks import Ranks, group_of
-from meanteacher.distributed.rows import all_rows
+from meanteacher.distributed import Ranks, all_rows, group_of
 from meanteacher.passes import Logits, at_least_float32, untracked
 from meanteacher.seeding import seed_global
 from meanteacher.train.checkpoint import TrainState
-
-_ROUNDING = 1e-3
-"""Relative difference of a cost between ranks that rounding can explain."""
 
 
 def agreed_batch(batch: Batch, ranks: Ranks) -> Batch:
@@ -159,23 +155,18 @@ def averaged_statistics(state: TrainState, ranks: Ranks) -> Iterator[None]:
     All ranks then have the same state after every step. Running means are linear in the statistics of the batches, so
     averaging them in every step is averaging them once at the end.
     """
-    if ranks.size == 1:
-        yield
-        return
-    before = [(buffer, buffer._version) for _, buffer in _float_buffers(state)]
+
+    def versions() -> list[tuple[Tensor, object]]:
+        modules = (state.student, state.memory) if ranks.size > 1 else ()
+        named = [(name, b) for module in modules for name, b in module.named_buffers() if b.is_floating_point()]
+        # torch does not count what its batch norm writes, so running statistics get a version that equals no other.
+        return [(b, object() if name.rpartition(".")[2].startswith("running_") else b._version) for name, b in named]
+
+    before = versions()
     yield
-    written = [
-        now
-        for (name, now), (buffer, version) in zip(_float_buffers(state), before, strict=True)
-        # torch does not count what its batch norm writes.
-        if name.rpartition(".")[2].startswith("running_") or now is not buffer or now._version != version
-    ]
+    changed = zip(versions(), before, strict=True)
+    written = [now for (now, version), (buffer, old) in changed if now is not buffer or version != old]
     ranks.average_(written, f"averaging the batch statistics of step {state.step}")
-
-
-def _float_buffers(state: TrainState) -> list[tuple[str, Tensor]]:
-    modules = (state.student, state.memory)
-    return [(name, b) for module in modules for name, b in module.named_buffers() if b.is_floating_point()]
 
 
 @contextmanager
@@ -183,10 +174,8 @@ def explained(method: Method, n_rows: int, ranks: Ranks) -> Iterator[None]:
     """Turn an error of a method's own code into one that says which rows a rank has: another try would not help."""
     try:
         yield
-    except (InputError, DivergedError, LostRankError):
-        raise
     except Exception as error:
-        if ranks.size == 1:
+        if ranks.size == 1 or isinstance(error, InputError | DivergedError | LostRankError):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -199,11 +188,11 @@ def explained(method: Method, n_rows: int, ranks: Ranks) -> Iterator[None]:
 
 
 def check_costs(output: StepOutput, ranks: Ranks) -> None:
-    """Refuse costs that differ between the ranks: every rank computes those of the whole batch."""
+    """Refuse costs that differ between the ranks, by more than rounding: every rank computes the whole batch's."""
     own = {name: float(cost.value.detach()) for name, cost in output.costs.items()} if ranks.size > 1 else {}
-    for other in ranks.gather(own, "comparing the costs") if own else []:
+    for other in ranks.gather(own, "comparing the costs"):
         for name, value in own.items():
-            if abs(value - other[name]) > _ROUNDING * max(abs(value), abs(other[name])):
+            if abs(value - other[name]) > 1e-3 * max(abs(value), abs(other[name])):
                 raise InputError(
                     f"The cost '{name}' is {value:.6g} on rank {ranks.rank} and {other[name]:.6g} on another, but each "
                     "rank computes the cost of the whole batch. Draw noise with generator=shared_generator() of "

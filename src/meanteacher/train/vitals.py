@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from meanteacher.core import UNLABELLED, Batch, Cost, labelled_rows
-from meanteacher.distributed.ranks import ALONE, Ranks
+from meanteacher.distributed import ALONE, Ranks
 from meanteacher.formats import percent
 from meanteacher.records import Alarm, Reading
 
@@ -59,7 +59,8 @@ class Vitals:
         self._rows = 0
         self._labelled_rows = 0
         self._sums: dict[str, float] = {}
-        self._gradients: dict[str, float] | None = None
+        self._gradients: dict[int, dict[str, float]] = {}
+        """By step; of the last reading, until `read` takes it."""
         self._before_step = 0.0
 
     def reads_gradients(self, step: int) -> bool:
@@ -74,8 +75,11 @@ class Vitals:
         trained: Sequence[nn.Parameter],
         labels: Tensor | None = None,
         ranks: Ranks = ALONE,
+        scale: float = 1.0,
     ) -> list[Alarm]:
         """Read the student's mode and the gradient of each cost. Call it before `backward` frees the graph.
+
+        In float16 costs are multiplied by `scale`, and their gradients divided by it, so that small ones do not vanish.
 
         With several processes it is that of the whole batch: one of them may have no labelled row. Labels of None are
         not known: a cost without a row to act on is inactive then.
@@ -99,9 +103,10 @@ class Vitals:
             )
         if unlabelled:
             return raised  # the classification cost has no row to act on
-        self._gradients = {name: _gradient_norm(cost.value, trained, ranks) for name, cost in costs.items()}
+        norms = {name: _gradient_norm(cost.value, trained, ranks, scale) for name, cost in costs.items()}
+        self._gradients = {step: norms}
         for name, cost in costs.items():
-            dead = self._gradients[name] == 0 and (cost.weight is None or float(cost.weight) != 0)
+            dead = norms[name] == 0 and (cost.weight is None or float(cost.weight) != 0)
             # Without a path to the student one reading is enough. With one, the gradient may be zero because
             # teacher and student start equal.
             certain = dead and not cost.value.requires_grad
@@ -143,17 +148,17 @@ class Vitals:
         if predictor is not student:
             distance = _distance(predictor, student)
             raised += self._check_teacher(step, student, predictor, distance)
-        if self._gradients is not None:
+        gradients = self._gradients.pop(step, {})
+        if gradients and all(map(math.isfinite, gradients.values())):
             self.readings.append(
                 Reading(
                     step=step,
-                    gradients=self._gradients,
+                    gradients=gradients,
                     distance=distance,
                     labelled_share=self._labelled_rows / max(self._rows, 1),
                     largest_class_share=largest,
                 )
             )
-            self._gradients = None
         return raised
 
     def state(self) -> dict[str, Any]:
@@ -298,15 +303,15 @@ class Vitals:
         return self.alarms[-1:]
 
 
-def _gradient_norm(cost: Tensor, parameters: Sequence[nn.Parameter], ranks: Ranks) -> float:
+def _gradient_norm(cost: Tensor, parameters: Sequence[nn.Parameter], ranks: Ranks, scale: float) -> float:
     if not cost.requires_grad:
         return 0.0
-    gradients = torch.autograd.grad(cost, parameters, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(cost * scale, parameters, retain_graph=True, allow_unused=True)
     found = [gradient for gradient in gradients if gradient is not None]
     if ranks.size > 1 and found:
         flat = torch.cat([gradient.flatten() for gradient in found])
         found = [ranks.summed(flat, "reading the gradients of a cost") / ranks.size]
-    return math.sqrt(sum(_squares(found)))
+    return math.sqrt(sum(_squares(found))) / scale
 
 
 def _largest_class_share(logits: Tensor) -> float:

@@ -19,7 +19,7 @@ from backbone_support import small_networks
 from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted, MissingBackboneError
-from meanteacher.distributed.ranks import Ranks
+from meanteacher.distributed import Ranks
 from meanteacher.photos.fitting import config as configuration
 from meanteacher.photos.fitting import data, pretrained, scratch
 from meanteacher.photos.fitting import fit as fitting

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meanteacher.core import InputError, MissingBackboneError, Resume
 from meanteacher.devices import choose_device, same_kind
-from meanteacher.distributed.ranks import join
+from meanteacher.distributed import join
 from meanteacher.files import is_left_over, locked_folder
 from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.photos.fitting.config import FitConfig, PrintedProgress, ReadingBudget
