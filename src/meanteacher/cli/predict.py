@@ -255,11 +255,6 @@ def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) 
         )
     if not trained["n_judged"] + unlabelled["n_judged"]:
         sentences.append("The model has seen none of these images before.")
-    if not seen["complete"]:
-        sentences.append(
-            "The training started from a model that does not say which images it was trained on. If some of these are "
-            "among them, the error on new images is higher."
-        )
     return sentences
 
 
