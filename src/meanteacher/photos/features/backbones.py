@@ -59,7 +59,7 @@ class Backbone:
         return self._with(tensors)
 
     def _with(self, tensors: Tensors) -> nn.Sequential:
-        network = _built(self.spec, self.size)[:-1]
+        network = _without_classifier(self.spec, self.size)
         network.load_state_dict(tensors)
         return network.eval()
 
@@ -237,7 +237,7 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         raise InputError(
             f"{beside} has model_args, which are not supported. Give a network that its name describes completely."
         )
-    network = _built(spec, given["size"])[:-1]
+    network = _without_classifier(spec, given["size"])
     wanted = network.state_dict()
     found = {f"0.network.{name}": tensor for name, tensor in tensors.items()}
     for name, tensor in wanted.items():
@@ -258,6 +258,10 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         **given,
     )
     return backbone, {name: found[name] for name in wanted}
+
+
+def _without_classifier(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential:
+    return nn.Sequential(*list(_built(spec, size))[:-1])
 
 
 def _built(spec: LiteSpec | PooledSpec, size: int) -> nn.Sequential:

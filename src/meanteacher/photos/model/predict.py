@@ -348,8 +348,10 @@ def number(strangeness: float) -> str:
 
 def guesses(labels: Sequence[str], probabilities: NDArray[Any] | None) -> list[str]:
     """The cells of `GUESSES`: the most probable labels and their probabilities; empty without any."""
-    best = [] if probabilities is None else np.argsort(-probabilities, kind="stable")[: len(GUESSES) // 2].tolist()
-    found = [value for k in best for value in (labels[k], f"{probabilities[k]:.4f}")]  # type: ignore[index]
+    found: list[str] = []
+    if probabilities is not None:
+        for k in np.argsort(-probabilities, kind="stable")[: len(GUESSES) // 2]:
+            found += [labels[k], f"{probabilities[k]:.4f}"]
     return found + [""] * (len(GUESSES) - len(found))  # two classes have no third guess
 
 
