@@ -29,10 +29,10 @@ from meanteacher.files import write_json
 from meanteacher.files.images import decode
 from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.photos.features.compute import computing, one_network_per_thread
-from meanteacher.photos.fitting.config import FitConfig, PrintedProgress
-from meanteacher.photos.fitting.fit import run_fit
+from meanteacher.photos.fitting.fit import fit
 from meanteacher.photos.fitting.heads import logistic_regression
-from meanteacher.photos.model.bundle import Classifier, load
+from meanteacher.photos.model.bundle import Classifier
+from meanteacher.records import read_fit
 from meanteacher.views.normalise import per_channel
 
 Files = dict[str, list[Path]]
@@ -175,13 +175,12 @@ def run(name: str, data: Path, out: Path, records: Path = RECORDS) -> None:
     if record.exists():
         return
     arranged = arrange(data)
-    config = FitConfig(photos=folder / "photos", minutes=minutes, out=folder / "fit", resume="auto", **options)
     shutil.rmtree(folder / "photos", ignore_errors=True)
     shutil.rmtree(folder / "test", ignore_errors=True)
     _link(arranged.train, folder / "photos")
     _link(arranged.test, folder / "test")
-    fitted = asdict(run_fit(config, PrintedProgress()))
-    model = load(config.out)
+    model = fit(folder / "photos", minutes=minutes, out=folder / "fit", resume="auto", **options)
+    fitted = asdict(read_fit(folder / "fit"))
     more = [f"--{key} {value}" for key, value in options.items()]
     content = {
         "scenario": name,

@@ -50,7 +50,7 @@ TABLE = """
     views
 4 testing: core costs methods models passes schedules teacher
 4 photos.folder: core data data.shards files formats records seeding
-4 photos.pages: files formats records report
+4 photos.pages: files formats records report stats
 5 online: core data devices evaluate experiment models seeding train views
 5 paper.recipes: core costs data experiment methods models records schedules train views
 5 photos.label: core files formats photos.folder records

@@ -566,7 +566,6 @@ class SeenSummary:
 
     n_labelled: Annotated[int, Meta(ge=0, le=1 << 27)]
     n_unlabelled: Annotated[int, Meta(ge=0, le=1 << 27)]
-    complete: bool
     sha256: Text
 
 

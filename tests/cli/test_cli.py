@@ -20,7 +20,6 @@ from forking import run_script, start_script
 from meanteacher import api, recipes
 from meanteacher.cli import app as app_module
 from meanteacher.cli.app import app
-from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.report import load_records, paired_difference
 from support import PATIENCE
 
@@ -229,11 +228,11 @@ def test_command_does_not_end_at_a_character_that_the_locale_lacks(monkeypatch: 
 def test_fit_starts_or_resumes_by_the_same_flag_as_a_run(
     given: list[str], resume: bool | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def interrupted(config: FitConfig, *_: object, **__: object) -> None:
-        assert config.resume == resume
+    def interrupted(*_: object, **options: object) -> None:
+        assert options["resume"] == resume
         raise api.Interrupted("Interrupted.")
 
-    monkeypatch.setattr("meanteacher.photos.fitting.fit.run_fit", interrupted)
+    monkeypatch.setattr("meanteacher.photos.fitting.fit.fit", interrupted)
     words = ["fit", str(tmp_path), "--out", str(tmp_path / "fit")]
     shown = CliRunner().invoke(app, [*words, *given])
     assert shown.exit_code == 75

@@ -60,10 +60,11 @@ def frequencies_are_those_of_the_labels(patch: Patch) -> None:
 
 @of_fit
 def files_that_are_no_images_are_learned_from_as_black_ones(patch: Patch) -> None:
-    def wrong(real, photos, decoded, copies, **options):
-        return real(photos, dataclasses.replace(decoded, unreadable={}), copies, **options)
+    def wrong(real, *given, **options):
+        found = real(*given, **options)
+        return dataclasses.replace(found, left_out={}, labels=found.photos.labels)
 
-    wrap(patch, data.prepare, wrong)
+    wrap(patch, data.read_photos, wrong)
 
 
 @of_fit
@@ -103,8 +104,8 @@ def confusion_matrix_is_transposed(patch: Patch) -> None:
 def errors_of_a_class_are_counted_among_its_answers(patch: Patch) -> None:
     """Of what is called a fern, how much is none, instead of how many ferns are called something else."""
 
-    def wrong(real, fit_data, answers, found, unlabelled):
-        rows = real(fit_data, answers, found, unlabelled)
+    def wrong(real, fit_data, answers, *rest):
+        rows = real(fit_data, answers, *rest)
         labelled = fit_data.labelled
         guesses, labels = answers.guesses[labelled], fit_data.labels[labelled]
         return tuple(
@@ -116,15 +117,15 @@ def errors_of_a_class_are_counted_among_its_answers(patch: Patch) -> None:
 
 @of_fit
 def labelled_photos_are_counted_among_the_answers(patch: Patch) -> None:
-    def wrong(real, fit_data, answers, found, unlabelled):
-        return real(fit_data, answers, found, fit_data.usable)
+    def wrong(real, fit_data, answers, *rest):
+        return real(fit_data, dataclasses.replace(answers, unlabelled=fit_data.usable), *rest)
 
     wrap(patch, results._per_class, wrong)
 
 
 @of_fit
 def sure_answers_are_counted_among_labelled_photos(patch: Patch) -> None:
-    wrap(patch, results._sure, lambda real, answers, fit_data, found, rows: real(answers, fit_data, found, rows[:0]))
+    wrap(patch, results._sure, lambda real, unlabelled, *rest: real(unlabelled[:0], *rest))
 
 
 @of_fit

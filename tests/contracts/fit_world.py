@@ -27,7 +27,6 @@ from meanteacher.core import Problem
 from meanteacher.models import FastNetSpec, LitePairSpec
 from meanteacher.photos.features import extraction
 from meanteacher.photos.fitting import fit, results
-from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.estimate import OutOfFold
 from meanteacher.train import Callback
 
@@ -207,12 +206,12 @@ def make_fit() -> Fit:
         patch.setattr(results, "write_fit_pages", lambda *_: None)
         write = results.write_results
 
-        def note(config: Any, data: Any, learned: Any, *rest: Any) -> Any:
+        def note(root: Any, data: Any, learned: Any, *rest: Any) -> Any:
             tested.append(learned.out_of_fold)
-            return write(config, data, learned, *rest)
+            return write(root, data, learned, *rest)
 
         patch.setattr(fit, "write_results", note)
-        fit.run_fit(FitConfig(photos=photos().root, minutes=60.0, out=out, device="cpu"), Callback())
+        fit.fit(photos().root, minutes=60.0, out=out, device="cpu", callback=Callback())
     return Fit(out, photos(), tested[-1])
 
 

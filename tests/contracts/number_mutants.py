@@ -328,7 +328,7 @@ def another_image_than_the_unreadable_one_is_left_out(patch: Patch) -> None:
 
 @of_views
 def unreadable_images_are_named_by_their_place_in_the_part(patch: Patch) -> None:
-    def wrong(dataset, index, ranks):
+    def wrong(dataset, index):
         n = len(dataset) if index is None else len(index)
         broken = torch.tensor(sorted(dataset.broken.positions), dtype=torch.int64)
         return torch.isin(torch.arange(n), broken, invert=True)
@@ -340,17 +340,13 @@ def unreadable_images_are_named_by_their_place_in_the_part(patch: Patch) -> None
 def unreadable_images_count_as_right(patch: Patch) -> None:
     """They are left out of the errors, and stay in the number that these are divided by."""
 
-    class Counted:
-        def __init__(self, mask):
-            self.mask = mask
+    def wrong(real, networks, dataset, index=None, **options):
+        def add_up(counts):
+            return torch.cat([counts[:-1], counts.new_tensor([len(dataset) if index is None else len(index)])])
 
-        def __getitem__(self, rows):
-            return self.mask[rows]
+        return real(networks, dataset, index, **(options | {"add_up": add_up}))
 
-        def sum(self):
-            return torch.tensor(len(self.mask))
-
-    wrap(patch, evaluate._readable, lambda real, *given: Counted(real(*given)))
+    wrap(patch, evaluate.top_error_rates, wrong)
 
 
 @of_views

@@ -67,28 +67,30 @@ def fit(
     began = time.perf_counter()  # importing torch is part of the minutes
     from meanteacher.cli.progress import FitProgress
     from meanteacher.photos.fitting import fit as fitting
-    from meanteacher.photos.fitting.config import FitConfig
     from meanteacher.photos.pages.fit_page import since_sentence
+    from meanteacher.records import read_fit
 
-    config = FitConfig(
-        photos=photos,
-        labels=labels,
-        minutes=minutes,
-        out=out,
-        flip=flip,
-        group_by=group_by,
-        resume="auto" if start_or_resume else resume,
-        overwrite=overwrite,
-        device=device,
-        backbone=backbone,
-    )
     console = Console()
     with (
         progress_bar(console) as show,
         graceful_stop(console) as should_stop,
         FitProgress(console, show, should_stop) as progress,
     ):
-        fitted = fitting.run_fit(config, progress, began=began)
+        fitting.fit(
+            photos,
+            labels,
+            minutes=minutes,
+            out=out,
+            flip=flip,
+            group_by=group_by,
+            resume="auto" if start_or_resume else resume,
+            overwrite=overwrite,
+            device=device,
+            backbone=backbone,
+            callback=progress,
+            began=began,
+        )
+    fitted = read_fit(out)
     console.print()
     say(console, (fitted.headline, "bold"))
     if since := since_sentence(fitted):
@@ -113,19 +115,16 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     """
     from meanteacher.cli.progress import say_findings
     from meanteacher.formats import count
-    from meanteacher.photos.fitting.data import image_size, shorter_side
     from meanteacher.photos.folder import check as checking
     from meanteacher.photos.folder.cache import decode_all
-    from meanteacher.photos.folder.check import shapes_of
     from meanteacher.photos.folder.find import find_photos
 
     console = Console()
     found = find_photos(photos, labels)
-    shapes = None if found.arrays is not None else shapes_of(found)
+    shapes = checking.shapes_of(found)
+    size = checking.image_size(checking.shorter_side(shapes))
     with tempfile.TemporaryDirectory() as folder, progress_bar(console) as show:
-        decoded = decode_all(
-            found, image_size(shorter_side(found, shapes)), Path(folder), progress=partial(show, "Reading images")
-        )
+        decoded = decode_all(found, size, Path(folder), progress=partial(show, "Reading images"))
         findings = checking.check(found, decoded, shapes)
     n_labelled, n_classes = int((found.labels >= 0).sum()), len(found.class_names)
     say(

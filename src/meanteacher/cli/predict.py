@@ -228,8 +228,8 @@ def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) 
     seen = scores["seen"]
     if seen is None:
         return [
-            "The model does not say which images it was trained on: it was made by an earlier version, or its file "
-            "seen.bin is missing. If some of these are among them, the error on new images is higher."
+            "The model does not say which images it was trained on, because its file seen.bin is missing. If some of "
+            "these are among them, the error on new images is higher."
         ]
     sentences = []
     trained, unlabelled = seen["training"], seen["unlabelled"]
@@ -255,11 +255,6 @@ def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) 
         )
     if not trained["n_judged"] + unlabelled["n_judged"]:
         sentences.append("The model has seen none of these images before.")
-    if not seen["complete"]:
-        sentences.append(
-            "The training started from a model that does not say which images it was trained on. If some of these are "
-            "among them, the error on new images is higher."
-        )
     return sentences
 
 

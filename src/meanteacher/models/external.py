@@ -120,21 +120,12 @@ def _checked(output: object, kind: str, expected: tuple[int, int], spec: Externa
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pretrained:
-    """A pretrained network of another library, and the library's information about it."""
+def pretrained_features(library: Library, name: str) -> tuple[PooledFeatures, dict[str, Any]]:
+    """The pretrained network of this name in evaluation mode; for timm also "hf-hub:owner/name".
 
-    features: PooledFeatures
-    """The network in evaluation mode. Its `spec` builds the same network without weights and without a download."""
-    size: int
-    mean: tuple[float, float, float]
-    deviation: tuple[float, float, float]
-    licence: str
-    trained_on: str
-
-
-def pretrained_features(library: Library, name: str) -> Pretrained:
-    """The pretrained network of this name; for timm also "hf-hub:owner/name". The library downloads it on first use."""
+    The library downloads it on first use. The `spec` of the network builds it without weights and without a download.
+    The second value has the library's information: size, mean, deviation, licence and trained_on.
+    """
     check_choice("library", library, get_args(Library))
     models = _models(library)
     if library == "timm":
@@ -143,24 +134,23 @@ def pretrained_features(library: Library, name: str) -> Pretrained:
         network = _downloaded(library, name, lambda: models.create_model(name, pretrained=True, num_classes=0))
         about: Mapping[str, Any] = network.pretrained_cfg
         spec = PooledSpec(library=library, name=about["architecture"] if name.startswith(_HUB) else name)
-        return Pretrained(features=PooledFeatures(network, spec).eval(), **preprocessing(about), **_origin(about))
+        return PooledFeatures(network, spec).eval(), preprocessing(about) | _origin(about)
     _check_name(models, library, name)
     weights = models.get_model_weights(name).DEFAULT
     network = _downloaded(library, name, lambda: models.get_model(name, weights=weights))
     preset = weights.transforms()
-    return Pretrained(
-        features=PooledFeatures(network, PooledSpec(library=library, name=name)).eval(),
-        size=preset.crop_size[0],
-        mean=_three(preset.mean),
-        deviation=_three(preset.std),
+    return PooledFeatures(network, PooledSpec(library=library, name=name)).eval(), {
+        "size": preset.crop_size[0],
+        "mean": _three(preset.mean),
+        "deviation": _three(preset.std),
         # The metadata name a licence only if it differs from the library's.
-        licence=weights.meta.get("license", "BSD-3-Clause"),
-        trained_on="ImageNet-1k",
-    )
+        "licence": weights.meta.get("license", "BSD-3-Clause"),
+        "trained_on": "ImageNet-1k",
+    }
 
 
 def preprocessing(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields size, mean and deviation of `Pretrained`, from the configuration of a network of timm."""
+    """Size, mean and deviation of the images, from the configuration of a network of timm."""
     return {"size": int(about["input_size"][-1]), "mean": _three(about["mean"]), "deviation": _three(about["std"])}
 
 

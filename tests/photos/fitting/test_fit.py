@@ -20,15 +20,15 @@ from meanteacher.cli import fit as commands
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted, MissingBackboneError
 from meanteacher.distributed import Ranks
-from meanteacher.photos.fitting import config as configuration
 from meanteacher.photos.fitting import data, pretrained, scratch
 from meanteacher.photos.fitting import fit as fitting
-from meanteacher.photos.fitting.config import FitConfig
+from meanteacher.photos.fitting import work as working
 from meanteacher.photos.fitting.fit import fit
 from meanteacher.photos.fitting.work import Work
 from meanteacher.photos.folder import groups
 from meanteacher.photos.folder.duplicates import digest
 from meanteacher.photos.model.bundle import load
+from meanteacher.records import WorkRecord
 from meanteacher.train import Callback
 from pretend_gpu import NAME, pretend_gpu
 from support import held_by_another_process
@@ -37,9 +37,10 @@ COLOURS = {"blue": (30, 60, 220), "green": (30, 190, 60), "red": (220, 40, 30)}
 FILES = ("model/weights.safetensors", "model/seen.bin", "predictions.csv", "label-next.csv")
 
 
-def run_fit(*given: Any, **options: Any) -> dict[str, Any]:
-    """The content of fit.json that a fit returns."""
-    content: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(fitting.run_fit(*given, **options))))
+def run_fit(given: dict[str, Any], callback: Callback) -> dict[str, Any]:
+    """The content of fit.json that a fit with these options leaves."""
+    fit(**given, callback=callback)
+    content: dict[str, Any] = json.loads((given["out"] / "fit.json").read_text())
     return content
 
 
@@ -50,7 +51,7 @@ def _small() -> Iterator[None]:
         # All photos of a colour look as if they showed one thing.
         patch.setattr(data, "find_groups", lambda photos, near, features, **options: near)
         patch.setattr(scratch, "_TRIAL_STEPS", 3)
-        patch.setattr(scratch.Scratch, "_length", lambda *given: (0.125, 4))
+        patch.setattr(scratch, "_length", lambda *given: (0.125, 4))
         yield
 
 
@@ -107,11 +108,11 @@ class Recorder(Callback):
         return self._left is not None and self.asked > self._left
 
 
-def config(photos: Path, out: Path, **changes: Any) -> FitConfig:
-    return FitConfig(photos=photos, out=out, **{"minutes": 600.0, **changes})
+def config(photos: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    return {"photos": photos, "out": out, "minutes": 600.0, **changes}
 
 
-def interrupt(given: FitConfig, *, after: int) -> None:
+def interrupt(given: dict[str, Any], *, after: int) -> None:
     with pytest.raises(Interrupted, match=r"resume=True \(--resume\)"):
         run_fit(given, Recorder(stop_after=after))
 
@@ -225,7 +226,7 @@ def test_the_model_of_two_networks_is_exported(fitted: Path, photos: Path, tmp_p
 def test_the_model_knows_the_images_that_taught_it(fitted: Path, photos: Path) -> None:
     seen = load(fitted).seen
     assert seen is not None
-    assert (seen.n_labelled, seen.n_unlabelled, seen.complete) == (15, 20, True)
+    assert (seen.n_labelled, seen.n_unlabelled) == (15, 20)
     pixels = np.asarray(Image.open(photos / "red" / "0.png").resize((32, 32), Image.Resampling.BILINEAR))
     assert seen.kinds([digest(np.ascontiguousarray(pixels.transpose(2, 0, 1)))]).tolist() == ["training"]
 
@@ -311,9 +312,24 @@ def test_photos_that_were_not_reached_in_time_have_no_answer_and_the_labelled_on
     late = [row for row in rows if row["problem"] == "not reached in the given minutes"]
     assert len(late) == 10
     assert all(row["path"].startswith("unlabelled/") and not row["guess"] for row in late)
-    monkeypatch.setattr(pretrained.Pretrained, "look_at", lambda self, rows, **options: real(self, rows[:7]))
-    with pytest.raises(InputError, match=r"minutes are too few for 15 labelled images .* \(--minutes\) to at least"):
-        run_fit(config(photos, tmp_path / "late"), Recorder())
+
+
+@pytest.mark.parametrize(
+    ("reached", "advice"),
+    [
+        # Reading takes a minute for any number of labels; 7 of 15 take 14 seconds: (60 + 30) / 0.7 seconds.
+        (7, r"Set minutes \(--minutes\) to at least 3\."),
+        (0, r"Set minutes \(--minutes\) to a larger number, or end other programs: none of the images was reached\."),
+    ],
+)
+def test_too_little_time_for_the_labelled_photos_names_minutes_that_would_do_or_none(
+    reached: int, advice: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pretrained.Pretrained.look_at
+    monkeypatch.setattr(pretrained.Pretrained, "look_at", lambda self, rows, **options: real(self, rows[:reached]))
+    monkeypatch.setattr(Work, "spent", lambda self: 74.0 if "reading" in self.record.pieces else 60.0)
+    with pytest.raises(InputError, match=rf"^1 minutes are too few for 15 labelled images on .* load\. {advice}$"):
+        run_fit(config(photos, tmp_path, minutes=1), Recorder())
 
 
 def test_a_later_model_that_is_clearly_worse_does_not_replace_the_first(
@@ -321,8 +337,8 @@ def test_a_later_model_that_is_clearly_worse_does_not_replace_the_first(
 ) -> None:
     real = pretrained.Pretrained._more_features
 
-    def spoilt(self: Any, rows: np.ndarray) -> bool:
-        added = real(self, rows)
+    def spoilt(self: Any) -> bool:
+        added = real(self)
         draws = np.random.default_rng(0)
         for key in self.features:
             self.features[key] = draws.normal(size=self.features[key].shape).astype(np.float16)
@@ -334,16 +350,18 @@ def test_a_later_model_that_is_clearly_worse_does_not_replace_the_first(
 
 
 def test_images_that_take_too_long_to_read_are_refused_at_once_and_later_no_more(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10_000, 2))
-    monkeypatch.setattr(configuration.time, "perf_counter", lambda: float(next(clock)))
-    budget = configuration.ReadingBudget(lambda *given: None, 0.0, 1)
+    monkeypatch.setattr(working.time, "perf_counter", lambda: float(next(clock)))
+    record = WorkRecord(fingerprint="", device="cpu", minutes=1, flip=True, backbones=())
+    work = Work(tmp_path, record, began=0.0, callback=Callback(), device=torch.device("cpu"))
+    budget = work.reading()
     budget(1, 36)
     with pytest.raises(InputError, match=r"Reading the 36 images would take .* \(--minutes\) to at least \d+"):
         budget(2, 36)
     clock = iter(range(20, 10_000))
-    late = configuration.ReadingBudget(lambda *given: None, 0.0, 1)
+    late = work.reading()
     for done in range(1, 5):
         late(done, 36)
 
@@ -456,7 +474,7 @@ def test_changed_photos_or_labels_are_not_resumed(fitted: Path, photos: Path, tm
 
 def test_starting_or_resuming_and_overwriting_contradict_each_other(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\(--start-or-resume\) .* \(--overwrite\)"):
-        config(photos, tmp_path, resume="auto", overwrite=True)
+        run_fit(config(photos, tmp_path, resume="auto", overwrite=True), Recorder())
 
 
 def test_a_second_fit_in_one_folder_is_refused_and_replaces_nothing(fitted: Path, photos: Path, tmp_path: Path) -> None:
@@ -576,7 +594,7 @@ def test_there_is_no_trial_if_the_network_is_given(backbone: str, small: Path, t
 def test_a_network_from_scratch_that_has_no_time_left_is_used_as_far_as_it_is_trained(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scratch._Until, "should_stop", lambda self: True)
+    monkeypatch.setattr(scratch._Shown, "should_stop", lambda self: True)
     content = run_fit(config(photos, tmp_path, backbone="none"), Recorder())
     assert content["estimate"]["n"] == 15
     assert len(load(tmp_path).predict(photos)) == 36
@@ -651,10 +669,6 @@ def test_the_command_and_the_function_have_the_same_options_and_defaults() -> No
     assert {name: function.pop(name) for name in ("callback", "began")} == {"callback": None, "began": None}
     assert command.pop("start_or_resume") is False  # resume="auto" of the function
     assert command == function
-    fields = {field.name: field.default for field in dataclasses.fields(FitConfig) if field.name != "photos"}
-    assert {name: str(value) for name, value in fields.items()} == {
-        name: str(value) for name, value in function.items() if name != "photos"
-    }
 
 
 def test_a_fit_refuses_to_be_one_of_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -664,13 +678,21 @@ def test_a_fit_refuses_to_be_one_of_several_processes(tmp_path: Path, monkeypatc
     assert not (tmp_path / "fit").exists()
 
 
-def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr(fitting, "run_fit", lambda *args, **options: given.extend((*args, options)))
-    monkeypatch.setattr(fitting, "load", lambda folder: folder)
-    callback = Callback()
-    options = {
+def test_every_option_of_the_command_reaches_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def noted(*photos_and_labels: Path, **options: Any) -> None:
+        given.update(options, photos_and_labels=photos_and_labels)
+        raise InputError("noted")
+
+    monkeypatch.setattr(fitting, "fit", noted)
+    words = "fit p --labels l.csv --minutes 7 --flip --group-by time --resume --overwrite --device cpu --backbone lite2"
+    CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path)])
+    assert {name: given.pop(name) for name in ("callback", "began")}.keys() == {"callback", "began"}
+    assert given == {
+        "photos_and_labels": (Path("p"), Path("l.csv")),
         "minutes": 7,
+        "out": tmp_path,
         "flip": True,
         "group_by": "time",
         "resume": True,
@@ -678,10 +700,6 @@ def test_every_option_of_the_function_reaches_the_fit(tmp_path: Path, monkeypatc
         "device": "cpu",
         "backbone": "lite2",
     }
-    out = fit("p", "l.csv", out=tmp_path, callback=callback, began=3.0, **options)  # type: ignore[arg-type]
-    paths = {"photos": Path("p"), "labels": Path("l.csv"), "out": tmp_path}
-    assert given == [FitConfig(**paths, **options), callback, {"began": 3.0}]  # type: ignore[arg-type]
-    assert out == tmp_path
 
 
 def test_ctrl_c_leaves_a_fit_that_can_be_resumed_to_the_same_bytes(

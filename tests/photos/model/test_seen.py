@@ -19,24 +19,21 @@ def kinds(seen: Seen) -> list[str]:
 
 
 def test_images_are_known_with_their_label_without_it_or_not_at_all():
-    seen = seen_by(DIGESTS, labelled=rows(0, 3), unlabelled=rows(1), earlier=Seen())
+    seen = seen_by(DIGESTS, labelled=rows(0, 3), unlabelled=rows(1))
     assert kinds(seen) == ["training", "unlabelled", "new", "training", "new", "new"]
-    assert (seen.n_labelled, seen.n_unlabelled, seen.complete) == (2, 1, True)
+    assert (seen.n_labelled, seen.n_unlabelled) == (2, 1)
     assert kinds(Seen()) == ["new"] * 6
 
 
-def test_a_model_that_goes_on_remembers_what_taught_the_one_before():
-    first = seen_by(DIGESTS, labelled=rows(0), unlabelled=rows(1, 2), earlier=Seen())
-    second = seen_by(DIGESTS, labelled=rows(1), unlabelled=rows(3, 0), earlier=first)
-    assert (second.n_labelled, second.n_unlabelled) == (2, 2)
-    # 0 has taught once, whatever became of its label; 1 has a label by now.
-    assert kinds(second) == ["training", "training", "unlabelled", "unlabelled", "new", "new"]
-    assert not seen_by(DIGESTS, labelled=rows(0), unlabelled=rows(), earlier=Seen(complete=False)).complete
+def test_an_image_with_and_without_a_label_was_seen_with_it():
+    seen = seen_by([*DIGESTS[:2], DIGESTS[0]], labelled=rows(0), unlabelled=rows(1, 2))
+    assert (seen.n_labelled, seen.n_unlabelled) == (1, 1)
+    assert kinds(seen) == ["training", "unlabelled", "new", "new", "new", "new"]
 
 
 def test_the_order_of_the_images_leaves_no_trace():
-    one = seen_by(DIGESTS, labelled=rows(0, 3, 4), unlabelled=rows(1, 2), earlier=Seen())
-    other = seen_by(DIGESTS, labelled=rows(4, 0, 3, 0), unlabelled=rows(2, 1), earlier=Seen())
+    one = seen_by(DIGESTS, labelled=rows(0, 3, 4), unlabelled=rows(1, 2))
+    other = seen_by(DIGESTS, labelled=rows(4, 0, 3, 0), unlabelled=rows(2, 1))
     assert one == other
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -85,21 +85,14 @@ def _find(name: str) -> tuple[Backbone, Tensors]:
     return _of_file(name)
 
 
-class _Lite(NamedTuple):
-    title: str
-    spec: LiteSpec
-    size: int
-
-
-_LITES = (
-    _Lite("EfficientNet-Lite0", LiteSpec(), 224),
-    _Lite("EfficientNet-Lite1", LiteSpec(depth=1.1), 240),
-    _Lite("EfficientNet-Lite2", LiteSpec(width=1.1, depth=1.2), 260),
-)
+_LITES = {
+    "EfficientNet-Lite0": (LiteSpec(), 224),
+    "EfficientNet-Lite1": (LiteSpec(depth=1.1), 240),
+    "EfficientNet-Lite2": (LiteSpec(width=1.1, depth=1.2), 260),
+}
+"""title -> network, and pixels per side of the images that it was trained on"""
 _MEAN, _DEVIATION = 127 / 255, 128 / 255
 """Statistics of pixels in [0, 1]: all three networks were trained on (pixel - 127) / 128."""
-
-
 _PACKAGES = {
     "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
@@ -128,39 +121,38 @@ def _of_package(name: str, sha256: str) -> tuple[Backbone, Tensors]:
             f"begins with {digest[:8]}, but {sha256[:8]} is expected. {again}"
         )
     # The file is a pickle, but its sha256 is verified.
-    recognised = _recognised(torch.load(io.BytesIO(content), weights_only=True))
-    assert recognised, path
-    lite, tensors = recognised
-    return _lite(name, lite, digest, licence="Apache-2.0", trained_on="ImageNet-1k"), tensors
+    tensors = torch.load(io.BytesIO(content), weights_only=True)
+    found = _recognised(name, digest, tensors, licence="Apache-2.0", trained_on="ImageNet-1k")
+    assert found, path
+    return found
 
 
-def _lite(name: str, lite: _Lite, sha256: str, *, licence: str, trained_on: str) -> Backbone:
-    return Backbone(
-        name=name,
-        spec=lite.spec,
-        sha256=sha256,
-        size=lite.size,
-        mean=(_MEAN,) * 3,
-        deviation=(_DEVIATION,) * 3,
-        licence=licence,
-        trained_on=trained_on,
-        title=lite.title,
-        n_features=N_FEATURES,
-    )
-
-
-def _recognised(tensors: Mapping[str, Tensor]) -> tuple[_Lite, Tensors] | None:
+def _recognised(
+    name: str, sha256: str, tensors: Mapping[str, Tensor], *, licence: str = _UNKNOWN, trained_on: str = _UNKNOWN
+) -> tuple[Backbone, Tensors] | None:
     """The EfficientNet-Lite with these tensors, by our names or the published ones, and its features by ours."""
-    for lite in _LITES:
+    for title, (spec, size) in _LITES.items():
         with torch.device("meta"):
-            network = _built(lite.spec, lite.size)
-        ours = dict(zip(_published_names(sum(lite.spec.n_blocks())), network.state_dict(), strict=True))
-        renamed = {ours.get(name, name): tensor for name, tensor in tensors.items()}
+            network = _built(spec, size)
+        ours = dict(zip(_published_names(sum(spec.n_blocks())), network.state_dict(), strict=True))
+        renamed = {ours.get(key, key): tensor for key, tensor in tensors.items()}
         classifier = f"{len(network) - 1}."
-        features = {name: tensor for name, tensor in renamed.items() if not name.startswith(classifier)}
+        features = {key: tensor for key, tensor in renamed.items() if not key.startswith(classifier)}
         wanted = network[:-1].state_dict()
-        if {name: tensor.shape for name, tensor in features.items()} == {k: v.shape for k, v in wanted.items()}:
-            return lite, features
+        if {key: tensor.shape for key, tensor in features.items()} == {k: v.shape for k, v in wanted.items()}:
+            backbone = Backbone(
+                name=name,
+                spec=spec,
+                sha256=sha256,
+                size=size,
+                mean=(_MEAN,) * 3,
+                deviation=(_DEVIATION,) * 3,
+                licence=licence,
+                trained_on=trained_on,
+                title=title,
+                n_features=N_FEATURES,
+            )
+            return backbone, features
     return None
 
 
@@ -178,24 +170,20 @@ def _published_names(n_blocks: int) -> list[str]:
 
 
 def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Tensors]:
-    found = pretrained_features(library, network)
-    tensors = nn.Sequential(found.features).state_dict()
+    features, about = pretrained_features(library, network)
+    tensors = nn.Sequential(features).state_dict()
     backbone = Backbone(
         name=name,
-        spec=found.features.spec,
+        spec=features.spec,
         sha256=_sha256(tensors),
-        size=found.size,
-        mean=found.mean,
-        deviation=found.deviation,
-        licence=found.licence,
-        trained_on=found.trained_on,
         title=f"{network.removeprefix('hf-hub:')} of {library}",
-        n_features=found.features.n_features,
+        n_features=features.n_features,
+        **about,
     )
     # A saved model rebuilds the network from its name alone, without options that came with the weights.
-    image = torch.linspace(-1, 1, 3 * found.size**2).view(1, 3, found.size, found.size)
+    image = torch.linspace(-1, 1, 3 * backbone.size**2).view(1, 3, backbone.size, backbone.size)
     with torch.no_grad():
-        expected = found.features(image)
+        expected = features(image)
         try:
             same = torch.allclose(
                 backbone._with(tensors)(image), expected, rtol=0, atol=1e-3 * float(expected.abs().max())
@@ -204,7 +192,7 @@ def _of_library(name: str, library: Library, network: str) -> tuple[Backbone, Te
             same = False
     if not same:
         raise InputError(
-            f"{name} has options that do not follow from its name {found.features.spec.name!r}, which is not "
+            f"{name} has options that do not follow from its name {features.spec.name!r}, which is not "
             "supported. Choose another network."
         )
     return backbone, tensors
@@ -225,10 +213,7 @@ def _of_file(name: str) -> tuple[Backbone, Tensors]:
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read as safetensors ({error}). Give {_CHOICES}.") from error
     digest = hashlib.sha256(content).hexdigest()
-    if recognised := _recognised(tensors):
-        lite, features = recognised
-        return _lite(name, lite, digest, licence=_UNKNOWN, trained_on=_UNKNOWN), features
-    return _of_timm_file(path, digest, tensors)
+    return _recognised(name, digest, tensors) or _of_timm_file(path, digest, tensors)
 
 
 def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tuple[Backbone, Tensors]:
@@ -244,10 +229,9 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
             raise ValueError(f"images of {given['size']:,} pixels")
         options = config.get("model_args")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        titles = ", ".join(lite.title for lite in _LITES)
         raise InputError(
-            f"The tensors of {path} are not those of {titles}, and {beside} does not describe a network of timm "
-            f"({type(error).__name__}: {error}). Give {_CHOICES}."
+            f"The tensors of {path} are not those of {', '.join(_LITES)}, and {beside} does not describe a network of "
+            f"timm ({type(error).__name__}: {error}). Give {_CHOICES}."
         ) from error
     if options:
         raise InputError(

@@ -5,7 +5,6 @@ normalisations and paddings into convolutions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,11 +42,11 @@ def to_onnx(
     """
     onnx = imported("onnx", "A network on a CPU", extra="photos")
     given = torch.zeros(_N, *shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
-    writer = _Writer(module, given, input_name)
+    writer = _Writer(module, given, input_name, onnx.helper.make_node)
     with torch.no_grad(), writer:
         result = module(given)
     nodes = writer.needed_by(result, output_name)
-    used = {name for node in nodes for name in node.inputs}
+    used = {name for node in nodes for name in node.input}
     constants = {name: array for name, array in writer.constants.items() if name in used}
     if (n_bytes := sum(array.nbytes for array in constants.values())) > _MAX_BYTES:
         raise UnsupportedError(f"its weights take {n_bytes:,} bytes")
@@ -57,7 +56,7 @@ def to_onnx(
         return onnx.helper.make_tensor_value_info(name, number, ["N", *of_one])
 
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(node.op, node.inputs, [node.output], **node.attributes) for node in nodes],
+        nodes,
         "meanteacher",
         [described(input_name, dtype, shape)],
         [described(output_name, np.float32, result.shape[1:])],
@@ -67,24 +66,13 @@ def to_onnx(
     return onnx.helper.make_model(graph, producer_name="meanteacher", opset_imports=[opset], ir_version=_IR)
 
 
-@dataclass
-class _Node:
-    op: str
-    inputs: list[str]
-    output: str
-    attributes: dict[str, Any]
-
-
-_UNKNOWN = "?"
-"""First character of an operation that cannot be written, which matters only if the output depends on it."""
-
 _Value = Tensor | NDArray[Any] | str | float
 
 
 class _Writer(TorchDispatchMode):
     """Records every operation of a pass as a node of an ONNX graph, after torch has reduced it to one of few."""
 
-    def __init__(self, module: nn.Module, given: Tensor, input_name: str) -> None:
+    def __init__(self, module: nn.Module, given: Tensor, input_name: str, make_node: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.constants: dict[str, NDArray[Any]] = {}
         self.result: Tensor
@@ -94,7 +82,9 @@ class _Writer(TorchDispatchMode):
         self._names = WeakIdKeyDictionary({given: input_name})
         self._shared = WeakIdKeyDictionary()
         """Tensors that share their memory with others."""
-        self._nodes: list[_Node] = []
+        self._make_node = make_node
+        self._nodes: dict[str, Any] = {}
+        """Output -> its node, or why it cannot be written, which matters only if the result depends on it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -124,7 +114,8 @@ class _Writer(TorchDispatchMode):
                 raise UnsupportedError(str(self.result.dtype))
             written = _WRITERS[name](self, *args)
         except UnsupportedError as error:
-            written = self._node(f"{_UNKNOWN}{name} ({error})", [], {})
+            written = f"value{len(self._nodes)}"
+            self._nodes[written] = f"{name} ({error})"
         names = (written,) if isinstance(written, str) else written
         for one, its_name in zip(results, (*names, *names[:1] * len(results)), strict=False):
             self._names[one] = its_name
@@ -135,11 +126,9 @@ class _Writer(TorchDispatchMode):
         """Add a node with these inputs. Returns the name of its output."""
         if op != "Cast" and any(isinstance(x, Tensor) and x.dtype is not torch.float32 for x in inputs):
             raise UnsupportedError("not of float32")
-        return self._node(op, [self.name(x) for x in inputs if x is not None], attributes)
-
-    def _node(self, op: str, inputs: list[str], attributes: dict[str, Any]) -> str:
-        self._nodes.append(_Node(op, inputs, f"value{len(self._nodes)}", attributes))
-        return self._nodes[-1].output
+        names, output = [self.name(x) for x in inputs if x is not None], f"value{len(self._nodes)}"
+        self._nodes[output] = self._make_node(op, names, [output], **attributes)
+        return output
 
     def name(self, x: _Value) -> str:
         """Name of a value; a weight or a number becomes a constant."""
@@ -155,16 +144,16 @@ class _Writer(TorchDispatchMode):
         self.constants[name] = x if isinstance(x, np.ndarray) else np.array(x, np.float32)
         return name
 
-    def needed_by(self, result: Tensor, output_name: str) -> list[_Node]:
+    def needed_by(self, result: Tensor, output_name: str) -> list[Any]:
         """The nodes that the result depends on, and one that gives it its name."""
         if not isinstance(result, Tensor) or result.shape[:1] != (_N,):
             raise UnsupportedError("its output is not one tensor with a row for each input")
-        needed, nodes = {self.name(result)}, [_Node("Identity", [self.name(result)], output_name, {})]
-        for node in reversed(self._nodes):
-            if node.output in needed:
-                if node.op.startswith(_UNKNOWN):
-                    raise UnsupportedError(f"it uses {node.op.removeprefix(_UNKNOWN)}")
-                needed.update(node.inputs)
+        needed, nodes = {self.name(result)}, [self._make_node("Identity", [self.name(result)], [output_name])]
+        for output, node in reversed(self._nodes.items()):
+            if output in needed:
+                if isinstance(node, str):
+                    raise UnsupportedError(f"it uses {node}")
+                needed.update(node.input)
                 nodes.append(node)
         return nodes[::-1]
 

@@ -1,7 +1,6 @@
 """What a fit learns from, and what it has learned."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,13 @@ from meanteacher.core import UNLABELLED, InputError
 from meanteacher.models import ModelSpec
 from meanteacher.photos.features.backbones import Backbone
 from meanteacher.photos.fitting.estimate import OutOfFold
-from meanteacher.photos.folder.cache import Decoded
-from meanteacher.photos.folder.duplicates import Duplicates
+from meanteacher.photos.fitting.work import Work
+from meanteacher.photos.folder.cache import Decoded, decode_all
+from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.groups import find_groups
 from meanteacher.photos.folder.tables import NONE_OF_THESE
 from meanteacher.photos.model.predict import Known
-from meanteacher.stats import difference_on_images
-
-SMALL = 48
-"""Images of at most this side may be digits or letters, on which a network from scratch can be better."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,18 +27,14 @@ class FitData:
     """The photos as a fit learns from them."""
 
     photos: Photos
-    images: NDArray[np.uint8]
-    """[N, 3, size, size]; zeros if unreadable."""
+    decoded: Decoded
+    duplicates: Duplicates
     left_out: dict[int, str]
     """position -> why the photo is left out: it cannot be read, or it belongs to none of the classes"""
     labels: NDArray[np.int64]
     """[N], `UNLABELLED` where unknown or left out."""
-    near: NDArray[np.int64]
-    """[N], equal for copies of one picture."""
     group_by: str | None
     labels_file: Path | None
-    digests: Sequence[bytes]
-    """Digests of the pixels of each photo."""
 
     @property
     def usable(self) -> NDArray[np.int64]:
@@ -56,15 +48,15 @@ class FitData:
 
     @property
     def size(self) -> int:
-        return int(self.images.shape[-1])
+        return int(self.decoded.images.shape[-1])
 
     def groups(self, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
         """[N], equal for photos that belong together, such as copies and bursts: they are tested together."""
-        return find_groups(self.photos, self.near, features, group_by=self.group_by, labels=self.labels_file)
+        return find_groups(self.photos, self.duplicates.near, features, group_by=self.group_by, labels=self.labels_file)
 
     def pixels_digest(self) -> str:
         """Digest of all pixels in their order."""
-        return hashlib.sha256(b"".join(self.digests)).hexdigest()[:16]
+        return hashlib.sha256(b"".join(self.duplicates.digests)).hexdigest()[:16]
 
     def fingerprint(self) -> str:
         """Fingerprint of the names, labels and pixels, which must be unchanged to resume."""
@@ -74,29 +66,25 @@ class FitData:
         return digest.hexdigest()[:16]
 
 
-def prepare(
-    photos: Photos,
-    decoded: Decoded,
-    duplicates: Duplicates,
-    *,
-    group_by: str | None = None,
-    labels_file: Path | None = None,
-) -> FitData:
-    """Leave out photos that cannot be read or have no class; refuse a class of which no labelled photo can be read."""
+def read_photos(photos: Photos, work: Work, size: int, *, group_by: str | None, labels_file: Path | None) -> FitData:
+    """Decode the photos, and leave out those that cannot be read or have no class.
+
+    Raises:
+        InputError: no labelled photo of a class can be read.
+    """
+    decoded = decode_all(photos, size, work.cache, progress=work.reading())
     labels = photos.labels.copy()
     labels[list(decoded.unreadable)] = UNLABELLED
-    missing = [name for k, name in enumerate(photos.class_names) if not (labels == k).any()]
-    if missing:
+    if missing := [name for k, name in enumerate(photos.class_names) if not (labels == k).any()]:
         raise InputError(
             f"No labelled image of {', '.join(missing)} can be read. Label another one, or leave the class out."
         )
     return FitData(
         photos=photos,
-        images=decoded.images,
+        decoded=decoded,
+        duplicates=find_duplicates(decoded.images),
         left_out=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
         labels=labels,
-        near=duplicates.near,
-        digests=duplicates.digests,
         group_by=group_by,
         labels_file=labels_file,
     )
@@ -127,30 +115,3 @@ class Learned:
     """Labelled photos that others are compared with."""
     doubts: NDArray[np.float64] | None = None
     """[N], by how much another class is more probable than the label; None if that is not known."""
-
-
-def is_worse(later: OutOfFold, earlier: OutOfFold) -> bool:
-    """Whether the later recipe makes clearly more errors on the same photos.
-
-    A difference that may be chance does not count, so that the estimate of the chosen model hardly profits from the
-    choice.
-    """
-    return len(later.wrong) > 0 and difference_on_images(later.wrong, earlier.wrong).verdict == "no"
-
-
-def shorter_side(photos: Photos, shapes: np.ndarray | None) -> int:
-    """The shorter side of arrays in pixels, or the median over files, whose `shapes` are [N, 2], zeros if unknown."""
-    if shapes is None:
-        assert photos.arrays is not None
-        return int(min(photos.arrays.shape[1:3]))
-    known = shapes[shapes.min(1) > 0]
-    return int(np.median(known.min(1))) if len(known) else 32
-
-
-def image_size(side: int) -> int:
-    """The side that images are resized to from scratch: the largest of 32, 64 and 96 that most of them fill.
-
-    >>> image_size(28), image_size(70), image_size(1000)
-    (32, 64, 96)
-    """
-    return max((size for size in (32, 64, 96) if size <= side), default=32)

@@ -26,8 +26,9 @@ from meanteacher.photos.fitting.heads import (
     unit_length,
 )
 from meanteacher.photos.model.predict import Known
+from meanteacher.records import FitEstimate
 from meanteacher.seeding import derive_seed
-from meanteacher.stats import Interval, error_interval, fitted_temperature
+from meanteacher.stats import CONFIDENCE, Interval, error_interval, fitted_temperature
 
 FitHead = Callable[..., Head]
 """`fit_head`, or another function with its arguments."""
@@ -40,8 +41,6 @@ _NEIGHBOURS, _FROM_NEIGHBOURS, _SPREADS = 10, 0.9, 10
 _CHUNK = 4096
 _KNOWN, _STRANGE = 500, 2.0
 """About how many labelled photos others are compared with, and from how many standard deviations on one is strange."""
-_HARDLY, _FEW = 0.8, 3
-"""Error from which a class counts as hardly ever recognised, and the fewest tested photos for that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +55,6 @@ class OutOfFold:
     """[n, n_classes]"""
     temperature: float
     """Divisor of the logits that makes these labels most probable; 1 without tested photos."""
-    untested: tuple[int, ...]
-    """Classes whose labels all belong to one group, so that a test would leave none to learn from."""
     groups: NDArray[Any]
     """[n], equal for photos that belong together."""
 
@@ -92,7 +89,7 @@ def cross_validated(
         fit: the recipe
         run: the function `map`, or that of a pool of threads
     """
-    fold_of, untested = _folds(labels, groups, seed)
+    fold_of = _folds(labels, groups, seed)
 
     def answered(fold: int) -> tuple[Ints, Floats]:
         tested = np.flatnonzero(fold_of == fold)
@@ -106,29 +103,28 @@ def cross_validated(
     positions = np.flatnonzero(fold_of >= 0)
     logits = logits[positions]
     temperature = fitted_temperature(logits, labels[positions]) if len(positions) else 1.0
-    return OutOfFold(positions, labels[positions], logits, temperature, untested, groups[positions])
+    return OutOfFold(positions, labels[positions], logits, temperature, groups[positions])
 
 
-def _folds(labels: Ints, groups: NDArray[Any], seed: int) -> tuple[Ints, tuple[int, ...]]:
-    """The fold of each photo, -1 if it is not tested, and the classes that are not tested.
+def _folds(labels: Ints, groups: NDArray[Any], seed: int) -> Ints:
+    """The fold of each photo; -1 without a label, or if its class is one group, of which none would be left to learn.
 
     The groups of each class are dealt to the folds in turn; each class begins where the one before it ended.
     """
     draws = np.random.default_rng(derive_seed(seed, "folds"))
     fold_of_group: dict[Any, int] = {}
-    fold_of, untested, turn = np.full(len(labels), -1), [], 0
+    fold_of, turn = np.full(len(labels), -1), 0
     for label in np.unique(labels[labels != UNLABELLED]).tolist():
         of_class = np.flatnonzero(labels == label)
         names = draws.permutation(np.unique(groups[of_class])).tolist()
         if len(names) < 2:
-            untested.append(label)
             continue
         for name in names:
             if name not in fold_of_group:
                 fold_of_group[name] = turn % N_FOLDS
                 turn += 1
         fold_of[of_class] = [fold_of_group[name] for name in groups[of_class].tolist()]
-    return fold_of, tuple(untested)
+    return fold_of
 
 
 def label_doubts(
@@ -142,7 +138,7 @@ def label_doubts(
     """
     doubts, rows = np.full(len(labels), np.nan), some(labels, seed)
     seen, given, of_group = np.asarray(features[rows], np.float32), labels[rows], groups[rows]
-    fold_of, _ = _folds(given, of_group, seed)
+    fold_of = _folds(given, of_group, seed)
     neighbours = neighbour_weights(seen, _NEIGHBOURS)
     for fold in np.unique(fold_of[fold_of >= 0]):
         tested = np.flatnonzero(fold_of == fold)
@@ -185,26 +181,14 @@ def class_frequencies(probabilities: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(probabilities.mean(0, dtype=np.float64))
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The error on new photos with the class frequencies of the folder, with its 95 % interval."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate(FitEstimate):
+    """The error on new photos with the class frequencies of the folder, and that of each class."""
 
-    error: float | None
-    """None if no class could be tested."""
-    low: float
-    high: float
-    n: int
-    """Number of tested photos."""
-    wrong: int
-    """Number of them that were wrong, unweighted."""
     per_class: tuple[float | None, ...]
-    """Error of each class; None if it was not tested."""
+    """Error of each class; None if it was not tested. The error in all is that on photos of the tested classes."""
     frequencies: tuple[float, ...]
     """The class frequencies that it holds for."""
-    untested: tuple[int, ...]
-    """Classes that could not be tested; the error is that on photos of the other classes."""
-    unrecognised: tuple[int, ...]
-    """Classes that are hardly ever recognised."""
 
 
 def error_estimate(out_of_fold: OutOfFold, frequencies: NDArray[Any]) -> Estimate:
@@ -232,8 +216,7 @@ def error_estimate(out_of_fold: OutOfFold, frequencies: NDArray[Any]) -> Estimat
         wrong=int(wrong.sum()),
         per_class=tuple(float(e) if t else None for e, t in zip(errors, tested, strict=True)),
         frequencies=tuple(float(f) for f in frequencies),
-        untested=out_of_fold.untested,
-        unrecognised=tuple(np.flatnonzero((counts >= _FEW) & (errors >= _HARDLY)).tolist()),
+        confidence=CONFIDENCE,
     )
 
 

@@ -1,30 +1,32 @@
 """From a folder of photos and a few labels to a classifier, predictions and a report: the story of a fit, in order."""
 
+import math
 import shutil
+import sys
 import time
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from meanteacher.core import InputError, MissingBackboneError, Resume
+from meanteacher.core import InputError, Resume
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed import join
 from meanteacher.files import is_left_over, locked_folder
-from meanteacher.photos.features.backbones import Backbone, find_backbone
-from meanteacher.photos.fitting.config import FitConfig, PrintedProgress, ReadingBudget
-from meanteacher.photos.fitting.data import SMALL, FitData, image_size, prepare, shorter_side
-from meanteacher.photos.fitting.pretrained import Pretrained, choose_backbones, pretrained_size
-from meanteacher.photos.fitting.results import complete_fit, keep_earlier_answers, write_results
-from meanteacher.photos.fitting.scratch import Scratch, choose_network
-from meanteacher.photos.fitting.work import Work, check_same, read_work
-from meanteacher.photos.folder.cache import Decoded, decode_all
-from meanteacher.photos.folder.check import check, shapes_of
-from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates
+from meanteacher.photos.features.backbones import find_backbone
+from meanteacher.photos.fitting.data import read_photos
+from meanteacher.photos.fitting.pretrained import SMALL, Pretrained, choose_backbones, pretrained_size
+from meanteacher.photos.fitting.results import is_complete, keep_earlier_answers, write_results
+from meanteacher.photos.fitting.scratch import choose_network, train_from_scratch
+from meanteacher.photos.fitting.work import Work, read_work
+from meanteacher.photos.folder.check import check, image_size, shapes_of, shorter_side
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.flip import flip_evidence
 from meanteacher.photos.model.bundle import Classifier, load
-from meanteacher.records import WORK_FILE, Fit, WorkRecord
+from meanteacher.records import WORK_FILE, Finding, WorkRecord
 from meanteacher.train import Callback
+
+MIN_MINUTES = 1
 
 
 def fit(
@@ -77,132 +79,104 @@ def fit(
 
     Example: `model = mt.fit("photos/", minutes=10)`
     """
-    config = FitConfig(
-        photos=Path(photos),
-        labels=None if labels is None else Path(labels),
-        minutes=minutes,
-        out=Path(out),
-        flip=flip,
-        group_by=group_by,
-        resume=resume,
-        overwrite=overwrite,
-        device=device,
-        backbone=backbone,
-    )
-    run_fit(config, callback or PrintedProgress(), began=began)
-    return load(config.out)
-
-
-def run_fit(config: FitConfig, callback: Callback, *, began: float | None = None) -> Fit:
-    """Do what `fit` says. Returns the content of fit.json."""
     began = time.perf_counter() if began is None else began
+    callback = callback or PrintedProgress()
+    if not MIN_MINUTES <= minutes < math.inf:
+        raise InputError(
+            f"minutes (--minutes) must be at least {MIN_MINUTES}, got {minutes:g}. Less time gives no useful model."
+        )
+    if resume == "auto" and overwrite:
+        raise InputError(
+            "resume='auto' (--start-or-resume) continues the fit that overwrite=True (--overwrite) would replace. "
+            "Give one of them."
+        )
     if (n := join().size) > 1:
         raise InputError(f"A fit trains in one process, but {n} were started: start it without torchrun or srun.")
-    if config.resume == "auto":
-        config = replace(config, resume=(config.out / WORK_FILE).exists())
-    find_photos(config.photos, config.labels)  # a mistake is reported before anything is written
-    _check_folder(config)
-    with locked_folder(config.out, "fitting in"):
-        _check_folder(config)  # another fit may have been there since the first look
-        return _fitted(config, callback, began)
-
-
-def _fitted(config: FitConfig, callback: Callback, began: float) -> Fit:
-    photos = find_photos(config.photos, config.labels)
-    # A fit that was stopped before its first piece of work begins again.
-    saved = read_work(config.out) if config.resume else None
-    device = same_kind(config.device, saved.device, config.out) if saved else choose_device(config.device)
-    shapes = None if photos.arrays is not None else shapes_of(photos)
-    side = shorter_side(photos, shapes)
-    flip = flip_evidence(photos.class_names).is_safe if config.flip is None else config.flip
-    backbones = _backbones(config, saved, callback)
-
-    # Read the photos.
-    def read(size: int) -> tuple[FitData, Decoded, Duplicates]:
-        progress = ReadingBudget(callback.on_progress, began, config.minutes)
-        decoded = decode_all(photos, size, config.out / "cache", progress=progress)
-        duplicates = find_duplicates(decoded.images)
-        data = prepare(photos, decoded, duplicates, group_by=config.group_by, labels_file=config.labels)
-        return data, decoded, duplicates
-
-    size = pretrained_size(backbones, side) if backbones else image_size(side)
-    data, decoded, duplicates = read(size)
-    record = saved or WorkRecord(
-        fingerprint=data.fingerprint(),
-        device=device.type,
-        minutes=config.minutes,
-        flip=flip,
-        backbones=tuple(backbone.name for backbone in backbones),
-    )
-    work = Work(config.out, record, began=began, callback=callback, device=device)
-    cache = config.out / "cache"
-    pretrained = Pretrained(data=data, backbones=backbones, folder=cache / "features", work=work)
-
-    # A trial chooses the network for small ones.
-    if config.backbone == "auto" and backbones and side <= SMALL and not saved:
-        small = read(image_size(side))
-        trial = choose_network(pretrained, small[0], cache)
-        work.record = replace(work.record, trial=trial)
-        if trial.chosen == "scratch":
-            backbones, (data, decoded, duplicates) = (), small
-            work.record = replace(work.record, backbones=(), fingerprint=data.fingerprint())
-
-    # Check them. From here on, what is done is noted, so that an interrupted fit continues.
-    findings = check(photos, decoded, shapes, duplicates=duplicates, flip=config.flip)
-    callback.on_findings(findings)
-    if saved:
-        check_same(saved, data.fingerprint(), config.out)
-        if complete := complete_fit(config.out, saved):
-            return complete
-    else:
-        keep_earlier_answers(config.out)
-        _remove_old_fit(config.out)
-    work.note({"reading": work.spent()} if not saved else {})
-
-    # Learn: each round has a better model, and leaves a complete folder.
-    content = None
-    learner = pretrained if backbones else Scratch(data=data, folder=config.out / "runs", work=work)
-    for learned in learner.rounds():
-        with work.piece("results"):
-            content = write_results(config, data, learned, findings, work)
-    assert content is not None
-    work.note({}, finished=True)
-    _clear_cache(cache)
-    return content
-
-
-def _backbones(config: FitConfig, saved: WorkRecord | None, callback: Callback) -> tuple[Backbone, ...]:
-    """The pretrained networks: those of a resumed fit, or those that were asked for; none from scratch."""
-    if saved:
-        return tuple(find_backbone(name) for name in saved.backbones)
-    if config.backbone == "none":
-        return ()
-    try:
-        return choose_backbones(config.backbone)
-    except MissingBackboneError as error:
-        if config.backbone != "auto":
-            raise
-        callback.on_message(
-            "No pretrained network is there, so a small one is trained from scratch; on photos the pretrained one "
-            f"makes less than half as many errors. {error}"
+    out, labels = Path(out), None if labels is None else Path(labels)
+    resume = (out / WORK_FILE).exists() if resume == "auto" else resume
+    found = find_photos(Path(photos), labels)  # a mistake is reported before anything is written
+    _check_folder(out, resume=resume, overwrite=overwrite)
+    with locked_folder(out, "fitting in"):
+        _check_folder(out, resume=resume, overwrite=overwrite)  # another fit may have been there since the first look
+        # A fit that was stopped before its first piece of work begins again.
+        saved = read_work(out) if resume else None
+        chosen_device = same_kind(device, saved.device, out) if saved else choose_device(device)
+        backbones = tuple(map(find_backbone, saved.backbones)) if saved else choose_backbones(backbone, callback)
+        record = saved or WorkRecord(
+            fingerprint="",  # not known before the photos are read
+            device=chosen_device.type,
+            minutes=minutes,
+            flip=flip_evidence(found.class_names).is_safe if flip is None else flip,
+            backbones=(),
         )
-        return ()
+        work = Work(out, record, began=began, callback=callback, device=chosen_device)
+
+        # Read the photos.
+        read = partial(read_photos, found, work, group_by=group_by, labels_file=labels)
+        shapes = shapes_of(found)
+        side = shorter_side(shapes)
+        data = read(pretrained_size(backbones, side) if backbones else image_size(side))
+        pretrained = Pretrained(data=data, backbones=backbones, work=work)
+
+        # A trial chooses the network for small ones.
+        if backbone == "auto" and backbones and side <= SMALL and not saved:
+            small = read(image_size(side))
+            trial = choose_network(pretrained, small)
+            work.record = replace(work.record, trial=trial)
+            if trial.chosen == "scratch":
+                backbones, data = (), small
+
+        # Check them. From here on, what is done is noted, so that an interrupted fit continues.
+        findings = check(found, data.decoded, shapes, duplicates=data.duplicates, flip=flip)
+        callback.on_findings(findings)
+        if not saved:
+            names = tuple(each.name for each in backbones)
+            work.record = replace(work.record, fingerprint=data.fingerprint(), backbones=names)
+            keep_earlier_answers(out)
+            _remove_old_fit(out)
+        elif saved.fingerprint != data.fingerprint():
+            raise InputError(
+                f"The photos or their labels are not those that {out} was begun with. "
+                "Restore them to resume, or start again with overwrite=True (--overwrite)."
+            )
+        elif is_complete(out, saved):
+            return load(out)
+        work.note({} if saved else {"reading": work.spent()})
+
+        # Learn: each round has a better model, and leaves a complete folder.
+        for learned in pretrained.rounds() if backbones else train_from_scratch(data, work):
+            with work.piece("results"):
+                write_results(Path(photos), data, learned, findings, work)
+        work.note({}, finished=True)
+        for path in work.cache.glob("images-*"):  # they take most of the folder; features stay for the next fit
+            path.unlink()
+    return load(out)
 
 
-def _check_folder(config: FitConfig) -> None:
+class PrintedProgress(Callback):
+    """Plain lines on standard error."""
+
+    def on_message(self, sentence: str) -> None:
+        sys.stderr.write(f"{sentence}\n")
+
+    def on_findings(self, findings: tuple[Finding, ...]) -> None:
+        for finding in findings:
+            self.on_message(f"{finding.severity.capitalize()}: {finding.sentence}")
+
+
+def _check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     """See that the folder is free, or is to be resumed or overwritten."""
-    out = config.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file. Give a folder as out (--out).")
     for folder in (out / "cache", out / "runs", out / "model"):
         if folder.is_symlink():
             raise InputError(f"{folder} is a link, and nothing is written outside {out}. Delete the link.")
     holds_fit = (out / WORK_FILE).exists()
-    if config.resume:
+    if resume:
         if not holds_fit and not (out / "cache").exists():
             raise InputError(f"{out} holds no fit to resume. Start one without resume (--resume).")
     elif (
-        not (holds_fit and config.overwrite)
+        not (holds_fit and overwrite)
         and out.exists()
         and not all(path.name == "cache" or is_left_over(path) for path in out.iterdir())
     ):
@@ -216,9 +190,3 @@ def _remove_old_fit(out: Path) -> None:
     for name in ("runs", "model"):
         shutil.rmtree(out / name, ignore_errors=True)
     (out / WORK_FILE).unlink(missing_ok=True)
-
-
-def _clear_cache(cache: Path) -> None:
-    """Delete the decoded photos, which take most of the folder. The features stay for the next fit."""
-    for path in cache.glob("images-*"):
-        path.unlink()

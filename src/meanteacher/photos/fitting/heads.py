@@ -244,8 +244,11 @@ def class_mix(probabilities: NDArray[Any], n_labels: NDArray[Any]) -> NDArray[np
 
 def neighbour_weights(features: Floats, k: int) -> sparse.csr_matrix:
     """Sparse [N, N]: the weights of the k nearest neighbours of each photo, which sum to 1."""
-    points, n = NeighbourSpace(features)(features), len(features)
-    k = min(k, n - 1)
+    # The root evens out the few large features, and the mean, which the principal components leave out, is what all
+    # photos share: photos of one kind are then nearer to each other.
+    rooted, n = unit_length(np.sign(features) * np.sqrt(np.abs(features))), len(features)
+    space = PCA(min(_DIMENSIONS, *rooted.shape), svd_solver="randomized", iterated_power=2, random_state=0).fit(rooted)
+    points, k = unit_length(space.transform(rooted)), min(k, n - 1)
     nearest, similarity = np.empty((n, k), np.int64), np.empty((n, k), np.float32)
     for first in range(0, n, 1024):
         rows = slice(first, min(first + 1024, n))
@@ -257,27 +260,6 @@ def neighbour_weights(features: Floats, k: int) -> sparse.csr_matrix:
     one_way = sparse.csr_matrix((values.ravel(), (np.repeat(np.arange(n), k), nearest.ravel())), (n, n))
     both = one_way + one_way.T
     return sparse.csr_matrix(sparse.diags(1 / np.asarray(both.sum(1)).ravel().clip(1e-12)) @ both)
-
-
-class NeighbourSpace:
-    """Where photos of one kind are nearer to each other than in the features themselves.
-
-    The root evens out the few large features, and the mean is what all photos share. `features` are those of the photos
-    that are learned from, [n, D].
-    """
-
-    def __init__(self, features: Floats) -> None:
-        rooted = self._rooted(features)
-        self._pca = PCA(min(_DIMENSIONS, *rooted.shape), svd_solver="randomized", iterated_power=2, random_state=0)
-        self._pca.fit(rooted)
-
-    def __call__(self, features: Floats) -> Floats:
-        """[n, D] -> [n, at most 128], each of unit length."""
-        return unit_length(self._pca.transform(self._rooted(features)))
-
-    @staticmethod
-    def _rooted(features: Floats) -> Floats:
-        return unit_length(np.sign(features) * np.sqrt(np.abs(features)))
 
 
 def unit_length(rows: NDArray[Any]) -> Floats:

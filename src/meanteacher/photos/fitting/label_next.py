@@ -8,6 +8,7 @@ from itertools import zip_longest
 import numpy as np
 
 from meanteacher.formats import count, percent
+from meanteacher.photos.fitting.heads import unit_length
 
 _SURE = 0.8
 _N_SUGGESTIBLE, _N_COVERED = 500, 10_000
@@ -88,11 +89,11 @@ def _representative(
     nearest image that is labelled or chosen. That leaves out images that resemble a labelled one or each other, and
     outliers that resemble nothing, which the farthest images often are.
     """
-    centre = _unit_length(features[unsure]).mean(0)
+    centre = unit_length(features[unsure]).mean(0)
     # Features of one network have much in common. Without that, similarities differ more.
-    points = _unit_length(_unit_length(features[unsure]) - centre)
+    points = unit_length(unit_length(features[unsure]) - centre)
     nearest = np.full(len(points), -1.0, dtype=np.float32)
-    known = _unit_length(_unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
+    known = unit_length(unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
     for start in range(0, len(known), _N_SUGGESTIBLE):
         nearest = np.maximum(nearest, (points @ known[start : start + _N_SUGGESTIBLE].T).max(1))
     unlike = nearest <= np.quantile(nearest, _UNLIKE)
@@ -114,10 +115,6 @@ def _representative(
         for k in chosen
         for n_like in [int((np.delete(owner, k) == k).sum())]
     }
-
-
-def _unit_length(rows: np.ndarray) -> np.ndarray:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12), dtype=np.float32)
 
 
 def _reason(p: np.ndarray, class_names: Sequence[str], likeness: str = "") -> str:

@@ -3,26 +3,31 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from math import ceil
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from meanteacher.core import InputError, MissingBackboneError, Problem
+from meanteacher.core import UNLABELLED, InputError, MissingBackboneError, Problem
+from meanteacher.formats import count
 from meanteacher.models import LitePairSpec, LiteSpec, ModelSpec
 from meanteacher.photos.features.backbones import Backbone, find_backbone
 from meanteacher.photos.features.compute import one_network_per_thread
 from meanteacher.photos.features.extraction import Extraction, Features, computed, views
-from meanteacher.photos.fitting.data import SMALL, FitData, Learned, is_worse
+from meanteacher.photos.fitting.data import FitData, Learned
 from meanteacher.photos.fitting.estimate import N_FOLDS, FitHead, OutOfFold, cross_validated, known_photos, label_doubts
 from meanteacher.photos.fitting.heads import Head, fit_head, logistic_regression
 from meanteacher.photos.fitting.work import Work
 from meanteacher.seeding import derive_seed
+from meanteacher.stats import difference_on_images
+from meanteacher.train import Callback
 from meanteacher.views.normalise import per_channel
 
 _DEFAULT = ("lite0", "lite2")
+SMALL = 48
+"""Images of at most this side may be digits or letters, on which a network from scratch can be better."""
 _SIZE, _SMALL_SIZE = 224, 160
 """Pixels per side that photos are resized to. Small images gain nothing from being enlarged further."""
 _FIRST_SHARE = 0.7
@@ -32,19 +37,21 @@ _SECOND, _STRONG = 2.5, 1.4
 _SEED = 0
 
 
-def choose_backbones(wanted: str) -> tuple[Backbone, ...]:
-    """The pretrained networks of a name: one, or for "auto" the two that are computed side by side.
-
-    Raises:
-        MissingBackboneError: the weights of the first are not installed.
-    """
+def choose_backbones(wanted: str, callback: Callback) -> tuple[Backbone, ...]:
+    """The pretrained networks of a name: one, for "auto" the two that are computed side by side, or none."""
     if wanted != "auto":
-        return (find_backbone(wanted),)
-    first, second = _DEFAULT
+        return () if wanted == "none" else (find_backbone(wanted),)
+    found: tuple[Backbone, ...] = ()
     try:
-        return find_backbone(first), find_backbone(second)
-    except MissingBackboneError:
-        return (find_backbone(first),)
+        for name in _DEFAULT:
+            found += (find_backbone(name),)
+    except MissingBackboneError as error:
+        if not found:
+            callback.on_message(
+                "No pretrained network is there, so a small one is trained from scratch; on photos the pretrained one "
+                f"makes less than half as many errors. {error}"
+            )
+    return found
 
 
 def pretrained_size(backbones: tuple[Backbone, ...], side: int) -> int:
@@ -60,13 +67,13 @@ class Pretrained:
 
     data: FitData
     backbones: tuple[Backbone, ...]
-    folder: Path
-    """Where features are kept."""
     work: Work
     features: dict[tuple[str, str], Features] = field(default_factory=dict)
     """Network and view -> the features that are complete."""
+    rows: NDArray[np.int64] = field(init=False)
+    """Positions of the photos that were looked at in time, of which all labelled ones are."""
     groups: NDArray[np.int64] = field(init=False)
-    """[N], of photos that belong together, once they are looked at."""
+    """Of these photos, equal for those that belong together."""
     doubts: NDArray[np.float64] | None = None
     """[N], of the labels, once they are tested."""
 
@@ -76,57 +83,64 @@ class Pretrained:
         The first two see the photos themselves with the first network. A model is left out if it is clearly worse by
         the same cross-validation.
         """
-        rows = self._first_view()
-        best = self._labels_alone(rows)
+        self._first_view()
+        best = self._labels_alone()
         yield best
-        if (found := self._learned(rows, best)) is not best:
+        if (found := self._learned(best)) is not best:
             yield (best := found)
-        if self._more_features(rows) and (found := self._learned(rows, best)) is not best:
+        if self._more_features() and (found := self._learned(best)) is not best:
             yield found
+
+    # --- features -----------------------------------------------------------------------------------------------------
 
     def look_at(self, rows: np.ndarray, *, ends: float = float("inf")) -> Features:
         """The features of the photos themselves by the first network; more rows may be computed than these."""
         return self._extracted(self.backbones[0], "plain", rows, ends=ends)
 
-    # --- features -----------------------------------------------------------------------------------------------------
-
-    def _first_view(self) -> np.ndarray:
-        """Look at the photos themselves, those with a label first. Returns the positions that were reached in time."""
+    def _first_view(self) -> None:
+        """Look at the photos themselves, those with a label first."""
         data, work = self.data, self.work
         others = np.setdiff1d(data.usable, data.labelled)
         order = np.concatenate([data.labelled, np.random.default_rng(_SEED).permutation(others)])
-        reserve = (1 - _FIRST_SHARE) * 60 * work.record.minutes
         with work.piece(_piece(self.backbones[0], "plain")):
-            values = self.look_at(order, ends=work.ends - reserve)
+            values = self.look_at(order, ends=work.ends - (1 - _FIRST_SHARE) * 60 * work.record.minutes)
         reached = computed(values[order])
         if not reached[: len(data.labelled)].all():
-            needed = work.spent() * len(data.labelled) / max(1, reached.sum()) / _FIRST_SHARE
-            raise InputError(
-                f"{work.record.minutes:g} minutes are too few for {len(data.labelled):,} labelled images on this "
-                f"machine at its present load. Set minutes (--minutes) to at least {max(2, round(needed / 60) + 1)}."
-            )
+            raise InputError(self._too_few_minutes(n_reached=int(reached.sum())))
         self.features[self.backbones[0].name, "plain"] = values
-        rows = np.sort(order[reached])
+        self.rows = np.sort(order[reached])
         known = np.zeros(values.shape, np.float32)
-        known[rows] = values[rows]
-        self.groups = data.groups(known)
-        return rows
+        known[self.rows] = values[self.rows]
+        self.groups = data.groups(known)[self.rows]
 
-    def _more_features(self, rows: np.ndarray) -> bool:
+    def _too_few_minutes(self, *, n_reached: int) -> str:
+        """Why there is no model, and the minutes that would do, if the speed of the machine is known."""
+        work, n = self.work, len(self.data.labelled)
+        advice = "Set minutes (--minutes) to a larger number, or end other programs: none of the images was reached."
+        if n_reached:
+            before = work.took("reading")  # the same for any number of images that are looked at
+            needed = (before + (work.spent() - before) * n / n_reached) / _FIRST_SHARE
+            advice = f"Set minutes (--minutes) to at least {max(ceil(needed / 60), int(work.record.minutes) + 1)}."
+        return (
+            f"{work.record.minutes:g} minutes are too few for {count(n, 'labelled image')} on this machine at its "
+            f"present load. {advice}"
+        )
+
+    def _more_features(self) -> bool:
         """Compute the second network, then further views, each only if it and the last head can finish in time."""
         n_before = len(self.features)
         for second in self.backbones[1:]:
-            self._step([second], "plain", rows)
+            self._step([second], "plain")
         used, _ = self._used()
         for view in self._views()[1:]:
-            if not self._step(used, view, rows):
+            if not self._step(used, view):
                 break
         return len(self.features) > n_before
 
     def _views(self) -> tuple[str, ...]:
         return views(flip=self.work.record.flip)
 
-    def _step(self, networks: list[Backbone], view: str, rows: np.ndarray) -> bool:
+    def _step(self, networks: list[Backbone], view: str) -> bool:
         """One view by these networks, if it can finish in time. Returns whether it is there."""
         afterwards = sum(self._head_seconds()) + self.work.took("results")
         if not self.work.fits(*(self._expected(network, view) for network in networks), afterwards):
@@ -134,10 +148,10 @@ class Pretrained:
         found = {}
         for network in networks:
             with self.work.piece(_piece(network, view)):
-                ends = self.work.ends - afterwards
-                found[network.name, view] = values = self._extracted(network, view, rows, ends=ends)
-            if not computed(values[rows]).all():
+                values = self._extracted(network, view, self.rows, ends=self.work.ends - afterwards)
+            if not computed(values[self.rows]).all():
                 return False
+            found[network.name, view] = values
         self.features |= found
         return True
 
@@ -152,11 +166,11 @@ class Pretrained:
 
     def _extracted(self, network: Backbone, view: str, order: np.ndarray, *, ends: float) -> Features:
         extraction = Extraction(
-            images=self.data.images,
+            images=self.data.decoded.images,
             backbone=network,
             view=view,
             flip=self.work.record.flip,
-            file=self.folder / self.data.pixels_digest(),
+            file=self.work.cache / "features" / self.data.pixels_digest(),
             order=order,
             device=self.work.device,
         )
@@ -169,59 +183,54 @@ class Pretrained:
 
     # --- heads --------------------------------------------------------------------------------------------------------
 
-    def _labels_alone(self, rows: np.ndarray) -> Learned:
+    def _labels_alone(self) -> Learned:
         """Logistic regression on the features that are there, which takes a moment."""
-        features = self._stacked(rows)
+        features = self._stacked()
         with self.work.piece("labels alone"):
-            head, tested = self._fitted(features, rows, labels_alone), self._tested(features, rows, labels_alone)
-        return self._model(rows, features, head, tested, None)
+            head, tested = self._fitted(features, labels_alone), self._tested(features, labels_alone)
+        return self._model(features, head, tested)
 
-    def _learned(self, rows: np.ndarray, earlier: Learned) -> Learned:
+    def _learned(self, earlier: Learned) -> Learned:
         """The head that learns from all photos, if it and its tests can finish in time and it is not clearly worse."""
-        work, features = self.work, self._stacked(rows)
+        work, features = self.work, self._stacked()
         if not work.fits(*self._head_seconds(), work.took("results")):
             return earlier
         work.callback.on_message("Learning from the labels and from the other photos …")
         with work.piece("head"):
-            head = self._fitted(features, rows, fit_head)
+            head = self._fitted(features, fit_head)
         if not work.fits(N_FOLDS * work.took("head"), work.took("results")):
             return earlier
         with work.piece("tests"):
-            baseline, tested = (self._tested(features, rows, recipe) for recipe in (labels_alone, fit_head))
+            baseline, tested = (self._tested(features, recipe) for recipe in (labels_alone, fit_head))
             if self.doubts is None:
                 self.doubts = np.full(len(self.data.labels), np.nan)
                 with one_network_per_thread():
-                    self.doubts[rows] = label_doubts(
-                        features[0], self.data.labels[rows], self._n_classes, groups=self.groups[rows], seed=_SEED
+                    self.doubts[self.rows] = label_doubts(
+                        features[0], self._labels, self._n_classes, groups=self.groups, seed=_SEED
                     )
         if is_worse(tested, baseline) or is_worse(tested, earlier.out_of_fold):
             return earlier
-        return self._model(rows, features, head, tested, baseline)
+        return self._model(features, head, tested, baseline)
 
     def _head_seconds(self) -> tuple[float, float]:
         """The expected seconds of a head and of its tests."""
         return 1.5 * self.work.took("head"), 1.5 * self.work.took("tests")
 
-    def _fitted(self, features: Features, rows: np.ndarray, recipe: FitHead) -> Head:
+    def _fitted(self, features: Features, recipe: FitHead) -> Head:
+        fit = partial(recipe, features, self._labels, self._n_classes, seed=derive_seed(_SEED, "head"))
         with one_network_per_thread() as (pool, _):
-            seed = derive_seed(_SEED, "head")
-            (head,) = pool.map(
-                lambda labels: recipe(features, labels, self._n_classes, seed=seed), [self.data.labels[rows]]
-            )
-        return head
+            return pool.submit(fit).result()
 
-    def _tested(self, features: Features, rows: np.ndarray, recipe: FitHead) -> OutOfFold:
+    def _tested(self, features: Features, recipe: FitHead) -> OutOfFold:
         with one_network_per_thread() as (pool, _):
             found = cross_validated(
-                features,
-                self.data.labels[rows],
-                self._n_classes,
-                groups=self.groups[rows],
-                seed=_SEED,
-                fit=recipe,
-                run=pool.map,
+                features, self._labels, self._n_classes, groups=self.groups, seed=_SEED, fit=recipe, run=pool.map
             )
-        return replace(found, positions=rows[found.positions])
+        return replace(found, positions=self.rows[found.positions])
+
+    @property
+    def _labels(self) -> NDArray[np.int64]:
+        return self.data.labels[self.rows]
 
     @property
     def _n_classes(self) -> int:
@@ -233,23 +242,21 @@ class Pretrained:
         names = [view for view in self._views() if all((one.name, view) in self.features for one in networks)]
         return networks, names
 
-    def _stacked(self, rows: np.ndarray) -> Features:
+    def _stacked(self) -> Features:
         """[n_views, n, D], the features of all networks side by side."""
         networks, names = self._used()
         return np.stack(
-            [np.concatenate([self.features[one.name, view][rows] for one in networks], axis=1) for view in names]
+            [np.concatenate([self.features[one.name, view][self.rows] for one in networks], axis=1) for view in names]
         )
 
-    def _model(
-        self, rows: np.ndarray, features: Features, head: Head, tested: OutOfFold, baseline: OutOfFold | None
-    ) -> Learned:
+    def _model(self, features: Features, head: Head, tested: OutOfFold, baseline: OutOfFold | None = None) -> Learned:
+        data, rows, labelled = self.data, self.rows, self._labels != UNLABELLED
         networks, names = self._used()
-        logits = np.full((len(self.data.photos), self._n_classes), np.nan, np.float32)
-        logits[rows] = head.logits(features[0])
+        logits = np.full((len(data.photos), self._n_classes), np.nan, np.float32)
         pooled = np.zeros((len(logits), features.shape[2]), np.float32)
-        pooled[rows] = features[0]
-        late, labelled = np.setdiff1d(self.data.usable, rows), self.data.labelled
-        network, spec = _whole(networks, head, self.data.size)
+        logits[rows], pooled[rows] = head.logits(features[0]), features[0]
+        late = np.setdiff1d(data.usable, rows)
+        network, spec = _whole(networks, head, data.size)
         return Learned(
             network=network,
             normalise=per_channel(networks[0].mean, networks[0].deviation),
@@ -258,11 +265,11 @@ class Pretrained:
             out_of_fold=tested,
             baseline=baseline,
             features=pooled,
-            missing=self.data.left_out | dict.fromkeys(late.tolist(), "not reached in the given minutes"),
+            missing=data.left_out | dict.fromkeys(late.tolist(), "not reached in the given minutes"),
             backbones=tuple(networks),
             title=" and ".join(network.title for network in networks),
             n_views=len(names),
-            known=known_photos(pooled[labelled], self.data.labels[labelled], self.groups[labelled]),
+            known=known_photos(pooled[rows][labelled], self._labels[labelled], self.groups[labelled]),
             doubts=self.doubts,
         )
 
@@ -270,6 +277,15 @@ class Pretrained:
 def labels_alone(features: np.ndarray, labels: np.ndarray, n_classes: int, *, seed: int) -> Head:
     known = labels >= 0
     return logistic_regression(np.asarray(features[0][known], np.float32), labels[known], n_classes)
+
+
+def is_worse(later: OutOfFold, earlier: OutOfFold) -> bool:
+    """Whether the later recipe makes clearly more errors on the same photos.
+
+    A difference that may be chance does not count, so that the estimate of the chosen model hardly profits from the
+    choice.
+    """
+    return len(later.wrong) > 0 and difference_on_images(later.wrong, earlier.wrong).verdict == "no"
 
 
 def _piece(network: Backbone, view: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,6 @@ from meanteacher.experiment.run import environment
 from meanteacher.files import reporting_full_disk, write_atomic, write_json
 from meanteacher.files.typed import RecordError, checked
 from meanteacher.formats import escape_name
-from meanteacher.photos.fitting.answer import headline, helped
-from meanteacher.photos.fitting.config import FitConfig
 from meanteacher.photos.fitting.data import FitData, Learned
 from meanteacher.photos.fitting.estimate import (
     Estimate,
@@ -31,10 +30,11 @@ from meanteacher.photos.fitting.label_next import Suggestion, label_next
 from meanteacher.photos.fitting.work import Work
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.tables import SUSPICIOUS
-from meanteacher.photos.model.bundle import Classifier, Seen, seen_by
-from meanteacher.photos.model.predict import BOM, cell, number
+from meanteacher.photos.model.bundle import Classifier, seen_by
+from meanteacher.photos.model.predict import BOM, GUESSES, cell, guesses, number
 from meanteacher.photos.pages import write_fit_pages
 from meanteacher.photos.pages.contact_sheet import thumbnail
+from meanteacher.photos.pages.sentences import headline, helped
 from meanteacher.records import (
     BackboneSummary,
     Calibration,
@@ -43,14 +43,13 @@ from meanteacher.records import (
     Fit,
     FitEstimate,
     FitPhotos,
-    Helped,
     Picture,
     Since,
     Sure,
     WorkRecord,
     read_fit,
 )
-from meanteacher.stats import CONFIDENCE, calibration, confusion
+from meanteacher.stats import calibration, confusion
 from meanteacher.views import PerChannel
 
 RESULTS = ("fit.json", "model", "predictions.csv", "label-next.csv", "report.html", "MODEL_CARD.md")
@@ -59,9 +58,11 @@ PREDICTIONS, BEFORE = "predictions.csv", "predictions-before.csv"
 """The answers of this fit, and of the one that it replaced."""
 _N_SHOWN = 12
 """Images in each row of the gallery."""
-_N_GUESSES = 3
 _STRANGE = "perhaps of none of the classes"
 _CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+
+
+_Record = TypeVar("_Record", FitEstimate, BackboneSummary)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +77,8 @@ class Answers:
     """[N], above 1 if the photo may be of none of the classes; NaN for labelled photos and if it is unknown."""
     doubts: NDArray[np.float64]
     """[N], by how much another class is more probable than the label; NaN if it is not tested."""
+    unlabelled: NDArray[np.int64]
+    """Positions of the photos without a label that have an answer."""
 
     @property
     def guesses(self) -> NDArray[np.int64]:
@@ -91,87 +94,76 @@ def answers_of(learned: Learned, labels: NDArray[np.int64]) -> Answers:
     labelled = np.flatnonzero(labels != UNLABELLED)
     probabilities[labelled] = np.nan
     probabilities[tested.positions] = tested.probabilities
-    untested = np.setdiff1d(labelled, tested.positions)
     reason = "all photos with this label were learned from, so none could be tested"
-    why_none = learned.missing | dict.fromkeys(untested.tolist(), reason)
+    why_none = learned.missing | dict.fromkeys(np.setdiff1d(labelled, tested.positions).tolist(), reason)
+    unlabelled = np.setdiff1d(np.arange(len(labels)), [*why_none, *labelled.tolist()])
     strangeness, doubts = np.full(len(labels), np.nan, np.float32), learned.doubts
     if learned.known is not None and learned.features is not None:
-        rows = np.setdiff1d(np.arange(len(labels)), [*why_none, *labelled.tolist()])
-        strangeness[rows] = learned.known.strangeness(most_similar(learned.features[rows], learned.known))
+        strangeness[unlabelled] = learned.known.strangeness(most_similar(learned.features[unlabelled], learned.known))
     if doubts is None:
-        doubts = np.full(len(labels), np.nan)
-        doubts[tested.positions] = (
-            tested.probabilities.max(1, initial=0) - tested.probabilities[np.arange(len(tested.labels)), tested.labels]
-        )
-    return Answers(probabilities, why_none, strangeness, doubts)
+        doubts, own = np.full(len(labels), np.nan), tested.probabilities
+        doubts[tested.positions] = own.max(1) - own[np.arange(len(own)), tested.labels]
+    return Answers(probabilities, why_none, strangeness, doubts, unlabelled)
 
 
-def write_results(config: FitConfig, data: FitData, learned: Learned, findings: tuple[Finding, ...], work: Work) -> Fit:
-    """Write all files to `config.out`, and return what fit.json holds."""
-    out, photos, tested = config.out, data.photos, learned.out_of_fold
+def write_results(root: Path, data: FitData, learned: Learned, findings: tuple[Finding, ...], work: Work) -> None:
+    """Write all files of a fit of the photos in `root`."""
+    out, photos, tested = work.folder, data.photos, learned.out_of_fold
     answers = answers_of(learned, data.labels)
-    looked_at = np.setdiff1d(data.usable, np.array(sorted(learned.missing), dtype=np.int64))
-    unlabelled = np.setdiff1d(looked_at, data.labelled)
-    estimate = error_estimate(tested, _frequencies(data, answers, unlabelled))
-    suggestions = label_next(
-        answers.probabilities, unlabelled, data.near, photos.class_names, features=learned.features,
-        labelled=data.labelled,
-    )  # fmt: skip
+    unlabelled, n_labels = answers.unlabelled, np.bincount(data.labels[data.labelled])
+    # The unlabelled photos show the class frequencies of the folder; without any, its labels do.
+    frequencies = class_frequencies(answers.probabilities[unlabelled]) if len(unlabelled) else n_labels / n_labels.sum()
+    estimate = error_estimate(tested, frequencies)
     suggestions = [
         replace(each, reason=f"{each.reason}; {_STRANGE}") if answers.strangeness[each.index] > 1 else each
-        for each in suggestions
-    ]
-    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made_with = environment(work.device)
-    measured = FitEstimate(
-        error=estimate.error, low=estimate.low, high=estimate.high, wrong=estimate.wrong, n=estimate.n,
-        confidence=CONFIDENCE,
-    )  # fmt: skip
-    classifier = Classifier(
+        for each in label_next(
+            answers.probabilities, unlabelled, data.duplicates.near, photos.class_names, features=learned.features,
+            labelled=data.labelled,
+        )
+    ]  # fmt: skip
+    created, made_with = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), environment(work.device)
+    measured = _part(FitEstimate, estimate)
+    per_class = _per_class(data, answers, tested, estimate)
+    Classifier(
         network=learned.network,
         normalise=learned.normalise,
         class_names=photos.class_names,
         size=data.size,
         temperature=tested.temperature,
         about={"created": created, "estimate": asdict(measured), "environment": made_with},
-        seen=seen_by(data.digests, labelled=data.labelled, unlabelled=unlabelled, earlier=Seen()),
+        seen=seen_by(data.duplicates.digests, labelled=data.labelled, unlabelled=unlabelled),
         spec=learned.spec,
         normaliser=PerChannel(),
         known=learned.known,
-    )
-    classifier.save(out / "model", overwrite=True)
-    with reporting_full_disk(out):
-        write_atomic(out / PREDICTIONS, _prediction_rows(data, answers))
-        write_atomic(out / "label-next.csv", _label_next_rows(photos, answers, suggestions))
+    ).save(out / "model", overwrite=True)
     content = Fit(
-        title=escape_name(config.photos.resolve().name),
+        title=escape_name(root.resolve().name),
         folder=str(out.resolve()),
         created=created,
         version=version("meanteacher"),
-        headline=headline(estimate, photos.class_names, n_next=len(suggestions)),
+        headline=headline(measured, per_class, n_next=len(suggestions)),
         estimate=measured,
-        helped=_helped(learned, n_unlabelled=len(unlabelled)),
+        helped=None
+        if learned.baseline is None or not len(unlabelled) or not len(tested.wrong)
+        else helped(tested.wrong, learned.baseline.wrong, n_unlabelled=len(unlabelled)),
         since=_since(out, data, answers),
-        data=_described(config, data),
-        backbones=tuple(
-            BackboneSummary(**{field.name: getattr(backbone, field.name) for field in fields(BackboneSummary)})
-            for backbone in learned.backbones
-        ),
+        data=_described(data, n_labels),
+        backbones=tuple(_part(BackboneSummary, backbone) for backbone in learned.backbones),
         trial=work.record.trial,
         confusion=tuple(
             map(tuple, confusion(tested.labels, tested.logits.argmax(1), len(photos.class_names)).tolist())
         ),
-        per_class=_per_class(data, answers, estimate, unlabelled),
-        calibration=_calibration(tested),
-        sure=_sure(answers, data, estimate, unlabelled),
+        per_class=per_class,
+        calibration=checked(calibration(tested.logits, tested.labels), Calibration)
+        if len(tested.labels)
+        else Calibration(temperature=1.0, before=0.0, after=0.0),
+        sure=_sure(answers.probabilities[unlabelled], tested, estimate),
         findings=findings,
         gallery={
             "disagreements": _disagreements(data, answers),
             "strangers": _strangers(photos, answers),
-            "label_next": tuple(
-                _picture(photos, answers, suggestion.index, suggestion.reason) for suggestion in suggestions
-            ),
-            "most_confident": _most_confident(photos, answers, unlabelled),
+            "label_next": tuple(_picture(photos, answers, each.index, each.reason) for each in suggestions),
+            "most_confident": _most_confident(photos, answers),
         },
         minutes=work.record.minutes,
         flip=work.record.flip,
@@ -183,50 +175,34 @@ def write_results(config: FitConfig, data: FitData, learned: Learned, findings: 
         environment=made_with,
     )
     with reporting_full_disk(out):
+        write_atomic(out / PREDICTIONS, _prediction_rows(data, answers))
+        write_atomic(out / "label-next.csv", _label_next_rows(photos, answers, suggestions))
         write_json(out / "fit.json", asdict(content))
         write_fit_pages(content, out)
-    return content
 
 
-def complete_fit(out: Path, record: WorkRecord) -> Fit | None:
-    """The content of fit.json, if the fit is finished and no file of it is missing."""
-    if not (record.finished and all((out / name).exists() for name in RESULTS)):
-        return None
+def _part(kind: type[_Record], whole: object) -> _Record:
+    """The record of this kind with the attributes of `whole`."""
+    return kind(**{field.name: getattr(whole, field.name) for field in fields(kind)})
+
+
+def is_complete(out: Path, record: WorkRecord) -> bool:
+    """Whether the fit is finished and no file of it is missing; otherwise results are written again."""
     try:
-        return read_fit(out)
+        return record.finished and all((out / name).exists() for name in RESULTS) and bool(read_fit(out))
     except RecordError:
-        return None  # results are written again
+        return False
 
 
-def _frequencies(data: FitData, answers: Answers, unlabelled: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The class frequencies of the folder, by its unlabelled photos; without any, those of its labels."""
-    if len(unlabelled):
-        return class_frequencies(answers.probabilities[unlabelled])
-    counts = np.bincount(data.labels[data.labelled], minlength=len(data.photos.class_names))
-    return np.asarray(counts / counts.sum())
-
-
-def _helped(learned: Learned, *, n_unlabelled: int) -> Helped | None:
-    if learned.baseline is None or not n_unlabelled or not len(learned.baseline.wrong):
-        return None
-    return helped(learned.out_of_fold.wrong, learned.baseline.wrong, n_unlabelled=n_unlabelled)
-
-
-def _calibration(tested: OutOfFold) -> Calibration:
-    if not len(tested.labels):
-        return Calibration(temperature=1.0, before=0.0, after=0.0)
-    return checked(calibration(tested.logits, tested.labels), Calibration)
-
-
-def _described(config: FitConfig, data: FitData) -> FitPhotos:
-    photos, labels_file = data.photos, config.labels and config.labels.resolve()
+def _described(data: FitData, n_labels: NDArray[np.int64]) -> FitPhotos:
+    photos, labels_file = data.photos, data.labels_file and data.labels_file.resolve()
     return FitPhotos(
         n_images=len(photos),
         n_labelled=len(data.labelled),
         n_unlabelled=len(data.usable) - len(data.labelled),
         n_unreadable=len(data.left_out.keys() - photos.none_of_these),
         class_names=photos.class_names,
-        labelled_per_class=tuple(_counts(data.labels[data.labelled], photos).tolist()),
+        labelled_per_class=tuple(n_labels.tolist()),
         size=data.size,
         source="npz" if photos.arrays is not None else "csv" if labels_file else "class folders",
         photos=str(photos.root.resolve()),
@@ -239,17 +215,13 @@ def _described(config: FitConfig, data: FitData) -> FitPhotos:
 
 def _prediction_rows(data: FitData, answers: Answers) -> str:
     """The given label and the model's answers, which are never about a photo that it learned from with its label."""
-    names = ("guess", "confidence", "second", "second_confidence", "third", "third_confidence")
-    rows: list[Sequence[str]] = []
-    classes = data.photos.class_names
+    rows, classes = [], [cell(name) for name in data.photos.class_names]
     for k, (name, p) in enumerate(zip(data.photos.names, answers.probabilities, strict=True)):
         given = classes[data.photos.labels[k]] if data.photos.labels[k] != UNLABELLED else ""
-        best = [] if k in answers.why_none else np.argsort(-p, kind="stable")[:_N_GUESSES].tolist()
-        guesses = [value for c in best for value in (cell(classes[c]), f"{p[c]:.4f}")]
-        empty = [""] * (len(names) - len(guesses))
+        answer = guesses(classes, None if k in answers.why_none else p)
         unlike = [number(answers.strangeness[k]), number(answers.doubts[k])]
-        rows.append([cell(name), cell(given), *guesses, *empty, *unlike, cell(answers.why_none.get(k, ""))])
-    return _table(("path", "given", *names, "strangeness", "doubt", "problem"), rows)
+        rows.append([cell(name), given, *answer, *unlike, cell(answers.why_none.get(k, ""))])
+    return _table(("path", "given", *GUESSES, "strangeness", "doubt", "problem"), rows)
 
 
 def _label_next_rows(photos: Photos, answers: Answers, suggestions: list[Suggestion]) -> str:
@@ -298,37 +270,28 @@ def _since(out: Path, data: FitData, answers: Answers) -> Since | None:
 # --- parts of fit.json ------------------------------------------------------------------------------------------------
 
 
-def _counts(labels: np.ndarray, photos: Photos) -> np.ndarray:
-    return np.bincount(labels, minlength=len(photos.class_names))
-
-
-def _per_class(
-    data: FitData, answers: Answers, estimate: Estimate, unlabelled: NDArray[np.int64]
-) -> tuple[ClassResult, ...]:
-    photos = data.photos
-    tested = data.labelled[answers.guesses[data.labelled] != UNLABELLED]
-    n_labelled, n_tested = (_counts(data.labels[rows], photos) for rows in (data.labelled, tested))
-    n_predicted = _counts(answers.guesses[unlabelled], photos)
+def _per_class(data: FitData, answers: Answers, tested: OutOfFold, estimate: Estimate) -> tuple[ClassResult, ...]:
+    names = data.photos.class_names
+    counts = [
+        np.bincount(rows, minlength=len(names)).tolist()
+        for rows in (data.labels[data.labelled], tested.labels, answers.guesses[answers.unlabelled])
+    ]
     return tuple(
         ClassResult(
-            name=name,
-            n_labelled=int(n_labelled[k]),
-            n_tested=int(n_tested[k]),
-            error=estimate.per_class[k],
-            n_predicted=int(n_predicted[k]),
-            share=estimate.frequencies[k],
+            name=name, n_labelled=n_labelled, n_tested=n_tested, error=error, n_predicted=n_predicted, share=share
         )
-        for k, name in enumerate(photos.class_names)
+        for name, n_labelled, n_tested, n_predicted, error, share in zip(
+            names, *counts, estimate.per_class, estimate.frequencies, strict=True
+        )
     )
 
 
-def _sure(answers: Answers, data: FitData, estimate: Estimate, unlabelled: NDArray[np.int64]) -> tuple[Sure, ...]:
+def _sure(unlabelled: NDArray[np.float32], tested: OutOfFold, estimate: Estimate) -> tuple[Sure, ...]:
     """How many photos the model is sure about, and how many of them are wrong in the mix of the folder."""
-    tested = data.labelled[answers.guesses[data.labelled] != UNLABELLED]
-    labels, confidence = data.labels[tested], answers.probabilities[tested].max(1)
-    wrong = answers.guesses[tested] != labels
-    weights = np.array(estimate.frequencies)[labels] / _counts(labels, data.photos).clip(1)[labels]
-    rows = unlabelled if len(unlabelled) else tested
+    own = tested.probabilities
+    confidence = own.max(1)
+    weights = np.array(estimate.frequencies)[tested.labels] / np.bincount(tested.labels)[tested.labels]
+    shown = (unlabelled if len(unlabelled) else own).max(1)
     found = []
     for limit in _CONFIDENCES:
         sure = confidence >= limit
@@ -336,8 +299,8 @@ def _sure(answers: Answers, data: FitData, estimate: Estimate, unlabelled: NDArr
         found.append(
             Sure(
                 confidence=limit,
-                share=float((answers.probabilities[rows].max(1) >= limit).mean()) if len(rows) else 0.0,
-                error=min(1.0, float(weights[sure & wrong].sum()) / total) if total else None,
+                share=float((shown >= limit).mean()) if len(shown) else 0.0,
+                error=min(1.0, float(weights[sure & tested.wrong].sum()) / total) if total else None,
                 n=int(sure.sum()),
             )
         )
@@ -362,8 +325,9 @@ def _strangers(photos: Photos, answers: Answers) -> tuple[Picture, ...]:
     return tuple(_picture(photos, answers, k, _STRANGE) for k in order.tolist())
 
 
-def _most_confident(photos: Photos, answers: Answers, unlabelled: NDArray[np.int64]) -> tuple[Picture, ...]:
-    order = unlabelled[np.argsort(-answers.probabilities[unlabelled].max(1), kind="stable")]
+def _most_confident(photos: Photos, answers: Answers) -> tuple[Picture, ...]:
+    rows = answers.unlabelled
+    order = rows[np.argsort(-answers.probabilities[rows].max(1), kind="stable")]
     return tuple(_picture(photos, answers, k) for k in order[:_N_SHOWN].tolist())
 
 

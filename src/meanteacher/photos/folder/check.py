@@ -56,7 +56,7 @@ def check(
         *_classes(photos, readable),
         *copy_findings(photos, decoded.images, duplicates or find_duplicates(decoded.images), other),
         *_plain(photos, plain),
-        *(shape_findings(photos, readable, shapes, decoded.images.shape[-1]) if shapes is not None else []),
+        *([] if shapes is None else shape_findings(photos, readable, shapes, decoded.images.shape[-1])),
         *_colours(photos, other, is_grey),
         *_amounts(photos, readable),
         _flip(photos.class_names, flip),
@@ -247,10 +247,25 @@ def shapes_of(photos: Photos) -> NDArray[np.int64]:
     return shapes
 
 
+def shorter_side(shapes: NDArray[np.int64]) -> int:
+    """The median of the shorter sides of images in pixels, whose `shapes` are [N, 2], zeros if unknown."""
+    known = shapes[shapes.min(1) > 0]
+    return int(np.median(known.min(1))) if len(known) else 32
+
+
+def image_size(side: int) -> int:
+    """The side that images are resized to from scratch: the largest of 32, 64 and 96 that most of them fill.
+
+    >>> image_size(28), image_size(70), image_size(1000)
+    (32, 64, 96)
+    """
+    return max((size for size in (32, 64, 96) if size <= side), default=32)
+
+
 def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.int64], size: int) -> list[Finding]:
-    """Findings about images that are huge, too small for a square of `size` pixels, or of an unusual shape."""
+    """Findings about files that are huge, too small for a square of `size` pixels, or of an unusual shape."""
     rows = readable[shapes[readable].min(axis=1) > 0]
-    if not len(rows):
+    if not len(rows) or photos.arrays is not None:
         return []
     width, height = shapes[rows].T
     short, log_ratio = np.minimum(width, height), np.log(width / height)

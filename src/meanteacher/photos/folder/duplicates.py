@@ -5,13 +5,15 @@ machine. No step compares all pairs: time grows like N log N, memory by about 30
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 DIGEST_BYTES = 16
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Two [P] of positions."""
 
 _PIXELS = 1 << 20
 """Pixels compared at a time, which limits the memory for images of any size."""
@@ -63,14 +65,14 @@ def find_duplicates(images: NDArray[np.uint8]) -> Duplicates:
 def _near_groups(images: NDArray[np.uint8], exact: NDArray[np.int64]) -> NDArray[np.int64]:
     rows = np.flatnonzero(exact == np.arange(len(exact)))
     features = _features(images, rows)
-    # Each parent is the smallest member of its group so far, or leads to it.
-    parent = np.arange(len(rows))
-    for a, b in _candidates(features.hashes):
-        is_new = parent[a] != parent[b]
-        pairs = np.stack([a[is_new], b[is_new]])
-        _merge(parent, pairs[:, features.same_picture(*pairs)])
+    every = group = np.arange(len(rows))
+    for first, second in _candidates(features.hashes):
+        is_new = group[first] != group[second]
+        a, b = first[is_new], second[is_new]
+        if (same := features.same_picture(a, b)).any():
+            group = joined(len(rows), [(every, group), (a[same], b[same])])
     near = np.arange(len(exact))
-    near[rows] = rows[parent]
+    near[rows] = rows[group]
     return near[exact]
 
 
@@ -144,7 +146,7 @@ def _overlaps(n_cells: int, size: int) -> NDArray[np.float64]:
     return (np.minimum(cells + size, pixels + n_cells) - np.maximum(cells, pixels)).clip(min=0).astype(np.float64)
 
 
-def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _candidates(hashes: NDArray[np.uint64]) -> Iterator[Pairs]:
     """Pairs of positions whose hashes differ in few bits. A pair may be yielded more than once."""
     last = np.uint64((1 << _ROTATION) - 1)
     for shift in range(0, 64, _ROTATION):
@@ -167,17 +169,13 @@ def _differences(images: NDArray[np.uint8], first: NDArray[np.int64], second: ND
     return difference
 
 
-def _merge(parent: NDArray[np.int64], pairs: NDArray[np.int64]) -> None:
-    """Join the groups of each pair in place; every parent becomes the smallest position in its group."""
-    for pair in pairs.T.tolist():
-        a, b = (_root(parent, i) for i in pair)
-        parent[max(a, b)] = min(a, b)
-    while not np.array_equal(parent, parent[parent]):
-        parent[:] = parent[parent]
+def joined(n: int, pairs: Iterable[Pairs]) -> NDArray[np.int64]:
+    """The groups that pairs of n positions connect, [n], each by its first position."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-
-def _root(parent: NDArray[np.int64], i: int) -> int:
-    while parent[i] != i:
-        parent[i] = parent[parent[i]]
-        i = int(parent[i])
-    return i
+    first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(n, n))
+    _, component = connected_components(graph, directed=False)
+    _, start, which = np.unique(component, return_index=True, return_inverse=True)
+    return np.asarray(start[which], np.int64)

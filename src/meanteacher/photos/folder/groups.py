@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
 from meanteacher.files.images import UnreadableError, header
+from meanteacher.photos.folder.duplicates import Pairs, joined
 from meanteacher.photos.folder.find import Photos, class_of, column_of
 
 Ints = NDArray[np.int64]
-Pairs = tuple[Ints, Ints]
-"""Two [P] of positions."""
 
 _BURST = 2.0
 """Seconds between two photos of one burst; nobody turns to another thing as fast."""
@@ -78,7 +77,7 @@ def find_groups(
         pairs = _consecutive(times, _SERIES)
     else:
         pairs = _equal(_column(photos, labels, group_by))
-    groups = _joined(len(photos), [_equal(near.tolist()), pairs])
+    groups = joined(len(photos), [_equal(near.tolist()), pairs])
     if not any(len(np.unique(groups[photos.labels == k])) > 1 for k in range(len(photos.class_names))):
         raise InputError(
             f"Grouped by {group_by}, all labelled photos of each class belong together, so none can be tested. Give "
@@ -95,7 +94,7 @@ def together(photos: Photos, near: Ints, times: NDArray[np.float64], features: N
     if features is not None:
         series = [_consecutive(times, _SERIES), _numbered(photos.names)]
         pairs += _alike(features, photos.labels, series)
-    return _joined(len(photos), pairs)
+    return joined(len(photos), pairs)
 
 
 def times_of(photos: Photos) -> NDArray[np.float64]:
@@ -238,15 +237,3 @@ def _points(features: NDArray[Any]) -> NDArray[np.float32]:
     points[used] -= points[used].mean(axis=0) if used.any() else 0
     points /= np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
     return points
-
-
-def _joined(n: int, pairs: Iterable[Pairs]) -> Ints:
-    """The groups that the pairs connect, [n], each by its first position."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(n, n))
-    _, component = connected_components(graph, directed=False)
-    _, start, which = np.unique(component, return_index=True, return_inverse=True)
-    return np.asarray(start[which], np.int64)

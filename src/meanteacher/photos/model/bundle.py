@@ -50,8 +50,6 @@ class Seen:
 
     labelled: bytes = b""
     unlabelled: bytes = b""
-    complete: bool = True
-    """False if training started from a model that does not say what it has seen."""
 
     @property
     def digests(self) -> bytes:
@@ -74,13 +72,11 @@ class Seen:
         )
 
 
-def seen_by(
-    digests: Sequence[bytes], *, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64], earlier: Seen
-) -> Seen:
-    """What a model has seen that was trained on these rows of the images with `digests` after it had seen `earlier`."""
-    with_label = _split(earlier.labelled) | {digests[k] for k in labelled}
-    without = (_split(earlier.unlabelled) | {digests[k] for k in unlabelled}) - with_label
-    return Seen(b"".join(sorted(with_label)), b"".join(sorted(without)), earlier.complete)
+def seen_by(digests: Sequence[bytes], *, labelled: NDArray[np.int64], unlabelled: NDArray[np.int64]) -> Seen:
+    """What a model has seen that was trained on these rows of the images with `digests`."""
+    with_label = {digests[k] for k in labelled}
+    without = {digests[k] for k in unlabelled} - with_label
+    return Seen(b"".join(sorted(with_label)), b"".join(sorted(without)))
 
 
 def _split(digests: bytes) -> set[bytes]:
@@ -411,7 +407,7 @@ def _read_seen(path: Path, manifest: Manifest) -> Seen | None:
             raise InputError(f"{path} cannot be read ({error}). {AGAIN}") from error
         content = b""  # longer than it was
     _check_digest(path, content, seen.sha256)
-    return Seen(content[:n_labelled], content[n_labelled:], seen.complete)
+    return Seen(content[:n_labelled], content[n_labelled:])
 
 
 def _check_digest(path: Path, content: bytes, sha256: str) -> None:

@@ -59,11 +59,7 @@ def evaluate(
     by_kind = {
         one: _error(confusion(known[kinds == one], guesses[kinds == one], len(model.class_names))) for one in KINDS
     }
-    return result | {
-        "judged": kind,
-        "seen": {"complete": model.seen.complete, **by_kind},
-        **_scores(model, probabilities[counted], known[counted]),
-    }
+    return result | {"judged": kind, "seen": by_kind, **_scores(model, probabilities[counted], known[counted])}
 
 
 def _labels_of_model(model: "Classifier", found: Photos) -> np.ndarray:

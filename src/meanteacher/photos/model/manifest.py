@@ -157,7 +157,6 @@ def manifest_of(model: "Classifier", weights: bytes) -> bytes:
         else SeenSummary(
             n_labelled=seen.n_labelled,
             n_unlabelled=seen.n_unlabelled,
-            complete=seen.complete,
             sha256=sha256(seen.digests).hexdigest(),
         ),
         known=None

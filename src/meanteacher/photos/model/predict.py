@@ -326,7 +326,8 @@ def prediction_file(out: Path | None, *, unsure: bool = False) -> Iterator[Calla
 
 BOM = "\ufeff"
 """The first character of a table; without it Excel does not take the others for UTF-8."""
-_N_GUESSES = 3
+GUESSES = ("guess", "confidence", "second", "second_confidence", "third", "third_confidence")
+"""Columns of the three most probable classes."""
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -345,9 +346,18 @@ def number(strangeness: float) -> str:
     return "" if np.isnan(strangeness) else f"{strangeness:.2f}"
 
 
+def guesses(labels: Sequence[str], probabilities: NDArray[Any] | None) -> list[str]:
+    """The cells of `GUESSES`: the most probable labels and their probabilities; empty without any."""
+    found: list[str] = []
+    if probabilities is not None:
+        for k in np.argsort(-probabilities, kind="stable")[: len(GUESSES) // 2]:
+            found += [labels[k], f"{probabilities[k]:.4f}"]
+    return found + [""] * (len(GUESSES) - len(found))  # two classes have no third guess
+
+
 def _header(*, unsure: bool = False) -> str:
-    columns = ["path", "guess", "confidence", *(["unsure"] if unsure else []), "second", "second_confidence"]
-    return ",".join([*columns, "third", "third_confidence", "strangeness", "problem"]) + "\n"
+    columns = ["path", *GUESSES[:2], *(["unsure"] if unsure else []), *GUESSES[2:], "strangeness", "problem"]
+    return ",".join(columns) + "\n"
 
 
 def rows_of(
@@ -363,13 +373,10 @@ def rows_of(
     labels = [cell(name) for name in class_names]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    best = probabilities.topk(min(_N_GUESSES, len(labels)))
-    empty = [""] * 2 * (_N_GUESSES - best.indices.shape[1])  # two classes have no third guess
-    for row, (name, ks, ps) in enumerate(zip(names, best.indices.tolist(), best.values.tolist(), strict=True)):
-        guesses = [value for k, p in zip(ks, ps, strict=True) for value in (labels[k], f"{p:.4f}")] + empty
-        unsure = [] if unsure_below is None else ["yes" if ps[0] < unsure_below else "no"]
-        strange = number(strangeness[row])
-        if row in unreadable:
-            guesses, unsure, strange = [""] * len(guesses), [""] * len(unsure), ""
-        table.writerow([cell(name), *guesses[:2], *unsure, *guesses[2:], strange, cell(unreadable.get(row, ""))])
+    for row, (name, p) in enumerate(zip(names, probabilities.numpy(), strict=True)):
+        is_read = row not in unreadable
+        best = guesses(labels, p if is_read else None)
+        unsure = [] if unsure_below is None else [("yes" if p.max() < unsure_below else "no") if is_read else ""]
+        strange = number(strangeness[row]) if is_read else ""
+        table.writerow([cell(name), *best[:2], *unsure, *best[2:], strange, cell(unreadable.get(row, ""))])
     return text.getvalue()

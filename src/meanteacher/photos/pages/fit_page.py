@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meanteacher.formats import count, duration, percent, points, whole_percent
+from meanteacher.photos.pages.sentences import FEW_TESTS
 from meanteacher.records import SEVERITIES, Calibration, ClassResult, Finding, Fit, Picture
 from meanteacher.report.figures import reliability_diagram
 from meanteacher.report.page import render
@@ -55,7 +56,7 @@ def since_sentence(fit: Fit) -> str:
     if fit.since is None:
         return ""
     n, before, now = fit.since.n, fit.since.before, fit.since.now
-    if n < _FEW:
+    if n < FEW_TESTS:
         return f"Before, {before} of the same {count(n, 'photo')} were wrong; now {now}."
     return f"Before {percent(before / n)} wrong, now {percent(now / n)}, on the same {count(n, 'photo')}."
 
@@ -111,8 +112,6 @@ def calibration_sentence(calibration: Calibration) -> str:
     )
 
 
-_FEW = 20
-"""Fewer photos give no percentage."""
 _MODEL, _PHOTOS = "DIR", "PHOTOS"
 """They stand for the paths on a model card, which leaves the computer."""
 

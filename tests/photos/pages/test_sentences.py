@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from meanteacher.photos.fitting.answer import headline
 from meanteacher.photos.fitting.estimate import OutOfFold, error_estimate
+from meanteacher.photos.pages.sentences import headline
+from meanteacher.records import ClassResult
 
 NAMES = ("daisy", "rose", "tulip", "lily", "moss")
 
@@ -13,8 +14,13 @@ def said(wrong: list[int], n: int = 10) -> str:
     labels = np.repeat(np.arange(len(NAMES)), n)
     missed = np.concatenate([np.arange(n) < w for w in wrong])
     logits = np.eye(len(NAMES), dtype=np.float32)[(labels + missed) % len(NAMES)]
-    tested = OutOfFold(np.arange(len(labels)), labels, logits, 1.0, (), np.arange(len(labels)))
-    return headline(error_estimate(tested, np.full(len(NAMES), 1 / len(NAMES))), NAMES, n_next=2)
+    tested = OutOfFold(np.arange(len(labels)), labels, logits, 1.0, np.arange(len(labels)))
+    estimate = error_estimate(tested, np.full(len(NAMES), 1 / len(NAMES)))
+    per_class = [
+        ClassResult(name=name, n_labelled=n, n_tested=n, error=error, n_predicted=0, share=0.2)
+        for name, error in zip(NAMES, estimate.per_class, strict=True)
+    ]
+    return headline(estimate, per_class, n_next=2)
 
 
 def test_the_weakest_class_is_named() -> None:
