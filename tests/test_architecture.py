@@ -41,7 +41,7 @@ TABLE = """
 2 teacher: core devices passes
 2 views: core passes seeding
 3 data.shards: core data files
-3 evaluate: core data distributed passes
+3 evaluate: core data passes
 3 methods: core costs distributed passes schedules teacher
 3 photos.features: core devices files models seeding views
 3 report: files formats records stats
