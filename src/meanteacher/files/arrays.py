@@ -6,7 +6,7 @@ import os
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from meanteacher.core import InputError
 from meanteacher.files import open_regular
 from meanteacher.formats import escape_name
 
+Kind = TypeVar("Kind", bound=np.generic)
 _FREE_BYTES, _MOST_UNPACKED = 1 << 26, 100
 """An .npz may unpack to a hundred times its size, and a small one to so many bytes."""
 
@@ -64,9 +65,7 @@ def array_header(shape: tuple[int, ...], kind: type[np.generic]) -> bytes:
     return header.getvalue()
 
 
-def mapped_array(
-    path: Path, shape: tuple[int, ...], kind: type[np.generic], mode: Literal["r+", "c"]
-) -> "np.memmap[tuple[int, ...], np.dtype[np.generic]]":
+def mapped_array(path: Path, shape: tuple[int, ...], kind: type[Kind], mode: Literal["r+", "c"]) -> NDArray[Kind]:
     """An .npy file of exactly this shape and type, mapped into memory; a ValueError is raised for any other file.
 
     The header is compared and not read: a damaged one may name any shape, and numpy enlarges a file to what it names.

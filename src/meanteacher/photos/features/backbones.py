@@ -228,7 +228,7 @@ def _of_timm_file(path: Path, sha256: str, tensors: Mapping[str, Tensor]) -> tup
         if not _SIZES[0] <= given["size"] <= _SIZES[1]:
             raise ValueError(f"images of {given['size']:,} pixels")
         options = config.get("model_args")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(
             f"The tensors of {path} are not those of {', '.join(_LITES)}, and {beside} does not describe a network of "
             f"timm ({type(error).__name__}: {error}). Give {_CHOICES}."

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -137,7 +136,7 @@ class Extraction:
         """The rows of the file, each with its checksum; new and damaged ones are NaN."""
         shape = (len(self.images), self.backbone.n_features + _CHECK)
         with suppress(OSError, ValueError):
-            rows = cast(Features, mapped_array(self.path, shape, np.float16, "r+"))
+            rows = mapped_array(self.path, shape, np.float16, "r+")
             damaged = (_checks(rows[:, :-_CHECK]).view(np.uint16) != rows[:, -_CHECK:].view(np.uint16)).any(1)
             rows[damaged] = np.nan
             return rows
@@ -151,7 +150,7 @@ class Extraction:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self.path)
-        return cast(Features, mapped_array(self.path, shape, np.float16, "r+"))
+        return mapped_array(self.path, shape, np.float16, "r+")
 
 
 def _checks(values: Features) -> Features:
