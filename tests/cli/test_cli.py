@@ -131,7 +131,7 @@ def test_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path: Path, n
         (["run", "digits/supervised", "--seed", "0", "--seed", "1"], "--seed is given 2 times"),
         (["fit", "no photos", "--minutes", "0.3"], "(--minutes) must be at least 1, got 0.3"),
         (["fit", "no photos", "--minutes", "nan"], "(--minutes) must be at least 1, got nan"),
-        (["run", "digits/supervised", "--precision", "float16"], "'float32', 'bfloat16'"),
+        (["run", "digits/supervised", "--precision", "float8"], "'float32', 'bfloat16', 'float16'"),
         (["rum", "digits/supervised"], "run"),
         (["list", "nonsense"], "No recipe has 'nonsense' in its name"),
         (["run", "digits/supervised", "--out", "here", "--resume"], "holds no run to resume"),

@@ -178,7 +178,7 @@ def test_trying_changes_neither_the_weights_nor_the_global_generator(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"precision": "fast"}, "precision has to be float32 or bfloat16; got 'fast'"),
+        ({"precision": "fast"}, "precision has to be float32, bfloat16 or float16; got 'fast'"),
         ({"micro_batch": 0}, "at least one row"),
         ({"micro_batch": 4, "compile": True}, "is not compiled"),
         ({"micro_batch": 4, "sync_batch_norm": True}, "cannot be computed in parts"),

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from io import BytesIO
@@ -222,7 +223,10 @@ def test_an_unexpected_error_is_answered_and_shown(
     assert answer.status == 500
     assert "terminal" in answer.json()["error"]
     assert post(server, "state").status == 200
-    assert "lost" in capfd.readouterr().err
+    shown, ends = "", time.monotonic() + PATIENCE
+    while "lost" not in shown and time.monotonic() < ends:  # the server's thread prints after it has answered
+        shown += capfd.readouterr().err
+    assert "lost" in shown
 
 
 def test_a_slow_client_is_cut_off_however_many_bytes_it_sends(example: Example, monkeypatch: pytest.MonkeyPatch):
