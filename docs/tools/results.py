@@ -456,8 +456,8 @@ def _students(tables: Mapping[str, PaperTable]) -> str:
         "average of its weights, which takes from supervised-only most of the noise that a constant learning rate "
         f"leaves; student against student the difference is {listed(found)}. With 250 labels of SVHN "
         "the Pi model gets worse after a third of the run, as it confirms its own mistakes. The paper, too, reads it "
-        "early there: after 100,000 of 180,000 steps. With 4000 labels of CIFAR-10, the most of all columns, the lead of "
-        "Mean Teacher over the Pi model is smallest in the paper.",
+        "early there: after 100,000 of 180,000 steps. With 4000 labels of CIFAR-10, the most of all columns, the lead "
+        "of Mean Teacher over the Pi model is smallest in the paper.",
         120,
     )
 
