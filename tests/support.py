@@ -256,3 +256,14 @@ class HashPasses:
                 return self._digest.hexdigest()
 
         self.sha256 = Counting
+
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    """Sums in another order then differ by 1e-15, not by 1e-7."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

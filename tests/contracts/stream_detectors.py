@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from cases import PlainSpec, in_double, trained
+from cases import PlainSpec, trained
 from torch import Tensor, nn
 
 from meanteacher import distributed
@@ -30,7 +30,19 @@ from meanteacher.teacher import Teacher, teacher_of
 from meanteacher.train import AdamSpec, SgdSpec, parallel
 from meanteacher.views import Chain
 from shard_support import CLASSES, picture, write_tar
-from support import DECAY, N_CLASSES, PATIENCE, SHAPE, VIEWS, Small, made_up, parameters_of, prepared_of, recipe
+from support import (
+    DECAY,
+    N_CLASSES,
+    PATIENCE,
+    SHAPE,
+    VIEWS,
+    Small,
+    in_double,
+    made_up,
+    parameters_of,
+    prepared_of,
+    recipe,
+)
 
 T = TypeVar("T")
 

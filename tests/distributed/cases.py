@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +52,7 @@ from meanteacher.train import (
     train,
 )
 from meanteacher.train.parallel import agreed_batch
-from support import METHODS, N_CLASSES, SHAPE, prepared_of, recipe
+from support import METHODS, N_CLASSES, SHAPE, in_double, prepared_of, recipe
 
 NOBODY = 65534
 
@@ -66,17 +66,6 @@ def several(folder: str, names: list[str]) -> dict[str, Any]:
         torch.set_default_dtype(torch.float32)
         found[name] = globals()[name](own)
     return found
-
-
-@contextmanager
-def in_double() -> Iterator[None]:
-    """Sums in another order then differ by 1e-15, not by 1e-7."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def said(compute: Callable[[], object], *errors: type[Exception]) -> str:

@@ -9,8 +9,6 @@ a weight that is one per cent higher makes 3e-5 or more. In float32 a processor'
 
 import dataclasses
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ from meanteacher.data import ImageStream
 from meanteacher.evaluate import predict_logits
 from meanteacher.schedules import Constant
 from meanteacher.train.checkpoint import trained_parameters
-from support import DECAY, METHODS, PROBLEM, SmallNet, stream
+from support import DECAY, METHODS, PROBLEM, SmallNet, in_double, stream
 
 Curve = dict[str, list[float]]
 CURVES = Path(__file__).parent / "curves.json"
@@ -43,20 +41,10 @@ class ExactDropout(nn.Dropout):
         return x * (torch.rand(x.shape, dtype=torch.float64) >= self.p) / (1 - self.p)
 
 
-@contextmanager
-def _float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def curve(method: Method) -> Curve:
     batches = stream("mixed")
     batches.normalise.double()
-    with _float64():
+    with in_double():
         return _trained_on(batches, method)
 
 
