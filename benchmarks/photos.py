@@ -197,6 +197,7 @@ def run(name: str, data: Path, out: Path, records: Path = RECORDS) -> None:
             )
         },
     }
+    record.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, content)
     shutil.rmtree(folder)
 

@@ -34,8 +34,20 @@ def test_the_estimate_of_a_folder_is_near_the_truth() -> None:
 
 def test_the_page_counts_folders_whose_interval_contains_the_truth() -> None:
     folder = {"truth": 0.2, "error": 0.1, "low": 0.05, "high": 0.25}
-    text = page({"some": [folder, folder | {"truth": 0.3}, folder | {"truth": 0.01}, folder]})
-    assert text.endswith("| some | 4 | 50 % | 1 | 17.8 | 10.0 | 20 |\n")
+    found = [folder, folder | {"truth": 0.3}, folder | {"truth": 0.01}, folder]
+    text = page({"cats": {"some": found, "other": found[:1]}})
+    assert text.endswith(
+        "| cats | some | 4 | 50 % | 1 | 17.8 | 10.0 | 20 |\n| cats | other | 1 | 100 % | 0 | 20.0 | 10.0 | 20 |\n"
+    )
+
+
+def test_hundreds_of_folders_of_each_photos_are_covered_alike() -> None:
+    record = json.loads((Path(__file__).parents[2] / "docs/records/coverage.json").read_text(encoding="utf-8"))
+    for kinds in record.values():
+        assert kinds.keys() == FOLDERS.keys()
+        assert {len(found) for found in kinds.values()} == {100}
+        for found in kinds.values():
+            assert sum(each["low"] <= each["truth"] <= each["high"] for each in found) >= 90
 
 
 def test_the_page_in_the_documentation_is_that_of_the_record() -> None:
