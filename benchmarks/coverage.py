@@ -158,12 +158,13 @@ A fit says how often it is wrong, with a 95 % interval. This page counts how oft
 simulated folders: real photos, drawn anew for each, with new photos that tell the true error on the mix of the folder.
 `python -m benchmarks.coverage --page` writes it from docs/records/coverage.json; its source describes the folders.
 
-The photos are the test photos of the flowers and of CIFAR-10, which have their own labels. Head, cross-validation, class
-frequencies and interval are those of a fit, on the photo itself by EfficientNet-Lite0, reduced to 64 principal
+The photos are the test photos of the flowers and of CIFAR-10, which have their own labels. Head, cross-validation,
+class frequencies and interval are those of a fit, on the photo itself by EfficientNet-Lite0, reduced to 64 principal
 components. Nothing was chosen on these folders: the variance of the interval was chosen on other draws of the flowers.
-Errors are in %, means over the folders; "above" counts folders whose true error is above the interval.
+Errors are in %, means over the folders; "covered" is the share of the intervals that contain the truth, "above" counts
+folders whose true error is above the interval, and "length" is that of the interval in points.
 
-| photos | kind of folder | folders | interval contains the truth | above | true error | estimate | length of the interval |
+| photos | kind of folder | folders | covered | above | true error | estimate | length |
 |---|---|---|---|---|---|---|---|"""
 
 
