@@ -300,6 +300,21 @@ def test_a_view_that_does_not_finish_in_time_is_not_used(
     assert content["n_views"] == 2
 
 
+def test_two_networks_are_expected_to_take_twice_as_long_to_learn_from_as_one(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise features are computed for a head whose tests come too late, and none of them is used."""
+    asked: list[tuple[float, ...]] = []
+    monkeypatch.setattr(Work, "took", lambda self, name: {"head": 10.0, "tests": 20.0}.get(name, 0.0))
+    monkeypatch.setattr(Work, "fits", lambda self, *seconds: asked.append(seconds) or True)
+    run_fit(config(photos, tmp_path), Recorder())
+    first, first_tests, *steps, last, last_tests = asked
+    assert (first[:2], first_tests[0]) == ((10.0, 20.0), 20.0)
+    assert len(steps) == 6, "the second network, then five views by both"
+    assert {seconds[-1] for seconds in steps} == {60.0}
+    assert (last[:2], last_tests[0]) == ((20.0, 40.0), 40.0)
+
+
 def test_photos_that_were_not_reached_in_time_have_no_answer_and_the_labelled_ones_come_first(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

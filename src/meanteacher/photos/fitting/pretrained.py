@@ -76,6 +76,8 @@ class Pretrained:
     """Of these photos, equal for those that belong together."""
     doubts: NDArray[np.float64] | None = None
     """[N], of the labels, once they are tested."""
+    n_taught: int = 0
+    """Number of networks whose features the last tested head has."""
 
     def rounds(self) -> Iterator[Learned]:
         """Better and better models: from the labels alone, from all photos, and from whatever else the time allows.
@@ -142,7 +144,8 @@ class Pretrained:
 
     def _step(self, networks: list[Backbone], view: str) -> bool:
         """One view by these networks, if it can finish in time. Returns whether it is there."""
-        afterwards = sum(self._head_seconds()) + self.work.took("results")
+        n_networks = len({name for name, _ in self.features} | {network.name for network in networks})
+        afterwards = sum(self._head_seconds(n_networks)) + self.work.took("results")
         if not self.work.fits(*(self._expected(network, view) for network in networks), afterwards):
             return False
         found = {}
@@ -192,13 +195,14 @@ class Pretrained:
 
     def _learned(self, earlier: Learned) -> Learned:
         """The head that learns from all photos, if it and its tests can finish in time and it is not clearly worse."""
-        work, features = self.work, self._stacked()
-        if not work.fits(*self._head_seconds(), work.took("results")):
+        work, features, n_networks = self.work, self._stacked(), len(self._used()[0])
+        head_seconds, test_seconds = self._head_seconds(n_networks)
+        if not work.fits(head_seconds, test_seconds, work.took("results")):
             return earlier
         work.callback.on_message("Learning from the labels and from the other photos …")
         with work.piece("head"):
             head = self._fitted(features, fit_head)
-        if not work.fits(N_FOLDS * work.took("head"), work.took("results")):
+        if not work.fits(test_seconds or N_FOLDS * work.took("head"), work.took("results")):
             return earlier
         with work.piece("tests"):
             baseline, tested = (self._tested(features, recipe) for recipe in (labels_alone, fit_head))
@@ -208,13 +212,15 @@ class Pretrained:
                     self.doubts[self.rows] = label_doubts(
                         features[0], self._labels, self._n_classes, groups=self.groups, seed=_SEED
                     )
+        self.n_taught = n_networks
         if is_worse(tested, baseline) or is_worse(tested, earlier.out_of_fold):
             return earlier
         return self._model(features, head, tested, baseline)
 
-    def _head_seconds(self) -> tuple[float, float]:
-        """The expected seconds of a head and of its tests."""
-        return 1.5 * self.work.took("head"), 1.5 * self.work.took("tests")
+    def _head_seconds(self, n_networks: int) -> tuple[float, float]:
+        """The expected seconds of a head and of its tests: in proportion to the features, whatever the views."""
+        more = n_networks / max(1, self.n_taught)
+        return more * self.work.took("head"), more * self.work.took("tests")
 
     def _fitted(self, features: Features, recipe: FitHead) -> Head:
         fit = partial(recipe, features, self._labels, self._n_classes, seed=derive_seed(_SEED, "head"))
