@@ -37,7 +37,7 @@ from meanteacher.photos.features.extraction import views
 from meanteacher.records import WORK_FILE, WorkRecord, read_fit
 
 OF_TIMM = ("resnet18", "vit_tiny_patch16_224")
-OF_TORCHVISION = ("resnet18", "mobilenet_v3_small")
+OF_TORCHVISION = ("mobilenet_v3_small", "resnet18")
 CLASSES = {"red": (200, 60, 50), "green": (60, 190, 70), "blue": (50, 70, 200)}
 N_LABELLED, N_OTHER, SIDE = 4, 24, 96
 MINUTES = "30"
@@ -69,14 +69,18 @@ def main() -> int:
 
 
 def photos_in(root: Path) -> Path:
-    """Plain photos of three colours, a few of them labelled."""
-    draws = np.random.default_rng(0)
+    """Plain photos of three colours, and labels.csv for a few of them.
+
+    Each is a shot of its own, as the table says: by their features those of one colour would belong together.
+    """
+    root.mkdir()
+    draws, rows = np.random.default_rng(0), ["path,label,shot"]
     for name, colour in CLASSES.items():
         for k in range(N_LABELLED + N_OTHER // len(CLASSES)):
             pixels = np.array(colour) + draws.normal(0, 25, 3) + draws.normal(0, 20, (SIDE, SIDE, 3))
-            path = root / (name if k < N_LABELLED else "unlabelled") / f"{name}{k}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(root / f"{name}{k}.jpg")
+            rows.append(f"{name}{k}.jpg,{name if k < N_LABELLED else ''},{name}{k}")
+    (root / "labels.csv").write_text("\n".join(rows))
     return root
 
 
@@ -84,7 +88,8 @@ def backbones(root: Path) -> Iterator[tuple[str, str]]:
     """The name of each network, and the value of --backbone."""
     torch.manual_seed(0)
     for name in OF_TIMM:
-        network = awake(timm.create_model(name, pretrained=False))
+        network = timm.create_model(name, pretrained=False)
+        set_statistics(network)
         folder = root / "weights" / name
         folder.mkdir(parents=True)
         save_file(network.state_dict(), folder / "model.safetensors")
@@ -93,15 +98,16 @@ def backbones(root: Path) -> Iterator[tuple[str, str]]:
         yield f"timm:{name}", str(folder / "model.safetensors")
     os.environ["TORCH_HOME"] = str(root / "torch")
     for name in OF_TORCHVISION:
-        network = awake(torchvision.models.get_model(name, weights=None))
+        network = torchvision.models.get_model(name, weights=None)
+        set_statistics(network)
         file = Path(torchvision.models.get_model_weights(name).DEFAULT.url).name
         (root / "torch/hub/checkpoints").mkdir(parents=True, exist_ok=True)
         torch.save(network.state_dict(), root / "torch/hub/checkpoints" / file)
         yield f"torchvision:{name}", f"torchvision:{name}"
 
 
-def awake(network: nn.Module) -> nn.Module:
-    """The network with batch normalisation by the statistics of noise in random colours.
+def set_statistics(network: nn.Module) -> None:
+    """Give the batch normalisations the statistics of noise in random colours.
 
     With a mean of 0 and a variance of 1, which new networks have, the features of mobilenet_v3_small are 1e-9. They are
     zeros in half precision, so that all photos look the same.
@@ -111,12 +117,12 @@ def awake(network: nn.Module) -> nn.Module:
             layer.momentum = None  # the statistics are then those of the one batch
     with torch.no_grad():
         network.train()(torch.randn(16, 3, 1, 1) + 0.5 * torch.randn(16, 3, 224, 224))
-    return network
 
 
 def steps(root: Path, photos: Path, backbone: str) -> Iterator[tuple[str, Callable[[], str]]]:
     root.mkdir()
-    fit = ["fit", str(photos), "--minutes", MINUTES, "--backbone", backbone, "--device", "cpu", "--out"]
+    labels = ("--labels", str(photos / "labels.csv"), "--group-by", "shot")
+    fit = ["fit", str(photos), *labels, "--minutes", MINUTES, "--backbone", backbone, "--device", "cpu", "--out"]
     whole, killed = str(root / "fit"), str(root / "killed")
 
     def fitted() -> str:
@@ -124,6 +130,7 @@ def steps(root: Path, photos: Path, backbone: str) -> Iterator[tuple[str, Callab
         record = read_fit(Path(whole))
         seen = views(flip=record.flip)
         assert record.n_views == len(seen), f"{record.n_views} of {len(seen)} views in {MINUTES} minutes"
+        assert record.estimate.n == N_LABELLED * len(CLASSES), f"{record.estimate.n} tested photos"
         return f"{record.n_views} views, wrong on {record.estimate.wrong} of {record.estimate.n} tested photos"
 
     def resumed() -> str:
