@@ -308,8 +308,8 @@ def _missed(fits: Sequence[Fit]) -> str:
     if not better + worse:
         return ""
     return fill(
-        f"Of {len(fits)} intervals {better + worse} do not contain the error: {better} of these fits are better than the "
-        f"interval says, {worse} are worse. The draws of the things share 8 labels of each kind, which are harder than "
+        f"Of {len(fits)} intervals {better + worse} do not contain the error: {better} of these fits are better than "
+        f"they say, {worse} are worse. The draws of the things share 8 labels of each kind, which are harder than "
         "their test photos: a model that learned from test photos made more errors on them than on other test photos "
         "(20.6 and 16.6 %, measured once).",
         120,
