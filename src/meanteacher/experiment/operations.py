@@ -61,7 +61,7 @@ def _step(training: TrainingSpec, problem: Problem, width: int) -> list[tuple[fl
 @cache
 def _network(model: ModelSpec, problem: Problem) -> _Work:
     """The work of one pass, which all methods of a table share. No weight is drawn, and no layer's input is kept."""
-    with _Count(), saved_tensors_hooks(lambda _: None, lambda _: None):
+    with _Count(), saved_tensors_hooks(lambda _: torch.empty(0), lambda kept: kept):
         return _pass(model.build(problem).train(), problem)
 
 

@@ -8,6 +8,7 @@ setting, or is the paper's.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from meanteacher.core import Augment, Method
@@ -124,10 +125,10 @@ _TASKS = (
     _Task(place="table2/cifar10-4000", n_labelled=4000, labelled_rows=64, other_rows=64, weight=20.0, **_CIFAR10),
 )
 
-# --- figure 4: Mean Teacher on SVHN with 250 labels -------------------------------------------------------------------
 
-
-def _figure4() -> Iterator[Recipe]:
+def recipes() -> Iterator[Recipe]:
+    for task, system in product(_TASKS, SYSTEMS):
+        yield task.recipe(system)
     table1 = _TASKS[0].recipe("mean-teacher")
     data = replace(table1.data, validation=0.1)
     base = table1.varied(data=data, steps=_FIGURE4_STEPS, evaluate_every=1000, evaluate_costs=False, seeds=(0, 1))
@@ -138,9 +139,3 @@ def _figure4() -> Iterator[Recipe]:
             ramped=lambda relative: _ramped(relative * _SVHN["weight"], _FIGURE4_STEPS),
             distance=_DISTANCE,
         )
-
-
-RECIPES: tuple[Recipe, ...] = (
-    *(task.recipe(system) for task in _TASKS for system in SYSTEMS),
-    *_figure4(),
-)
