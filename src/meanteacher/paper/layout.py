@@ -27,8 +27,8 @@ class Quoted:
     """Reason why there is no recipe."""
 
 
-Cell = str | Quoted | None
-"""The name of a recipe, a quoted number, or None for an empty cell of the paper."""
+Row = tuple[str | Quoted | None, ...]
+"""Cells: names of recipes, quoted numbers, or None for an empty one."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: Mapping[str, tuple[Cell, ...]]
+    rows: Mapping[str, Row]
     """name of the system in the paper -> one cell per column"""
 
 
@@ -74,7 +74,7 @@ _LAPTOP_SYSTEMS = {
 _NAMES = frozenset(recipe.name for recipe in RECIPES)
 
 
-def _rows(start: str, labels: tuple[str, ...], systems: Mapping[str, str], note: str = "") -> dict[str, tuple[Cell, ...]]:
+def _rows(start: str, labels: tuple[str, ...], systems: Mapping[str, str], note: str = "") -> dict[str, Row]:
     """The recipes of systems with these numbers of labels.
 
     Some cells without a number in the paper have a recipe, so that all systems can be compared in every column.
@@ -86,7 +86,7 @@ def _rows(start: str, labels: tuple[str, ...], systems: Mapping[str, str], note:
 _SVHN_ROWS = _rows("table1/svhn", _SVHN, _SYSTEMS)
 _CIFAR10_ROWS = _rows("table2/cifar10", _CIFAR10, _SYSTEMS)
 _EXTRA = ("table1/svhn-500", "table3/svhn-500-extra-100k", "table3/svhn-500-extra-500k")
-_RESNETS: dict[str, tuple[Cell, ...]] = {
+_RESNETS: dict[str, Row] = {
     "State of the art": (
         "table2/cifar10-4000/vat-entmin",
         Quoted(35.24, 0.90, "Pu et al. 2016, a variational autoencoder", "there is no variational autoencoder here"),

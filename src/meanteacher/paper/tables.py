@@ -170,27 +170,18 @@ def orderings_of(tables: Sequence[PaperTable], systems: Sequence[str]) -> list[O
                 for cell in table.cells
                 if cell.column == column and cell.system in systems and cell.runs and cell.paper is not None
             ]
-            compared = (_ordering(column, first, second) for first, second in combinations(cells, 2))
-            found += [ordering for ordering in compared if ordering is not None]
+            for first, second in combinations(cells, 2):
+                better, worse = sorted((first, second), key=_paper_error)
+                higher, lower = (compare.one_run_per_seed(cell.runs) for cell in (worse, better))
+                ours = compare.difference_by_seed(higher, lower, "test")
+                paper = _paper_error(worse) - _paper_error(better)
+                if ours is not None:
+                    found.append(Ordering(column, better.system, worse.system, paper, ours, better.n_images))
     return found
 
 
-def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
-    assert first.paper is not None
-    assert second.paper is not None
-    better, worse = sorted((first, second), key=lambda cell: cell.paper or (0.0, None))
-    lower, higher = (compare.one_run_per_seed(cell.runs) for cell in (better, worse))
-    ours = compare.difference_by_seed(higher, lower, "test")
-    if ours is None:
-        return None
-    return Ordering(
-        column=column,
-        better=better.system,
-        worse=worse.system,
-        paper=abs(first.paper[0] - second.paper[0]),
-        ours=ours,
-        n_images=better.n_images,
-    )
+def _paper_error(cell: Cell) -> float:
+    return cell.paper[0] if cell.paper else 0.0
 
 
 def _written(paper: tuple[float, float | None] | None) -> str:
