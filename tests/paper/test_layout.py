@@ -67,7 +67,7 @@ def claimed(cell: str | Quoted | None) -> Numbers:
     if cell is None:
         return None
     if isinstance(cell, Quoted):
-        return cell.error, cell.spread
+        return cell.claim.error, cell.claim.spread
     claim = RECIPES[cell].claim
     return None if claim is None else (claim.error, claim.spread)
 
@@ -88,7 +88,7 @@ def _cells() -> Iterator[str | Quoted | None]:
 
 def test_what_is_quoted_says_whose_it_is_and_why_there_is_no_recipe():
     quoted = [cell for cell in _cells() if isinstance(cell, Quoted)]
-    assert {cell.error for cell in quoted} == {35.24, 2.86, 3.79}
+    assert {cell.claim.error for cell in quoted} == {35.24, 2.86, 3.79}
     assert all(cell.source and cell.reason for cell in quoted)
 
 

@@ -55,18 +55,15 @@ def _step(training: TrainingSpec, problem: Problem, width: int) -> list[tuple[fl
     labels = torch.zeros(_ROWS, dtype=torch.int64)
     batch = Batch({role: _images(problem) for role in training.method.roles}, labels, labels)
     step = _counted(lambda: training.method.forward(student, memory, batch, training.steps - 1))
-    return list(zip(_pass(student, problem), step, strict=True))
+    return list(zip(_counted(lambda: student(_images(problem))), step, strict=True))
 
 
 @cache
 def _network(model: ModelSpec, problem: Problem) -> _Work:
     """The work of one pass, which all methods of a table share. No weight is drawn, and no layer's input is kept."""
     with _Count(), saved_tensors_hooks(lambda _: torch.empty(0), lambda kept: kept):
-        return _pass(model.build(problem).train(), problem)
-
-
-def _pass(network: nn.Module, problem: Problem) -> _Work:
-    return _counted(lambda: network(_images(problem)))
+        network = model.build(problem).train()
+        return _counted(lambda: network(_images(problem)))
 
 
 def _images(problem: Problem) -> Tensor:

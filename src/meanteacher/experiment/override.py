@@ -6,6 +6,7 @@ recipe is another one: its name lists the changes, and it has no claim of the pa
 
 import ast
 import hashlib
+import json
 import math
 import re
 import sys
@@ -22,6 +23,7 @@ from msgspec import ValidationError, convert
 from meanteacher.core import Augment, InputError, Method, Schedule, Scheduled
 from meanteacher.costs import ConsistencyCost
 from meanteacher.data import BatchSpec, Source
+from meanteacher.experiment.describe import describe
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.formats import listed
 from meanteacher.models import ModelSpec
@@ -132,6 +134,21 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     if followed is not recipe:
         said += f" The schedules are stretched from {recipe.training.steps} to {changed.training.steps} steps."
     return replace(changed, name=f"{recipe.name}+{_short(changes)}", claim=None, deviations=(*recipe.deviations, said))
+
+
+def lines(recipe: Recipe) -> list[tuple[str, str]]:
+    """The fields of a recipe as --set names them, and their values; a class before its own fields.
+
+    >>> from meanteacher.recipes import find
+    >>> [line for line in lines(find("moons/mean-teacher")) if line[0].startswith("method.decay")]
+    [('method.decay', 'Constant'), ('method.decay.value', '0.97')]
+    """
+    found = [(path, value) for path, value in _inner(recipe) if path[0] not in ("claim", "deviations")]
+    return [
+        (".".join(path), type(value).__name__ if is_dataclass(value) else json.dumps(describe(value)))
+        for path, value in found
+        if not isinstance(value, Mapping | tuple) or not _is_part(value)
+    ]
 
 
 def variants(recipe: Recipe, settings: Sequence[str] | Mapping[str, object]) -> list[tuple[Recipe, tuple[str, ...]]]:
@@ -309,7 +326,7 @@ def _is_part(value: object) -> bool:
 
 def _within(value: object, path: tuple[str, ...]) -> str:
     """What can be set instead."""
-    plain = [f"{'.'.join(at)}={_text(item)}" for at, item in _plain(value, path)]
+    plain = [f"{'.'.join(at)}={_text(item)}" for at, item in _inner(value, path) if not _is_part(item)]
     if not plain:
         return (
             ". It has no fields of its own: --set changes numbers and words. For another part choose another recipe "
@@ -318,13 +335,12 @@ def _within(value: object, path: tuple[str, ...]) -> str:
     return f". What can be set within it, as it is now: {listed(plain, most=_MOST_NAMED)}"
 
 
-def _plain(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Where each plain value within it is."""
-    if not _is_part(value):
-        yield path, value
-        return
-    for name, (inner, _) in _parts(value, Any).items():
-        yield from _plain(inner, (*path, name))
+def _inner(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path of each part of a value, before the parts within it, and of each plain value."""
+    for name, (item, _) in _parts(value, Any).items():
+        yield (*path, name), item
+        if _is_part(item):
+            yield from _inner(item, (*path, name))
 
 
 _NOTHING = object()

@@ -11,16 +11,14 @@ from meanteacher.paper.recipes import RECIPES
 from meanteacher.paper.recipes.figure4 import LAPTOP as LAPTOP_GRID
 from meanteacher.paper.recipes.figure4 import PAPER as PAPER_GRID
 from meanteacher.paper.recipes.figure4 import TITLES, Grid
+from meanteacher.records import Claim
 
 
 @dataclass(frozen=True)
 class Quoted:
     """A number of the paper that is quoted from other work and not reproduced here."""
 
-    error: float
-    """Error in per cent."""
-    spread: float | None
-    """Standard deviation over the runs; None if the paper prints none."""
+    claim: Claim
     source: str
     """The work that the number is from."""
     reason: str
@@ -89,20 +87,22 @@ _EXTRA = ("table1/svhn-500", "table3/svhn-500-extra-100k", "table3/svhn-500-extr
 _RESNETS: dict[str, Row] = {
     "State of the art": (
         "table2/cifar10-4000/vat-entmin",
-        Quoted(35.24, 0.90, "Pu et al. 2016, a variational autoencoder", "there is no variational autoencoder here"),
+        Quoted(
+            Claim(error=35.24, spread=0.90, where="Table 4"),
+            "Pu et al. 2016, a variational autoencoder",
+            "there is no variational autoencoder here",
+        ),
     ),
     "ConvNet Mean Teacher": ("table2/cifar10-4000/mean-teacher", None),
     "ResNet Mean Teacher": ("table4/cifar10-4000/mean-teacher-resnet", "table4/imagenet-10/mean-teacher-resnet"),
     "State of the art using all labels": (
         Quoted(
-            2.86,
-            None,
+            Claim(error=2.86, spread=None, where="Table 4"),
             "Gastaldi 2017, Shake-Shake 26 2x96d trained with all labels",
             "it has no part without labels; the network is that of the row above",
         ),
         Quoted(
-            3.79,
-            None,
+            Claim(error=3.79, spread=None, where="Table 4"),
             "Hu et al. 2017, squeeze-and-excitation networks",
             "there is no squeeze-and-excitation network here",
         ),

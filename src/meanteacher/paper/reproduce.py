@@ -190,15 +190,13 @@ def _table(part: Table, runs: Sequence[Run], records: Mapping[Run, Record], *, c
         for column, entry in zip(part.columns, row, strict=True):
             if isinstance(entry, Quoted) and not chosen:
                 reason = f"{entry.source}; {entry.reason}."
-                cells.append(Cell(system=system, column=column, paper=(entry.error, entry.spread), quoted=reason))
+                cells.append(Cell(system=system, column=column, claim=entry.claim, quoted=reason))
             elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
-                claim = RECIPES[entry.removeprefix(LAPTOP)].claim
                 cells.append(
                     Cell(
                         system=system,
                         column=column,
-                        paper=None if claim is None else (claim.error, claim.spread),
-                        metric="error" if claim is None else claim.metric,
+                        claim=RECIPES[entry.removeprefix(LAPTOP)].claim,
                         recipe=entry,
                         deviations=its[0].recipe.deviations,
                         runs=[records[run] for run in its if run in records],

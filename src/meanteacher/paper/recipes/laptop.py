@@ -16,7 +16,7 @@ from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.methods import MeanTeacher, PiModel, Supervised, TemporalEnsembling
+from meanteacher.methods import METHODS
 from meanteacher.models import LaptopNetSpec
 from meanteacher.paper.recipes.figure4 import LAPTOP
 from meanteacher.schedules import Constant, LinearWarmUp, SigmoidRampUp
@@ -87,16 +87,12 @@ class _Task:
         )
 
     def _method(self, system: str) -> Method:
-        average: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
-        consistency = {**average, "weight": _ramped(self.weight, _STEPS)}
-        match system:
-            case "supervised":
-                return Supervised(**average)
-            case "pi-model":
-                return PiModel(**consistency)
-            case "temporal-ensembling":
-                return TemporalEnsembling(**consistency, epoch_steps=-(-self.n_images // self.other_rows))
-        return MeanTeacher(**consistency)
+        fields: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
+        if system != "supervised":
+            fields["weight"] = _ramped(self.weight, _STEPS)
+        if system == "temporal-ensembling":
+            fields["epoch_steps"] = -(-self.n_images // self.other_rows)
+        return METHODS[system](**fields)
 
 
 def _ramped(value: float, steps: int) -> SigmoidRampUp:
