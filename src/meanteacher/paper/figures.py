@@ -93,7 +93,7 @@ def _crossing(mean: Mapping[int, float], other: Mapping[int, float], name: str) 
     return f"{name} is below from step {below[0]:,} on." if below else f"{name} is not below at the end."
 
 
-def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: Part) -> Figure:
+def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: Part = "validation") -> Figure:
     """Figure 4: the error over the setting, each run a dot and their mean a line."""
     with styled():
         figure = Figure(figsize=(4.6 * max(1, len(panels)), 3.6), layout="constrained")
@@ -108,7 +108,7 @@ def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: 
         return figure
 
 
-def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, part: Part) -> None:
+def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, part: Part = "validation") -> None:
     means: list[tuple[int, float]] = []
     for x, runs in enumerate(settings.values()):
         errors = [100 * run.error(part) for run in runs]

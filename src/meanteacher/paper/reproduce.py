@@ -122,7 +122,7 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     findings: list[str] = []
     part: Part = "validation" if place.bold else "test"
     if place.bold:
-        drawn = draw_settings(panels, title, caption, bold=place.bold, part=part)
+        drawn = draw_settings(panels, title, caption, bold=place.bold)
     else:
         drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
     text = _figure_text(title, caption, panels, part)

@@ -13,7 +13,7 @@ from meanteacher.paper.recipes.laptop import SYSTEMS, recipes
 from meanteacher.recipes import find
 
 COLUMNS = ("table1/svhn-250", "table1/svhn-500", "table2/cifar10-1000", "table2/cifar10-4000")
-RECIPES = tuple(recipes())
+RECIPES = [find(recipe.name) for recipe in recipes()]
 FIGURE4 = [recipe for recipe in RECIPES if recipe.name.startswith("laptop/figure4")]
 EVALUATION = find("laptop/figure4/evaluation")
 
