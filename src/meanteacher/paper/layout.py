@@ -197,9 +197,9 @@ def _figure4(grid: Grid, start: str = "") -> dict[str, Figure]:
     figures = {}
     for part, title in TITLES.items():
         points = [point for point in grid.points() if point.part == part]
-        panels: dict[str, dict[str, str]] = {point.panel: {} for point in points}
+        panels: dict[str, dict[str, str]] = {}
         for point in points:
-            panels[point.panel][point.label] = start + point.name
+            panels.setdefault(point.panel, {})[point.label] = start + point.name
         (bold,) = [point.label for point in points if point.setting == grid.evaluation]
         figures[part] = Figure(f"SVHN, 250 labels: {title}", panels, bold)
     return figures

@@ -142,13 +142,9 @@ class _SelectedRuns:
         self.runs = runs_of(names, seeds=seeds, preset=self.preset, out=self.out, settings=settings)
         self.problems: tuple[str, ...] = ()
         if selection.get("train", True):
-            jobs, nproc, options = (
-                selection.get("jobs", 1),
-                selection.get("nproc", 1),
-                selection.get("options", DEFAULT),
-            )
+            options, nproc = selection.get("options", DEFAULT), selection.get("nproc", 1)
             words = command_options(selection.get("data"), options, nproc, selection.get("log"))
-            callback = selection.get("callback", Callback())
+            jobs, callback = selection.get("jobs", 1), selection.get("callback", Callback())
             self.problems = Workers(runs=self.runs, options=words, jobs=jobs, nproc=nproc, callback=callback).run_all()
         self.records = complete(self.runs)
 
