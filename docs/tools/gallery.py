@@ -19,7 +19,7 @@ from meanteacher.cli.demo import points_of, probability, run_folder, train_all
 from meanteacher.cli.options import DeviceOption
 from meanteacher.core import InputError, Interrupted
 from meanteacher.data import Dataset, Split, TrainTest
-from meanteacher.experiment import Recipe, restored
+from meanteacher.experiment import Recipe, run
 from meanteacher.files import write_atomic
 from meanteacher.recipes import RECIPES, moons
 from meanteacher.records import Record
@@ -131,7 +131,7 @@ def _drawn(
         shown = methods_page.median_run(of_method)
         folder = run_folder(runs, recipe, shown.seed)
         labelled = Split.load(folder / "split.txt").labelled
-        state = restored(recipe, seed=shown.seed, out=folder, data=data, device=device)
+        state = run(recipe, seed=shown.seed, out=folder, data=data, resume=True).restored(device=device)
         pictures[method] = boundary.draw_boundary(
             window,
             probability(recipe, state, window.grid()),

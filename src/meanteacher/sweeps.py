@@ -7,7 +7,7 @@ from typing import Literal
 from meanteacher.api import load_recipe
 from meanteacher.experiment import variants
 from meanteacher.experiment.runs import Run, check_seeds, complete, evenly
-from meanteacher.experiment.workers import Trained, command_options, train_all, written
+from meanteacher.experiment.workers import Trained, Workers, command_options, written
 from meanteacher.formats import count, listed
 from meanteacher.records import Part, Record
 from meanteacher.report import render_page, summarise, to_text
@@ -59,7 +59,10 @@ def sweep(
     6
     """
     runs = runs_of_sweep(recipe, settings, seeds=seeds, out=Path(out))
-    problems = train_all(runs, command_options(data, options, log=log), jobs, callback) if train else ()
+    workers = Workers(
+        runs=runs, options=command_options(data, options, log=log), jobs=jobs, callback=callback or Callback()
+    )
+    problems = workers.run_all() if train else ()
     records = list(complete(runs).values())
     files: tuple[Path, ...] = ()
     text = "No run is complete.\n"

@@ -18,7 +18,7 @@ def recipes_have_the_numbers_of_the_paper() -> None:
 
 
 def every_cell_of_the_tables_has_its_recipe() -> None:
-    held = {*CELLS, *RESNETS, *(recipe.name for recipe in quoted.RECIPES)}
+    held = {*CELLS, *RESNETS, *(recipe.name for recipe in quoted.recipes())}
     assert {name for name in RECIPES if name.startswith("table")} == held, "a cell has no recipe, or another"
 
 

@@ -25,7 +25,7 @@ from meanteacher.core import Problem
 from meanteacher.data import Dataset, Fixed, ImageStream, TrainTest
 from meanteacher.data.download import Progress
 from meanteacher.evaluate import predict_logits
-from meanteacher.experiment import DataSpec, Outcome, Recipe, restored, run
+from meanteacher.experiment import DataSpec, Outcome, Recipe, run
 from meanteacher.models import Conv13Spec, FastNetSpec, ImageGeneratorSpec, PointGeneratorSpec
 from meanteacher.passes import Logits, both_outputs
 from meanteacher.photos.model.bundle import Classifier
@@ -230,7 +230,7 @@ def test_state_that_a_gpu_saved_is_restored_anywhere(tmp_path: Path):
     images = data.test.images[:5]
 
     def logits(device: str) -> Tensor:
-        state = restored(whole, seed=3, out=tmp_path / "run", data=data, device=device)
+        state = run(whole, seed=3, out=tmp_path / "run", data=data, resume=True).restored(device=device)
         assert next(state.student.parameters()).device.type == device
         saved = {name: x.device.type for name, x in state.memory.state_dict().items() if "_extra_state" not in name}
         assert set(saved.values()) == {device}

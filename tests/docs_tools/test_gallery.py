@@ -19,7 +19,7 @@ import gallery
 import methods_page
 from meanteacher import experiment
 from meanteacher.data import Split
-from meanteacher.experiment import restored
+from meanteacher.experiment import run
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import METHODS
 from meanteacher.recipes import RECIPES, moons
@@ -154,7 +154,7 @@ def test_a_picture_shows_the_shipped_network_and_labels_of_the_chosen_draw(
         folder = made / "runs" / recipe.name / f"seed-{seed}"
         data = recipe.data.source.load(made)
         assert np.array_equal(points.places, data.test.images.numpy())
-        state = restored(recipe, seed=seed, out=folder, data=data)
+        state = run(recipe, seed=seed, out=folder, data=data, resume=True).restored()
         at_points = gallery.probability(recipe, state, points.places)
         undecided = np.abs(at_points - 0.5) < 1e-4  # by how the machine rounds
         wrong = ((at_points > 0.5) != points.classes).mean()

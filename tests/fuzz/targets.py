@@ -23,7 +23,7 @@ from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.shards.index import load_index, make_index
 from meanteacher.data.split import Split
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment import Recipe, override, restored, run
+from meanteacher.experiment import Recipe, override, run
 from meanteacher.experiment.run import RunFolder
 from meanteacher.files.images import UnreadableError, as_jpeg_or_png, decode, header
 from meanteacher.models import FastNetSpec
@@ -245,7 +245,7 @@ def _read_state(data: bytes, folder: Path) -> None:
     state.write_bytes(data)
     manifest["sha256"]["state.pt"] = sha256(data).hexdigest()
     (state.parent / "manifest.json").write_text(json.dumps(manifest))
-    restored(_small(), seed=0, out=folder, data=_small().data.source.load(folder))
+    run(_small(), seed=0, out=folder, data=_small().data.source.load(folder), resume=True).restored()
 
 
 def _named(ending: str) -> list[bytes]:

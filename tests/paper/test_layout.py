@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES, Cell, Figure, Quoted
+from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES, Figure, Quoted
 from meanteacher.paper.recipes import shared as paper
 from meanteacher.recipes import RECIPES
 
@@ -16,7 +16,7 @@ Numbers = tuple[float, float | None] | None
 TRANSCRIPTION = Path(__file__).parent / "paper_tables.txt"
 PAPER = Path(__file__).parents[2].parent / "shared" / "paper.tex"
 """Beside the project, where somebody has it: it is not ours to distribute."""
-PARTS = [(f"{part.name}, {part.columns[0]}", part) for parts in TABLES.values() for part in parts]
+PARTS = [(f"{number}, {part.columns[0]}", part) for number, parts in TABLES.items() for part in parts]
 
 
 def transcribed() -> list[list[list[Numbers]]]:
@@ -63,11 +63,11 @@ def test_the_transcription_holds_all_tables_of_errors():
     assert sizes == [21, 18, 6, 7, 33, 32]
 
 
-def claimed(cell: Cell) -> Numbers:
+def claimed(cell: str | Quoted | None) -> Numbers:
     if cell is None:
         return None
     if isinstance(cell, Quoted):
-        return cell.error, cell.spread
+        return cell.claim.error, cell.claim.spread
     claim = RECIPES[cell].claim
     return None if claim is None else (claim.error, claim.spread)
 
@@ -80,7 +80,7 @@ def test_every_number_of_a_table_is_claimed_by_its_recipe_or_quoted(index: int):
     assert {len(row) for row in part.rows.values()} == {len(part.columns)}
 
 
-def _cells() -> Iterator[Cell]:
+def _cells() -> Iterator[str | Quoted | None]:
     for _, part in PARTS:
         for row in part.rows.values():
             yield from row
@@ -88,7 +88,7 @@ def _cells() -> Iterator[Cell]:
 
 def test_what_is_quoted_says_whose_it_is_and_why_there_is_no_recipe():
     quoted = [cell for cell in _cells() if isinstance(cell, Quoted)]
-    assert {cell.error for cell in quoted} == {35.24, 2.86, 3.79}
+    assert {cell.claim.error for cell in quoted} == {35.24, 2.86, 3.79}
     assert all(cell.source and cell.reason for cell in quoted)
 
 
@@ -129,14 +129,13 @@ def test_a_claim_is_of_a_table_in_which_the_recipe_stands():
 )
 def test_labels_of_a_figure_are_unique_and_the_evaluation_setting_is_one_of_them(figure: Figure):
     labels = [label for panel in figure.panels.values() for label in panel]
-    assert figure.kind == "curves" or len(set(labels)) == len(labels)
+    assert not figure.bold or len(set(labels)) == len(labels)
     names = {label: name for panel in figure.panels.values() for label, name in panel.items()}
-    if figure.kind == "settings":
+    if figure.bold:
         assert names[figure.bold].removeprefix(LAPTOP) == "figure4/evaluation"
         assert len(set(names.values())) == len(names)
     else:
-        assert not figure.bold
-    assert figure in (FIGURES[figure.name], LAPTOP_FIGURES[figure.name])
+        assert figure in (FIGURES["3"], LAPTOP_FIGURES["3"])
 
 
 def test_the_page_on_paper_and_code_names_recipes_that_exist():

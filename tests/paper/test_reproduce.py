@@ -35,7 +35,7 @@ def test_table_of_real_runs_is_trained_once_and_written(tmp_path: Path, monkeypa
     monkeypatch.setenv("PYTHONPATH", child_environment()["PYTHONPATH"])
     monkeypatch.setattr(workers, "_POLL_SECONDS", 0.05)
     rows = {"Supervised-only": ("digits/supervised",), "Mean Teacher": ("digits/mean-teacher",)}
-    monkeypatch.setitem(TABLES, "9", (Table(name="9", title="Digits", columns=("40 labels",), rows=rows),))
+    monkeypatch.setitem(TABLES, "9", (Table(title="Table 9. Digits", columns=("40 labels",), rows=rows),))
     ended: list[str] = []
 
     class Noting(Callback):

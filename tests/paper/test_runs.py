@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meanteacher.core import InputError, Problem
+from meanteacher.experiment import operations
 from meanteacher.experiment.describe import fingerprint
 from meanteacher.experiment.operations import row_operations
 from meanteacher.experiment.runs import Run
+from meanteacher.models.layers import WeightNormConv2d
 from meanteacher.paper import runs
 from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, TABLES
 from meanteacher.paper.runs import find_figure, find_table, recipe_names, runs_of
@@ -249,6 +252,41 @@ def test_operations_of_every_recipe_are_counted_once_per_network_and_method(
 )
 def test_other_systems_can_be_counted(name: str, tmp_path: Path):
     assert _seconds(tmp_path, name)[name] > 0
+
+
+class _Computed(TorchDispatchMode):
+    """The shapes of all drawn tensors, and of the outputs of all convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[torch.Size] = []
+        self.convolved: list[torch.Size] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        output = operation(*args, **(kwargs or {}))
+        name = operation.overloadpacket.__name__
+        if name in ("normal_", "uniform_", "randn", "rand"):
+            self.drawn.append(output.shape)
+        elif name == "convolution":
+            self.convolved.append(output.shape)
+        return output
+
+
+@pytest.mark.usefixtures("speed")
+def test_counting_passes_a_network_once_and_neither_draws_its_weights_nor_computes_its_channels(tmp_path: Path):
+    operations._network.cache_clear()
+    names = [f"table1/svhn-500/{name}" for name in ("supervised", "pi-model", "mean-teacher")]
+    with _Computed() as computed:
+        _seconds(tmp_path, *names, "table5/svhn-250/mean-teacher")
+    model = RECIPES[names[0]].training.model
+    network = model.build(Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
+    weights = [layer.direction for layer in network.modules() if isinstance(layer, WeightNormConv2d)]
+    assert [shape[1] for shape in computed.convolved] == [1] * len(weights)
+    resnext = RECIPES["table4/imagenet-10/mean-teacher-resnet"].training
+    with _Computed() as computed:
+        row_operations(resnext, Problem(n_classes=10, n_examples=1, input_shape=(3, 32, 32)))
+    assert max(shape[1] for shape in computed.convolved) == 32  # the groups of its blocks
+    assert max(shape.numel() for shape in computed.drawn) == 128**2  # of the networks that stand in for it
 
 
 def test_speed_of_this_machine_is_measured_and_finite():

@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 import pytest
 
 from meanteacher.paper.tables import Cell, PaperTable, orderings_of, to_html, to_markdown, to_terminal
+from meanteacher.records import Claim
 
 SYSTEMS = ("Supervised-only", "Mean Teacher")
 LAPTOP = "Laptop version: 6,000 steps."
@@ -35,12 +36,16 @@ class Rows(HTMLParser):
             self._cell = None
 
 
+def claim_of(error, spread, metric="error"):
+    return Claim(error=error, spread=spread, where="Table 1", metric=metric)
+
+
 @pytest.fixture
 def cell(run):
     """A cell with runs of these errors of the teacher, seed by seed."""
 
     def cell(system="Mean Teacher", errors=(), paper=(5.0, 0.25), seconds=4.2, column="500 labels", **changes):
-        top5 = changes.pop("top5", None)
+        top5, metric = changes.pop("top5", None), changes.pop("metric", "error")
         runs = []
         for seed, error in enumerate(errors):
             last = {
@@ -59,7 +64,8 @@ def cell(run):
                     errors={"last": last, "best_validation": None},
                 )
             )
-        return Cell(system=system, column=column, paper=paper, recipe=f"table1/{system}", runs=runs, **changes)
+        claim = None if paper is None else claim_of(*paper, metric)
+        return Cell(system=system, column=column, claim=claim, recipe=f"table1/{system}", runs=runs, **changes)
 
     return cell
 
@@ -131,7 +137,9 @@ def test_top_5_error_of_the_paper_is_compared_with_ours(cell):
 
 
 def test_quoted_cell_says_whose_number_it_is_and_why_it_is_not_run():
-    quoted = Cell(system="SOTA", column="all labels", paper=(2.86, None), quoted="Somebody 2017; there is no network.")
+    quoted = Cell(
+        system="SOTA", column="all labels", claim=claim_of(2.86, None), quoted="Somebody 2017; there is no network."
+    )
     table = PaperTable(title="Table 4", cells=[quoted])
     assert by_name(table)["Paper, %"] == "2.86"
     assert by_name(table)["Ours, %"] == "–"
@@ -230,7 +238,7 @@ def test_fewer_than_three_pairs_of_runs_decide_nothing(cell, n):
 
 def test_ordering_needs_runs_of_both_on_the_same_labels_and_numbers_of_the_papers(cell, run):
     assert ordering(cell, (0.1, 0.2), ()) == []
-    other = Cell(system="Mean Teacher", column="500 labels", paper=(5.0, 0.5), runs=[run(seed=7)])
+    other = Cell(system="Mean Teacher", column="500 labels", claim=claim_of(5.0, 0.5), runs=[run(seed=7)])
     cells = [cell("Supervised-only", (0.1, 0.2)), other]
     assert orderings_of([PaperTable(title="", cells=cells)], SYSTEMS) == []
     no_number = [cell("Supervised-only", (0.1, 0.2), paper=None), cell(errors=(0.1, 0.2))]

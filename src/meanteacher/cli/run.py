@@ -205,7 +205,8 @@ def show(
     Fields are named as --set takes them. A class is named in the line of its field, and its own fields follow.
     """
     from meanteacher import api
-    from meanteacher.experiment.describe import fingerprint, lines
+    from meanteacher.experiment.describe import fingerprint
+    from meanteacher.experiment.override import lines
 
     console, found = Console(), api.load_recipe(recipe)
     claim = found.claim

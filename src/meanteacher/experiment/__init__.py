@@ -3,7 +3,7 @@
 from meanteacher.experiment.override import override, variants
 from meanteacher.experiment.prepared import Prepared, step_seconds
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.experiment.run import Outcome, restored, run, run_training
+from meanteacher.experiment.run import Outcome, run, run_training
 from meanteacher.records import Claim
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Recipe",
     "TrainingSpec",
     "override",
-    "restored",
     "run",
     "run_training",
     "step_seconds",

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -37,31 +37,6 @@ def describe(value: object) -> Any:
         f"{value!r} cannot be part of a recipe: its {type(value).__name__} has no stable description. "
         "Make it a frozen dataclass."
     )
-
-
-def lines(experiment: object) -> list[tuple[str, str]]:
-    """The fields of an experiment as --set names them, and their values; a class before its own fields.
-
-    >>> from meanteacher.recipes import find
-    >>> [line for line in lines(find("moons/mean-teacher")) if line[0].startswith("method.decay")]
-    [('method.decay', 'Constant'), ('method.decay.value', '0.97')]
-    """
-    return list(_lines(describe(experiment), ()))
-
-
-def _lines(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    name = ".".join(path).removeprefix("training.")
-    if isinstance(value, dict):
-        if "is" in value and path not in ((), ("training",)):
-            yield name, value["is"].rpartition(".")[2]
-        for key, item in value.items():
-            if key != "is" and (path or key not in ("claim", "deviations")):
-                yield from _lines(item, (*path, key))
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for place, item in enumerate(value):
-            yield from _lines(item, (*path, str(place)))
-    else:
-        yield name, json.dumps(value)
 
 
 def fingerprint(experiment: object) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from meanteacher.core import Batch, Problem
@@ -54,17 +55,15 @@ def _step(training: TrainingSpec, problem: Problem, width: int) -> list[tuple[fl
     labels = torch.zeros(_ROWS, dtype=torch.int64)
     batch = Batch({role: _images(problem) for role in training.method.roles}, labels, labels)
     step = _counted(lambda: training.method.forward(student, memory, batch, training.steps - 1))
-    return list(zip(_pass(student, problem), step, strict=True))
+    return list(zip(_counted(lambda: student(_images(problem))), step, strict=True))
 
 
 @cache
 def _network(model: ModelSpec, problem: Problem) -> _Work:
-    """The work of one pass, which all methods of a table share."""
-    return _pass(model.build(problem).train(), problem)
-
-
-def _pass(network: nn.Module, problem: Problem) -> _Work:
-    return _counted(lambda: network(_images(problem)))
+    """The work of one pass, which all methods of a table share. No weight is drawn, and no layer's input is kept."""
+    with _Count(), saved_tensors_hooks(lambda _: torch.empty(0), lambda kept: kept):
+        network = model.build(problem).train()
+        return _counted(lambda: network(_images(problem)))
 
 
 def _images(problem: Problem) -> Tensor:
@@ -92,10 +91,20 @@ class _Count(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        output = layer(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if getattr(layer, "__module__", "") == nn.init.__name__:
+            return kwargs["tensor"]  # as it is: no count depends on the values
+        output = (_like_convolution if layer is torch.conv2d else layer)(*args, **kwargs)
         if layer in (torch.conv2d, torch.conv_transpose2d, nn.functional.linear):
             x, weight = args[:2]
             operations = 2.0 * (x if layer is torch.conv_transpose2d else output).numel() * weight[0].numel()
             self.forward += operations
             self.gradients += operations * (x.requires_grad + weight.requires_grad) * torch.is_grad_enabled()
         return output
+
+
+def _like_convolution(x: Tensor, weight: Tensor, bias: object = None, *args: Any, **kwargs: Any) -> Tensor:
+    """A tensor of the convolution's size, of which one channel per group is computed."""
+    n_groups = x.shape[-3] // weight.shape[1]
+    channels = torch.conv2d(x, weight[:n_groups], None, *args, **kwargs)
+    return channels.repeat_interleave(len(weight) // n_groups, -3)

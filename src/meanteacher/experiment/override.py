@@ -6,18 +6,24 @@ recipe is another one: its name lists the changes, and it has no claim of the pa
 
 import ast
 import hashlib
+import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from itertools import product
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from msgspec import ValidationError, convert
+
 from meanteacher.core import Augment, InputError, Method, Schedule, Scheduled
 from meanteacher.costs import ConsistencyCost
 from meanteacher.data import BatchSpec, Source
+from meanteacher.experiment.describe import describe
 from meanteacher.experiment.recipe import Recipe
 from meanteacher.formats import listed
 from meanteacher.models import ModelSpec
@@ -61,18 +67,42 @@ class _Wanted:
     """What was given for one field."""
 
     setting: str
+    path: tuple[str, ...]
     text: str
 
     @property
+    def where(self) -> str:
+        return ".".join(self.path)
+
+    @property
     def value(self) -> object:
-        try:
-            # Thousands of signs or brackets would be too deep for the parser, and no value has so many characters.
-            return ast.literal_eval(self.text) if len(self.text) <= _MAX_VALUE else self.text
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return {"true": True, "false": False, "none": None}.get(self.text.lower(), self.text)
+        return _parsed(self.text)
 
     def refused(self, why: str) -> InputError:
         return InputError(f"--set {_shown(self.setting)}: {why}.")
+
+
+def _parsed(text: str) -> object:
+    try:
+        # Thousands of signs or brackets would be too deep for the parser, and no value has so many characters.
+        return _numbers(ast.literal_eval(text)) if len(text) <= _MAX_VALUE else text
+    except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
+        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def _numbers(value: object) -> object:
+    """The value with whole numbers as integers, unless they are too large.
+
+    Raises:
+        OverflowError: a number is not finite.
+    """
+    if isinstance(value, tuple | list):
+        return tuple(map(_numbers, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if math.isinf(number := float(value)):
+        raise OverflowError
+    return int(value) if number % 1 == 0 and abs(number) < sys.maxsize else number
 
 
 def _shown(text: str) -> str:
@@ -84,10 +114,6 @@ def _shown(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:64]} …"
 
 
-_Tree = dict[str, "_Tree | _Wanted"]
-"""field -> what was given for it, or for the fields below it."""
-
-
 def override(recipe: Recipe, *settings: str) -> Recipe:
     """The recipe with fields changed, for instance by "steps=300" or "method.weight.value=50".
 
@@ -95,11 +121,11 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     as a number becomes constant. Other `steps` stretch all schedules in proportion, so that a ramp-down still ends with
     the run. If anything has changed, the name says what, and there is no claim.
     """
-    tree: _Tree = {}
+    every: list[_Wanted] = []
     for setting in settings:
-        _plant(tree, setting)
-    followed = _following(recipe, tree.get("steps"))
-    changed = _replaced(followed, Recipe, tree, ()) if tree else recipe
+        every.append(_wanted(setting, every))
+    followed = _following(recipe, every)
+    changed = _replaced(followed, Recipe, every, 0) if every else recipe
     assert isinstance(changed, Recipe)
     changes = [f"{path}={text}" for path, text in _changes(followed, changed, ())]
     if not changes:
@@ -108,6 +134,21 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     if followed is not recipe:
         said += f" The schedules are stretched from {recipe.training.steps} to {changed.training.steps} steps."
     return replace(changed, name=f"{recipe.name}+{_short(changes)}", claim=None, deviations=(*recipe.deviations, said))
+
+
+def lines(recipe: Recipe) -> list[tuple[str, str]]:
+    """The fields of a recipe as --set names them, and their values; a class before its own fields.
+
+    >>> from meanteacher.recipes import find
+    >>> [line for line in lines(find("moons/mean-teacher")) if line[0].startswith("method.decay")]
+    [('method.decay', 'Constant'), ('method.decay.value', '0.97')]
+    """
+    found = [(path, value) for path, value in _inner(recipe) if path[0] not in ("claim", "deviations")]
+    return [
+        (".".join(path), type(value).__name__ if is_dataclass(value) else json.dumps(describe(value)))
+        for path, value in found
+        if not isinstance(value, Mapping | tuple) or not _is_part(value)
+    ]
 
 
 def variants(recipe: Recipe, settings: Sequence[str] | Mapping[str, object]) -> list[tuple[Recipe, tuple[str, ...]]]:
@@ -159,13 +200,12 @@ def _alternatives(recipe: Recipe, setting: str) -> list[str]:
     return [setting]
 
 
-def _following(recipe: Recipe, wanted: "_Tree | _Wanted | None") -> Recipe:
+def _following(recipe: Recipe, every: Sequence[_Wanted]) -> Recipe:
     """The recipe with its schedules stretched to the number of steps that is wanted, and otherwise unchanged."""
-    training = recipe.training
-    if not isinstance(wanted, _Wanted):
-        return recipe
-    steps = _fitting(training.steps, int, wanted, ("steps",))
-    assert isinstance(steps, int)
+    training, steps = recipe.training, recipe.training.steps
+    for wanted in every:
+        if wanted.path == ("steps",):
+            steps = _fitting(training.steps, int, wanted)
     if steps == training.steps or steps < 1:  # which is refused where it is set
         return recipe
     parts = {name: _stretched(getattr(training, name), steps / training.steps) for name in ("method", "optim")}
@@ -178,52 +218,44 @@ def _stretched(part: Any, factor: float) -> Any:
     return replace(part, **{name: stretched(getattr(part, name), factor) for name in schedules})
 
 
-def _plant(tree: _Tree, setting: str) -> None:
+def _wanted(setting: str, others: Sequence[_Wanted]) -> _Wanted:
+    """What was given by a setting; an InputError if another one is about the same field."""
     path, equals, text = setting.partition("=")
     if not equals or not path:
         raise InputError(f"--set takes field=value, for instance steps=300; got {_shown(setting)!r}.")
-    wanted = _Wanted(setting, text)
-    *above, last = names = path.split(".", _MAX_DEPTH)
+    names = tuple(path.split(".", _MAX_DEPTH))
+    wanted = _Wanted(setting, names, text)
     if names[0] in _SAID:
         raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
-    if names[:2] == ["views", "labelled"]:
+    if names[:2] == ("views", "labelled"):
         raise wanted.refused("the view of the labelled rows is a field of its own. Give labelled_view instead")
-    for name in above:
-        inner = tree.setdefault(name, {})
-        if isinstance(inner, _Wanted):
-            raise wanted.refused(f"it lies within another field that is set, --set {inner.setting}. Give one of them")
-        tree = inner
-    there = tree.setdefault(last, wanted)
-    if there is not wanted:
-        first = _all(there)[0]
-        same = first.setting.partition("=")[0] == path
-        raise wanted.refused(
-            f"{path} is set {'twice' if same else 'and so is a field within it'}, see --set {first.setting}. "
-            "Give one of them"
-        )
+    for other in others:
+        if names[: len(other.path)] != other.path[: len(names)]:
+            continue
+        if len(names) > len(other.path):
+            raise wanted.refused(f"it lies within another field that is set, --set {other.setting}. Give one of them")
+        how = "twice" if names == other.path else "and so is a field within it"
+        raise wanted.refused(f"{path} is set {how}, see --set {other.setting}. Give one of them")
+    return wanted
 
 
-def _all(tree: "_Tree | _Wanted") -> list[_Wanted]:
-    if isinstance(tree, _Wanted):
-        return [tree]
-    return [wanted for inner in tree.values() for wanted in _all(inner)]
-
-
-def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[str, ...]) -> Any:
-    if isinstance(tree, _Wanted):
-        return _fitting(value, declared, tree, path)
-    parts, new = _parts(value, declared), {}
-    for name, inner in tree.items():
-        wanted = _all(inner)[0]
+def _replaced(value: Any, declared: Any, every: Sequence[_Wanted], depth: int) -> Any:
+    """The value with what is wanted for it, or for its parts, whose names stand at this depth of the paths."""
+    if len(every[0].path) == depth:
+        return _fitting(value, declared, every[0])
+    parts = _parts(value, declared)
+    inner: dict[str, list[_Wanted]] = {}
+    for wanted in every:
+        name = wanted.path[depth]
         if not parts:
-            raise wanted.refused(
-                f"{'.'.join(path)} is {value!r}, which has no field {_shown(name)!r}. It is set as a whole"
-            )
+            above = ".".join(wanted.path[:depth])
+            raise wanted.refused(f"{above} is {value!r}, which has no field {_shown(name)!r}. It is set as a whole")
         if name not in parts:
             near = get_close_matches(name, parts, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise wanted.refused(f"no field {_shown(name)!r}.{hint} There are: {', '.join(parts)}")
-        new[name] = _replaced(*parts[name], inner, (*path, name))
+        inner.setdefault(name, []).append(wanted)
+    new = {name: _replaced(*parts[name], its, depth + 1) for name, its in inner.items()}
     if isinstance(value, Mapping):
         return {**value, **new}
     if isinstance(value, tuple):
@@ -231,7 +263,7 @@ def _replaced(value: Any, declared: Any, tree: "_Tree | _Wanted", path: tuple[st
     try:
         return value.varied(**new) if isinstance(value, Recipe) else replace(value, **new)
     except (TypeError, AttributeError) as error:
-        given = " ".join(f"--set {wanted.setting}" for wanted in _all(tree))
+        given = " ".join(f"--set {wanted.setting}" for wanted in every)
         raise InputError(f"{given}: {error}.") from error
 
 
@@ -259,37 +291,30 @@ def _fields(value: Any) -> dict[str, tuple[Any, Any]]:
 
 def _declared(kind: type) -> dict[str, Any]:
     """field -> its type; Any where it is text that cannot be looked up."""
-    types = {field.name: field.type for field in fields(kind)}
-    if any(isinstance(declared, str) for declared in types.values()):
-        try:
-            return get_type_hints(kind)
-        except (NameError, TypeError):
-            return {name: Any if isinstance(declared, str) else declared for name, declared in types.items()}
-    return types
+    try:
+        return get_type_hints(kind)
+    except (NameError, TypeError):
+        return {field.name: Any if isinstance(field.type, str) else field.type for field in fields(kind)}
 
 
-def _fitting(value: object, declared: Any, wanted: _Wanted, path: tuple[str, ...]) -> object:
+def _fitting(value: Any, declared: Any, wanted: _Wanted) -> Any:
     """What was given, as the field's type has it."""
-    where = ".".join(path)
     if declared in (Schedule, Scheduled):
-        if (number := _converted(float, wanted.value)) is not _NOTHING:
-            assert isinstance(number, float)
+        if (number := _converted(float, wanted)) is not _NOTHING:
             return Constant(number)
-        raise wanted.refused(f"{where} is a schedule. Give a number, which makes it constant{_within(value, path)}")
+        within = _within(value, wanted.path)
+        raise wanted.refused(f"{wanted.where} is a schedule. Give a number, which makes it constant{within}")
     options = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
     if _is_part(value):
         if NoneType in options and wanted.value is None:
             return None
         kind = _KINDS.get(options[0], "made of several parts")
         here = f", here {type(value).__name__}" if options[0] in _KINDS else ""
-        raise wanted.refused(f"{where} is {kind}{here}, and not set as a whole{_within(value, path)}")
-    # None first: the word "none" would be a text, too.
-    for option in sorted(options, key=lambda option: option is not NoneType):
-        fitting = _converted(type(value) if option is Any else option, wanted.value, wanted.text)
-        if fitting is not _NOTHING:
-            return fitting
+        raise wanted.refused(f"{wanted.where} is {kind}{here}, and not set as a whole{_within(value, wanted.path)}")
+    if (fitting := _converted(type(value) if declared is Any else declared, wanted)) is not _NOTHING:
+        return fitting
     expected = " or ".join(_in_words(option, value) for option in options)
-    raise wanted.refused(f"{where} is {expected}, such as {_text(value)}; got {_shown(wanted.text)!r}")
+    raise wanted.refused(f"{wanted.where} is {expected}, such as {_text(value)}; got {_shown(wanted.text)!r}")
 
 
 def _is_part(value: object) -> bool:
@@ -301,7 +326,7 @@ def _is_part(value: object) -> bool:
 
 def _within(value: object, path: tuple[str, ...]) -> str:
     """What can be set instead."""
-    plain = [f"{'.'.join(at)}={_text(item)}" for at, item in _plain(value, path)]
+    plain = [f"{'.'.join(at)}={_text(item)}" for at, item in _inner(value, path) if not _is_part(item)]
     if not plain:
         return (
             ". It has no fields of its own: --set changes numbers and words. For another part choose another recipe "
@@ -310,40 +335,25 @@ def _within(value: object, path: tuple[str, ...]) -> str:
     return f". What can be set within it, as it is now: {listed(plain, most=_MOST_NAMED)}"
 
 
-def _plain(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Where each plain value within it is."""
-    if not _is_part(value):
-        yield path, value
-        return
-    for name, (inner, _) in _parts(value, Any).items():
-        yield from _plain(inner, (*path, name))
+def _inner(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The path of each part of a value, before the parts within it, and of each plain value."""
+    for name, (item, _) in _parts(value, Any).items():
+        yield (*path, name), item
+        if _is_part(item):
+            yield from _inner(item, (*path, name))
 
 
 _NOTHING = object()
 """The result for a value that does not fit; None is a value itself."""
 
 
-def _converted(kind: Any, value: object, text: str | None = None) -> object:
-    """What was given, parsed and as text, as a value of that type, or `_NOTHING`."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        # Finite; compared so that an integer too large for a float fails as well.
-        fits = {float: abs(value) <= sys.float_info.max, int: abs(value) <= sys.maxsize and value % 1 == 0}
-        if fits.get(kind, False):
-            return kind(value)
-    if kind in (bool, str, NoneType) and isinstance(value, kind):
-        return value
-    if kind is str and text:
-        return text
-    if get_origin(kind) is Literal:
-        given = [(type(one), one) for one in (value, text)]  # True is 1 to Python
-        return next((choice for choice in get_args(kind) if (type(choice), choice) in given), _NOTHING)
-    if (get_origin(kind) or kind) is tuple and isinstance(value, tuple | list):
-        kinds = get_args(kind) or (Any, ...)
-        if kinds[-1] is Ellipsis:
-            kinds = kinds[:1] * len(value)
-        items = tuple(map(_converted, kinds, value))
-        return _NOTHING if len(kinds) != len(value) or _NOTHING in items else items
-    return value if kind is Any else _NOTHING
+def _converted(kind: Any, wanted: _Wanted) -> Any:
+    """What was given as a value of that type, or `_NOTHING`."""
+    for given in (wanted.value, wanted.text):
+        # TypeError: no value of this type can be given as text.
+        with suppress(ValidationError, TypeError):
+            return convert(given, kind)
+    return _NOTHING
 
 
 def _in_words(kind: Any, value: object) -> str:
@@ -374,7 +384,7 @@ def _text(value: object) -> str:
     if isinstance(value, tuple):
         items = [repr(item) if isinstance(item, str) else _text(item) for item in value]
         return f"({','.join(items)}{',' if len(items) == 1 else ''})"
-    quoted = isinstance(value, str) and _Wanted("", value).value != value
+    quoted = isinstance(value, str) and _parsed(value) != value
     return repr(value) if quoted else str(value).lower() if isinstance(value, bool | NoneType) else str(value)
 
 

@@ -16,7 +16,7 @@ from meanteacher.data import Split, TrainTest
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.devices import CPU, choose_device, device_name, same_kind
 from meanteacher.distributed import ALONE, Ranks, check_devices, join
-from meanteacher.experiment.describe import computed, describe, differences, fingerprint, recorded
+from meanteacher.experiment.describe import computed, describe, differences, recorded
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.experiment.recipe import Recipe, TrainingSpec
 from meanteacher.files import is_left_over, locked_folder, reporting_full_disk, write_json
@@ -136,16 +136,6 @@ def run_training(
             record = _record(prepared, checkpoints, state, vitals, options, recorded)
             folder.write_record(record)
         return Outcome(complete, state.step, record, prepared, checkpoints)
-
-
-def restored(
-    recipe: Recipe, *, seed: int, out: Path, data: TrainTest, name: str = "last", device: str = "auto"
-) -> TrainState:
-    """The state of the checkpoint "last" or "best" of an earlier run in `out`, on any device."""
-    split = recipe.data.split(data.train, seed)
-    prepared = Prepared(recipe.training, data=data, split=split, seed=seed, device=choose_device(device))
-    checkpoints = Checkpoints(out / "checkpoints", identity_of(fingerprint(recipe), seed, data, split))
-    return _restored(prepared, checkpoints, name)
 
 
 def identity_of(recipe: str, seed: int, data: TrainTest, split: Split) -> dict[str, str]:

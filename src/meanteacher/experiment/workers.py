@@ -40,20 +40,6 @@ def printed_commands(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
     return [shlex.join(["meanteacher", *run.arguments(), *options]) for run in runs if run.state() != "complete"]
 
 
-def train_all(
-    runs: Sequence[Run], options: Sequence[str], jobs: int, callback: Callback | None, *, nproc: int = 1
-) -> tuple[str, ...]:
-    """Train what is missing of these runs, and return one sentence for each that failed.
-
-    The options are those of every command, see `command_options`.
-    """
-    if jobs < 1:
-        raise InputError(f"jobs is at least 1, got {jobs}.")
-    workers = Workers(runs=runs, jobs=jobs, options=options, nproc=nproc, callback=callback or Callback())
-    workers.run_all()
-    return tuple(workers.problems.values())
-
-
 def written(out: Path, contents: Mapping[str, str | bytes]) -> tuple[Path, ...]:
     """Write files, by their names, into the folder of all runs."""
     try:
@@ -81,17 +67,22 @@ class Workers:
     """Runs what is missing, `jobs` at a time. A run that another process has taken is waited for."""
 
     runs: Sequence[Run]
-    jobs: int
     options: Sequence[str]
-    """Options of every command, such as --data and --device."""
+    """Options of every command, such as --data and --device, see `command_options`."""
+    jobs: int = 1
     nproc: int = 1
     """Processes that train one run together; they share the run's part of the cores."""
-    callback: Callback
+    callback: Callback = field(default_factory=Callback)
     """Reports progress about twice per second and a sentence per run that ends; may stop all runs."""
     problems: dict[Run, str] = field(default_factory=dict)
 
-    def run_all(self) -> None:
-        """Return when every run is complete or has failed; if one is refused, the others would be, too."""
+    def run_all(self) -> tuple[str, ...]:
+        """Return one sentence for each run that failed when all others are complete.
+
+        If one is refused, the others would be, too.
+        """
+        if self.jobs < 1:
+            raise InputError(f"jobs is at least 1, got {self.jobs}.")
         waiting = deque(run for run in self.runs if run.state() != "complete")
         running: _Running = {}
         try:
@@ -106,6 +97,7 @@ class Workers:
                 self.callback.on_progress(titles, round(_WHOLE * self._share()), _WHOLE)
         finally:
             _stop(list(running.values()))
+        return tuple(self.problems.values())
 
     def _start(self, waiting: "deque[Run]", running: "_Running") -> None:
         for _ in range(len(waiting)):

@@ -108,7 +108,7 @@ def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: 
         return figure
 
 
-def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, part: Part) -> None:
+def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, part: Part = "validation") -> None:
     means: list[tuple[int, float]] = []
     for x, runs in enumerate(settings.values()):
         errors = [100 * run.error(part) for run in runs]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from meanteacher.experiment.runs import Run, complete
-from meanteacher.experiment.workers import Trained, command_options, train_all, written
+from meanteacher.experiment.workers import Trained, Workers, command_options, written
 from meanteacher.formats import listed
 from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
 from meanteacher.paper.layout import LAPTOP, OUR_TABLES, Figure, Quoted, Table
@@ -120,11 +120,11 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     title = f"Figure {name} of the paper{selected.on_a}: {place.title}"
     caption = _laptop_caption(selected.runs)
     findings: list[str] = []
-    if place.kind == "curves":
-        drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
-    else:
+    part: Part = "validation" if place.bold else "test"
+    if place.bold:
         drawn = draw_settings(panels, title, caption, bold=place.bold)
-    part: Part = "test" if place.kind == "curves" else "validation"
+    else:
+        drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
     text = _figure_text(title, caption, panels, part)
     text += "".join(f"{finding}\n" for finding in findings)
     return selected.reproduced(text, f"figure-{name}", as_files(drawn, title), part, findings=tuple(findings))
@@ -142,13 +142,10 @@ class _SelectedRuns:
         self.runs = runs_of(names, seeds=seeds, preset=self.preset, out=self.out, settings=settings)
         self.problems: tuple[str, ...] = ()
         if selection.get("train", True):
-            jobs, nproc, options = (
-                selection.get("jobs", 1),
-                selection.get("nproc", 1),
-                selection.get("options", DEFAULT),
-            )
+            options, nproc = selection.get("options", DEFAULT), selection.get("nproc", 1)
             words = command_options(selection.get("data"), options, nproc, selection.get("log"))
-            self.problems = train_all(self.runs, words, jobs, selection.get("callback"), nproc=nproc)
+            jobs, callback = selection.get("jobs", 1), selection.get("callback", Callback())
+            self.problems = Workers(runs=self.runs, options=words, jobs=jobs, nproc=nproc, callback=callback).run_all()
         self.records = complete(self.runs)
 
     def reproduced(
@@ -189,15 +186,13 @@ def _table(part: Table, runs: Sequence[Run], records: Mapping[Run, Record], *, c
         for column, entry in zip(part.columns, row, strict=True):
             if isinstance(entry, Quoted) and not chosen:
                 reason = f"{entry.source}; {entry.reason}."
-                cells.append(Cell(system=system, column=column, paper=(entry.error, entry.spread), quoted=reason))
+                cells.append(Cell(system=system, column=column, claim=entry.claim, quoted=reason))
             elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
-                claim = RECIPES[entry.removeprefix(LAPTOP)].claim
                 cells.append(
                     Cell(
                         system=system,
                         column=column,
-                        paper=None if claim is None else (claim.error, claim.spread),
-                        metric="error" if claim is None else claim.metric,
+                        claim=RECIPES[entry.removeprefix(LAPTOP)].claim,
                         recipe=entry,
                         deviations=its[0].recipe.deviations,
                         runs=[records[run] for run in its if run in records],
@@ -206,7 +201,7 @@ def _table(part: Table, runs: Sequence[Run], records: Mapping[Run, Record], *, c
     shown = {cell.recipe for cell in cells}
     its_runs = [run for run in runs if _paper_name(run.name) in shown]
     return PaperTable(
-        title=part.title if part.name in OUR_TABLES else f"Table {part.name}. {part.title}",
+        title=part.title,
         cells=cells,
         columns=part.columns,
         laptop=_laptop_caption(its_runs),

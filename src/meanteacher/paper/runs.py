@@ -15,16 +15,7 @@ from meanteacher.devices import choose_device, wait_for
 from meanteacher.experiment import override
 from meanteacher.experiment.operations import row_operations
 from meanteacher.experiment.runs import Run, check_seeds, evenly
-from meanteacher.paper.layout import (
-    FIGURES,
-    LAPTOP,
-    LAPTOP_FIGURES,
-    LAPTOP_TABLES,
-    OUR_TABLES,
-    TABLES,
-    Figure,
-    Table,
-)
+from meanteacher.paper.layout import FIGURES, LAPTOP, LAPTOP_FIGURES, LAPTOP_TABLES, OUR_TABLES, TABLES, Figure, Table
 from meanteacher.paper.recipes.shared import AS_CODED
 from meanteacher.recipes import RECIPES
 
@@ -36,28 +27,23 @@ _CHANNELS = 64
 
 def find_table(name: str, *, laptop: bool = False) -> tuple[Table, ...]:
     """The parts of a table of the paper, of its laptop version, or of a table of our own."""
-    tables = {**TABLES, **OUR_TABLES}
-    if name not in tables:
-        raise InputError(
-            f"The paper has no table {name!r} of results. It has: {', '.join(TABLES)}. Tables of our own are: "
-            f"{', '.join(OUR_TABLES)}."
-        )
-    return _laptop_version(LAPTOP_TABLES, name, "table") if laptop else tables[name]
+    return _found("table", name, TABLES, LAPTOP_TABLES if laptop else None, OUR_TABLES)
 
 
 def find_figure(name: str, *, laptop: bool = False) -> Figure:
     """A figure of the paper, or its laptop version."""
-    if name not in FIGURES:
-        raise InputError(f"The paper has no figure {name!r} of results. It has: {', '.join(FIGURES)}.")
-    return _laptop_version(LAPTOP_FIGURES, name, "figure") if laptop else FIGURES[name]
+    return _found("figure", name, FIGURES, LAPTOP_FIGURES if laptop else None, {})
 
 
-def _laptop_version(versions: Mapping[str, T], name: str, kind: str) -> T:
-    if name not in versions:
+def _found(kind: str, name: str, paper: Mapping[str, T], laptop: Mapping[str, T] | None, ours: Mapping[str, T]) -> T:
+    if name not in {**paper, **ours}:
+        more = f" Tables of our own are: {', '.join(ours)}." if ours else ""
+        raise InputError(f"The paper has no {kind} {name!r} of results. It has: {', '.join(paper)}.{more}")
+    if laptop is not None and name not in laptop:
         raise InputError(
-            f"There is no laptop version of {kind} {name}; there is one of: {', '.join(versions)}. Leave out --laptop."
+            f"There is no laptop version of {kind} {name}; there is one of: {', '.join(laptop)}. Leave out --laptop."
         )
-    return versions[name]
+    return ({**paper, **ours} if laptop is None else laptop)[name]
 
 
 def recipe_names(place: Sequence[Table] | Figure, *, cell: str = "") -> list[str]:
@@ -99,8 +85,8 @@ def runs_of(
     for paper_name in names:
         coded = f"{paper_name}/{AS_CODED}"
         name = coded if preset == AS_CODED and coded in RECIPES else paper_name
-        chosen = RECIPES[name].seeds if seeds is None else tuple(range(seeds))
         changed = override(RECIPES[name], *settings)
+        chosen = changed.seeds if seeds is None else range(seeds)
         by_recipe.append([Run(name, changed, seed, out, tuple(settings)) for seed in chosen])
     return evenly(by_recipe)
 

@@ -1,12 +1,12 @@
 """A table of the paper beside our own runs, cell by cell: for a terminal, in Markdown and as a page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 
 from meanteacher.formats import count, duration
-from meanteacher.records import Metric, Record
+from meanteacher.records import Claim, Record
 from meanteacher.report import compare
 from meanteacher.report.compare import Difference, Spread, percent_spread, spread
 from meanteacher.report.page import render
@@ -20,10 +20,8 @@ class Cell:
 
     system: str
     column: str
-    paper: tuple[float, float | None] | None
-    """Error and standard deviation in per cent; None where the paper prints none."""
-    metric: Metric = "error"
-    """The metric of the paper's number, and of ours."""
+    claim: Claim | None
+    """The paper's number, whose metric is that of ours; None where the paper prints none."""
     quoted: str = ""
     """Why there is no recipe, where the paper quotes the number."""
     recipe: str = ""
@@ -38,7 +36,7 @@ class Cell:
     def error(self, run: Record) -> float | None:
         """The error of a run, by the metric of the cell."""
         errors = run.errors.last.teacher
-        return errors.test if self.metric == "error" else errors.test_top5
+        return errors.test if self.claim is None or self.claim.metric == "error" else errors.test_top5
 
     @property
     def n_images(self) -> int:
@@ -67,9 +65,8 @@ class PaperTable:
     def lines(self) -> Iterator[tuple[str, ...]]:
         numbers = {note: str(i) for i, note in enumerate(self.footnotes(), start=1)}
         for cell in self.cells:
-            ours, paper = cell.ours, _written(cell.paper)
-            mean = percent_spread(ours, cell.n_images)
-            n = str(len(cell.runs))
+            paper = _NOTHING if cell.claim is None else str(replace(cell.claim, metric="error"))
+            mean, n = percent_spread(cell.ours, cell.n_images), str(len(cell.runs))
             cost = duration(fmean(run.seconds for run in cell.runs)) if cell.runs else _NOTHING
             if self.laptop:
                 yield cell.system, cell.column, mean, n, cost, paper
@@ -168,41 +165,24 @@ def orderings_of(tables: Sequence[PaperTable], systems: Sequence[str]) -> list[O
             cells = [
                 cell
                 for cell in table.cells
-                if cell.column == column and cell.system in systems and cell.runs and cell.paper is not None
+                if cell.column == column and cell.system in systems and cell.runs and cell.claim is not None
             ]
-            compared = (_ordering(column, first, second) for first, second in combinations(cells, 2))
-            found += [ordering for ordering in compared if ordering is not None]
+            for first, second in combinations(cells, 2):
+                better, worse = sorted((first, second), key=_paper_error)
+                higher, lower = (compare.one_run_per_seed(cell.runs) for cell in (worse, better))
+                ours = compare.difference_by_seed(higher, lower, "test")
+                paper = _paper_error(worse) - _paper_error(better)
+                if ours is not None:
+                    found.append(Ordering(column, better.system, worse.system, paper, ours, better.n_images))
     return found
 
 
-def _ordering(column: str, first: Cell, second: Cell) -> Ordering | None:
-    assert first.paper is not None
-    assert second.paper is not None
-    better, worse = sorted((first, second), key=lambda cell: cell.paper or (0.0, None))
-    lower, higher = (compare.one_run_per_seed(cell.runs) for cell in (better, worse))
-    ours = compare.difference_by_seed(higher, lower, "test")
-    if ours is None:
-        return None
-    return Ordering(
-        column=column,
-        better=better.system,
-        worse=worse.system,
-        paper=abs(first.paper[0] - second.paper[0]),
-        ours=ours,
-        n_images=better.n_images,
-    )
-
-
-def _written(paper: tuple[float, float | None] | None) -> str:
-    """With as many digits as the paper prints: two."""
-    if paper is None:
-        return _NOTHING
-    error, deviation = paper
-    return f"{error:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+def _paper_error(cell: Cell) -> float:
+    return cell.claim.error if cell.claim else 0.0
 
 
 def _difference(cell: Cell) -> str:
-    if cell.ours is None or cell.paper is None:
+    if cell.ours is None or cell.claim is None:
         return _NOTHING
-    points = 100 * cell.ours.mean - cell.paper[0]
+    points = 100 * cell.ours.mean - cell.claim.error
     return f"{points:+.2f}".replace("-", "−")

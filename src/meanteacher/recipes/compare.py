@@ -10,23 +10,10 @@ them all.
 from dataclasses import replace
 from typing import Any
 
-from meanteacher.core import Augment, Method
+from meanteacher.core import Augment
 from meanteacher.data import Fixed
 from meanteacher.experiment.recipe import Recipe
-from meanteacher.methods import (
-    FixMatch,
-    FreeMatch,
-    GammaModel,
-    ImprovedGan,
-    MeanTeacherVat,
-    PiModel,
-    PseudoEnsemble,
-    PseudoLabel,
-    Supervised,
-    TemporalEnsembling,
-    Vat,
-    VatEntMin,
-)
+from meanteacher.methods import METHODS
 from meanteacher.methods.consistency import ConsistencyMethod
 from meanteacher.models import ImageGeneratorSpec
 from meanteacher.recipes import fast
@@ -56,39 +43,33 @@ _GAN_OPTIM = AdamSpec(
 _BOTH = {"student": _STRONG, "teacher": _WEAK}
 _FROM_CLEAN = {"student": _STRONG, "teacher": _CLEAN}
 _MATCHED = {"student": _WEAK, "strong": _STRONG}
-_SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
-    "supervised": (Supervised(**_AVERAGED), {"student": _STRONG}),
-    "pseudo-label": (PseudoLabel(**_AVERAGED, weight=_WEIGHT), {"student": _STRONG}),
-    "pseudo-ensemble": (PseudoEnsemble(**_AVERAGED, weight=_WEIGHT, cost=_COST), _FROM_CLEAN),
-    "gamma-model": (GammaModel(**_AVERAGED, weight=_WEIGHT, cost=_COST), _FROM_CLEAN),
-    "pi-model": (PiModel(**_AVERAGED, weight=_WEIGHT, cost=_COST, one_sided=True), _BOTH),
-    "temporal-ensembling": (
-        TemporalEnsembling(**_AVERAGED, weight=_WEIGHT, cost=_COST, momentum=0.6, epoch_steps=_EPOCH_STEPS),
-        {"student": _STRONG},
-    ),
-    "improved-gan": (
-        ImprovedGan(**_AVERAGED, weight=Constant(1.0), generator=ImageGeneratorSpec(width=0.25)),
-        {"student": _WEAK},
-    ),
-    "vat": (Vat(**_AVERAGED, weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
-    "vat-entmin": (VatEntMin(**_AVERAGED, weight=_WEIGHT, epsilon=_EPSILON), {"student": _WEAK}),
-    "mean-teacher": (_TRAINING.method, _BOTH),
-    "mean-teacher-vat": (
-        MeanTeacherVat(**_AVERAGED, weight=_WEIGHT, epsilon=_EPSILON),
-        {"student": _WEAK, "teacher": _WEAK},
-    ),
-    "fixmatch": (FixMatch(**_AVERAGED, weight=_WEIGHT, threshold=0.95), _MATCHED),
-    "freematch": (FreeMatch(**_AVERAGED, weight=_WEIGHT, momentum=0.99), _MATCHED),
+_TO_TARGETS = {"weight": _WEIGHT, "cost": _COST}
+_ADVERSARIAL = {"weight": _WEIGHT, "epsilon": _EPSILON}
+_SYSTEMS: dict[str, tuple[dict[str, Any], dict[str, Augment]]] = {
+    "supervised": ({}, {"student": _STRONG}),
+    "pseudo-label": ({"weight": _WEIGHT}, {"student": _STRONG}),
+    "pseudo-ensemble": (_TO_TARGETS, _FROM_CLEAN),
+    "gamma-model": (_TO_TARGETS, _FROM_CLEAN),
+    "pi-model": ({**_TO_TARGETS, "one_sided": True}, _BOTH),
+    "temporal-ensembling": ({**_TO_TARGETS, "momentum": 0.6, "epoch_steps": _EPOCH_STEPS}, {"student": _STRONG}),
+    "improved-gan": ({"weight": Constant(1.0), "generator": ImageGeneratorSpec(width=0.25)}, {"student": _WEAK}),
+    "vat": (_ADVERSARIAL, {"student": _WEAK}),
+    "vat-entmin": (_ADVERSARIAL, {"student": _WEAK}),
+    "mean-teacher": (_TO_TARGETS, _BOTH),
+    "mean-teacher-vat": (_ADVERSARIAL, {"student": _WEAK, "teacher": _WEAK}),
+    "fixmatch": ({"weight": _WEIGHT, "threshold": 0.95}, _MATCHED),
+    "freematch": ({"weight": _WEIGHT, "momentum": 0.99}, _MATCHED),
 }
+"""method -> its fields, besides those of the average, and its views"""
 
 RECIPES: tuple[Recipe, ...] = tuple(
     _BASE.varied(
         name=f"compare/cifar10-250/{name}",
-        method=method,
+        method=METHODS[name](**_AVERAGED, **fields),
         views=views,
         labelled_view=_STRONG,
         batch=replace(_TRAINING.batch, labelled=_TRAINING.batch.size) if name == "supervised" else _TRAINING.batch,
         optim=_GAN_OPTIM if name == "improved-gan" else _TRAINING.optim,
     )
-    for name, (method, views) in _SYSTEMS.items()
+    for name, (fields, views) in _SYSTEMS.items()
 )

@@ -6,25 +6,11 @@ reported. The Pi model has the weight of Mean Teacher. Three of them are the dem
 
 from typing import Any
 
-from meanteacher.core import Augment, Method
+from meanteacher.core import Augment
 from meanteacher.data import Fixed
 from meanteacher.data.toy import Moons
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.methods import (
-    FixMatch,
-    FreeMatch,
-    GammaModel,
-    ImprovedGan,
-    MeanTeacher,
-    MeanTeacherVat,
-    PiModel,
-    PseudoEnsemble,
-    PseudoLabel,
-    Supervised,
-    TemporalEnsembling,
-    Vat,
-    VatEntMin,
-)
+from meanteacher.methods import METHODS
 from meanteacher.models import MlpSpec
 from meanteacher.models.mlp import PointGeneratorSpec
 from meanteacher.recipes.digits import adam
@@ -32,7 +18,6 @@ from meanteacher.schedules import Constant, SigmoidRampUp
 from meanteacher.views import Chain, Noise, PerChannel
 
 STEPS = 1000
-_AVERAGED: Any = {"decay": Constant(0.97), "buffers": "average"}
 
 
 def _ramp(value: float) -> SigmoidRampUp:
@@ -46,24 +31,25 @@ _BOTH = {"student": _NOISY, "teacher": _LESS_NOISY}
 _FROM_CLEAN = {"student": _NOISY, "teacher": _CLEAN}
 _MATCHED = {"student": _LESS_NOISY, "strong": _NOISY}
 
-_SYSTEMS: dict[str, tuple[Method, dict[str, Augment]]] = {
-    "supervised": (Supervised(**_AVERAGED), _BOTH),
-    "pseudo-label": (PseudoLabel(**_AVERAGED, weight=_ramp(1.0)), _BOTH),
-    "pseudo-ensemble": (PseudoEnsemble(**_AVERAGED, weight=_ramp(10.0)), _FROM_CLEAN),
-    "gamma-model": (GammaModel(**_AVERAGED, weight=_ramp(50.0)), _FROM_CLEAN),
-    "pi-model": (PiModel(**_AVERAGED, weight=_ramp(50.0)), _BOTH),
-    "temporal-ensembling": (TemporalEnsembling(**_AVERAGED, weight=_ramp(50.0), epoch_steps=10), _BOTH),
-    "improved-gan": (ImprovedGan(**_AVERAGED, weight=_ramp(1.0), generator=PointGeneratorSpec()), {"student": _CLEAN}),
-    "vat": (Vat(**_AVERAGED, weight=_ramp(1.0), epsilon=0.3), {"student": _CLEAN}),
-    "vat-entmin": (VatEntMin(**_AVERAGED, weight=_ramp(2.0), epsilon=0.5), {"student": _CLEAN}),
-    "mean-teacher": (MeanTeacher(decay=_AVERAGED["decay"], buffers="own", weight=_ramp(50.0)), _BOTH),
+_SYSTEMS: dict[str, tuple[dict[str, Any], dict[str, Augment]]] = {
+    "supervised": ({}, _BOTH),
+    "pseudo-label": ({"weight": _ramp(1.0)}, _BOTH),
+    "pseudo-ensemble": ({"weight": _ramp(10.0)}, _FROM_CLEAN),
+    "gamma-model": ({"weight": _ramp(50.0)}, _FROM_CLEAN),
+    "pi-model": ({"weight": _ramp(50.0)}, _BOTH),
+    "temporal-ensembling": ({"weight": _ramp(50.0), "epoch_steps": 10}, _BOTH),
+    "improved-gan": ({"weight": _ramp(1.0), "generator": PointGeneratorSpec()}, {"student": _CLEAN}),
+    "vat": ({"weight": _ramp(1.0), "epsilon": 0.3}, {"student": _CLEAN}),
+    "vat-entmin": ({"weight": _ramp(2.0), "epsilon": 0.5}, {"student": _CLEAN}),
+    "mean-teacher": ({"weight": _ramp(50.0), "buffers": "own"}, _BOTH),
     "mean-teacher-vat": (
-        MeanTeacherVat(decay=_AVERAGED["decay"], buffers="own", weight=_ramp(5.0), epsilon=0.4),
+        {"weight": _ramp(5.0), "epsilon": 0.4, "buffers": "own"},
         {"student": _CLEAN, "teacher": _CLEAN},
     ),
-    "fixmatch": (FixMatch(**_AVERAGED, weight=_ramp(1.0), threshold=0.8), _MATCHED),
-    "freematch": (FreeMatch(**_AVERAGED, weight=_ramp(1.0), momentum=0.99), _MATCHED),
+    "fixmatch": ({"weight": _ramp(1.0), "threshold": 0.8}, _MATCHED),
+    "freematch": ({"weight": _ramp(1.0), "momentum": 0.99}, _MATCHED),
 }
+"""method -> its fields, besides those of the average, and its views"""
 
 RECIPES = tuple(
     Recipe(
@@ -71,7 +57,7 @@ RECIPES = tuple(
         data=DataSpec(source=Moons(), n_labelled=6),
         training=TrainingSpec(
             model=MlpSpec(hidden=(64, 64)),
-            method=method,
+            method=METHODS[name](**{"decay": Constant(0.97), "buffers": "average"} | fields),
             normalise=PerChannel(),
             views=views,
             batch=Fixed(size=6 if name == "supervised" else 106, labelled=6, unlabelled_pool="all"),
@@ -81,5 +67,5 @@ RECIPES = tuple(
         ),
         seeds=tuple(range(10)),
     )
-    for name, (method, views) in _SYSTEMS.items()
+    for name, (fields, views) in _SYSTEMS.items()
 )

@@ -9,10 +9,11 @@ from meanteacher.data import Fixed
 from meanteacher.experiment import Recipe
 from meanteacher.methods import MeanTeacher, PiModel, Supervised, TemporalEnsembling
 from meanteacher.methods.consistency import ConsistencyMethod
-from meanteacher.paper.recipes.laptop import RECIPES, SYSTEMS
+from meanteacher.paper.recipes.laptop import SYSTEMS, recipes
 from meanteacher.recipes import find
 
 COLUMNS = ("table1/svhn-250", "table1/svhn-500", "table2/cifar10-1000", "table2/cifar10-4000")
+RECIPES = [find(recipe.name) for recipe in recipes()]
 FIGURE4 = [recipe for recipe in RECIPES if recipe.name.startswith("laptop/figure4")]
 EVALUATION = find("laptop/figure4/evaluation")
 

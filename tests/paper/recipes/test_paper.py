@@ -28,7 +28,7 @@ OF_CONSISTENCY = {name: cell for name, cell in CELLS.items() if not cell.supervi
 
 
 def test_every_cell_has_its_recipe_and_no_recipe_of_the_tables_is_without_a_cell():
-    held_elsewhere = {recipe.name for recipe in quoted.RECIPES}
+    held_elsewhere = {recipe.name for recipe in quoted.recipes()}
     assert {name for name in RECIPES if name.startswith("table")} - held_elsewhere == {*CELLS, *RESNETS}
 
 

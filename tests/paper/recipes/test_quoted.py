@@ -14,12 +14,12 @@ from meanteacher.recipes import find
 from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Flip, Noise, PerImage, Scaled, Translate, Zca
 
-NAMES = [recipe.name for recipe in quoted.RECIPES]
+NAMES = [recipe.name for recipe in quoted.recipes()]
 ROWS = ("pi-model-laine", "temporal-ensembling", "gan", "vat-entmin")
 
 
 def _of(method: str) -> list[Recipe]:
-    return [recipe for recipe in quoted.RECIPES if recipe.name.endswith(f"/{method}")]
+    return [recipe for recipe in quoted.recipes() if recipe.name.endswith(f"/{method}")]
 
 
 def _adam(recipe: Recipe) -> AdamSpec:

@@ -7,6 +7,7 @@ setting is the authors', as on the axis of the figure.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any, NamedTuple
 
 from meanteacher.core import Schedule
 from meanteacher.costs import CTau
@@ -48,7 +49,9 @@ class Setting:
     """Weight of the distance between two outputs, as the authors count it; None for one output."""
     tau: float = 0.0
 
-    def of(self, base: Recipe, name: str, *, ramped: Callable[[float], Schedule], distance: float) -> Recipe:
+    def of(
+        self, base: Recipe, name: str, *, ramped: Callable[[float], Schedule], distance: float, **changes: Any
+    ) -> Recipe:
         """The recipe with this setting.
 
         Args:
@@ -56,6 +59,7 @@ class Setting:
             name: Name of the new recipe.
             ramped: makes the schedule of the consistency weight, from a weight relative to the evaluation setting.
             distance: the authors' distance weight of 1, in our normalisation.
+            **changes: Further fields of the new recipe.
         """
         method, model = base.training.method, base.training.model
         assert isinstance(method, MeanTeacher)
@@ -74,11 +78,11 @@ class Setting:
             ),
             model=replace(model, dropout=self.dropout, outputs=1 if self.distance is None else 2),
             views={"student": view, "teacher": view},
+            **changes,
         )
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A setting as one part of the figure shows it."""
 
     part: str
@@ -103,8 +107,8 @@ class Grid:
     def points(self) -> list[Point]:
         names = {self.evaluation: "figure4/evaluation"}
         return [
-            Point(part, panel, label, names.setdefault(setting, f"figure{part}/{name}"), setting)
-            for part, panel, label, name, setting in self._varied()
+            point._replace(name=names.setdefault(point.setting, f"figure{point.part}/{point.name}"))
+            for point in map(Point._make, self._varied())
         ]
 
     def runs(self) -> list[Point]:
@@ -133,11 +137,8 @@ class Grid:
             yield "4d", "decay", label, f"decay-{label}", replace(ours, decay=decay)
         for ramp_up, distance in product((True, False), (None, *_DISTANCES)):
             panel = "with ramp-up" if ramp_up else "without ramp-up"
-            label, name = (
-                ("one output", "one-output") if distance is None else (f"{distance:g}", f"distance-{distance:g}")
-            )
-            if not ramp_up:
-                label, name = f"{label}, no ramp-up", f"{name}-no-ramp-up"
+            label = ("one output" if distance is None else f"{distance:g}") + ", no ramp-up" * (not ramp_up)
+            name = ("" if distance is None else "distance-") + label.replace(",", "").replace(" ", "-")
             yield "4e", panel, label, name, replace(ours, ramp_up=ramp_up, distance=distance)
         for tau in _TAUS:
             yield "4f", "tau", f"{tau:g}", f"tau-{tau:g}", replace(ours, tau=tau)

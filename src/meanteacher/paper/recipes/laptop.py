@@ -8,6 +8,7 @@ setting, or is the paper's.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from meanteacher.core import Augment, Method
@@ -15,7 +16,7 @@ from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.methods import MeanTeacher, PiModel, Supervised, TemporalEnsembling
+from meanteacher.methods import METHODS
 from meanteacher.models import LaptopNetSpec
 from meanteacher.paper.recipes.figure4 import LAPTOP
 from meanteacher.schedules import Constant, LinearWarmUp, SigmoidRampUp
@@ -86,16 +87,12 @@ class _Task:
         )
 
     def _method(self, system: str) -> Method:
-        average: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
-        consistency = {**average, "weight": _ramped(self.weight, _STEPS)}
-        match system:
-            case "supervised":
-                return Supervised(**average)
-            case "pi-model":
-                return PiModel(**consistency)
-            case "temporal-ensembling":
-                return TemporalEnsembling(**consistency, epoch_steps=-(-self.n_images // self.other_rows))
-        return MeanTeacher(**consistency)
+        fields: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
+        if system != "supervised":
+            fields["weight"] = _ramped(self.weight, _STEPS)
+        if system == "temporal-ensembling":
+            fields["epoch_steps"] = -(-self.n_images // self.other_rows)
+        return METHODS[system](**fields)
 
 
 def _ramped(value: float, steps: int) -> SigmoidRampUp:
@@ -124,10 +121,10 @@ _TASKS = (
     _Task(place="table2/cifar10-4000", n_labelled=4000, labelled_rows=64, other_rows=64, weight=20.0, **_CIFAR10),
 )
 
-# --- figure 4: Mean Teacher on SVHN with 250 labels -------------------------------------------------------------------
 
-
-def _figure4() -> Iterator[Recipe]:
+def recipes() -> Iterator[Recipe]:
+    for task, system in product(_TASKS, SYSTEMS):
+        yield task.recipe(system)
     table1 = _TASKS[0].recipe("mean-teacher")
     data = replace(table1.data, validation=0.1)
     base = table1.varied(data=data, steps=_FIGURE4_STEPS, evaluate_every=1000, evaluate_costs=False, seeds=(0, 1))
@@ -138,9 +135,3 @@ def _figure4() -> Iterator[Recipe]:
             ramped=lambda relative: _ramped(relative * _SVHN["weight"], _FIGURE4_STEPS),
             distance=_DISTANCE,
         )
-
-
-RECIPES: tuple[Recipe, ...] = (
-    *(task.recipe(system) for task in _TASKS for system in SYSTEMS),
-    *_figure4(),
-)

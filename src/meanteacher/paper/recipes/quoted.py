@@ -4,10 +4,11 @@ Each evaluates the network that its authors evaluate: the last one, as an averag
 the case of the GAN. The networks are the paper's, see the deviations.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from meanteacher.core import Augment, Method, Schedule
+from meanteacher.core import Augment, Schedule
 from meanteacher.data import Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
@@ -20,23 +21,23 @@ from meanteacher.schedules import Constant, LinearRampDown, Product, SigmoidRamp
 from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Flip, Noise, PerImage, Scaled, Translate, Zca
 
-_TABLES = {"svhn": (1, 73_257), "cifar10": (2, 50_000)}
-_SOURCES: dict[str, Source] = {"svhn": Svhn(), "cifar10": Cifar10()}
+_DATA: dict[str, tuple[int, Source, int]] = {"svhn": (1, Svhn(), 73_257), "cifar10": (2, Cifar10(), 50_000)}
+"""data set -> number of the table, source, number of images"""
+_LAST_NETWORK: Any = {"decay": Constant(0.0), "buffers": "copy"}
 
 
 def _augmented(task: str, *more: Augment) -> Augment:
     """Translation, and a flip on CIFAR-10: the common views of all systems with augmentation."""
-    first: tuple[Augment, ...] = () if task == "svhn" else (Flip(),)
-    return Chain((*first, Translate(2), *more))
+    return Chain((*(Flip(),) * (task == "cifar10"), Translate(2), *more))
 
 
 def _recipe(
     task: str, n_labelled: int | None, name: str, error: tuple[float, float | None] | None, **fields: Any
 ) -> Recipe:
     """A row of the paper's table for a data set, with the settings in `fields`."""
-    table, _ = _TABLES[task]
+    table, source, _ = _DATA[task]
     claim = None if error is None else Claim(error=error[0], spread=error[1], where=f"Table {table}")
-    data = DataSpec(source=_SOURCES[task], n_labelled=n_labelled)
+    data = DataSpec(source=source, n_labelled=n_labelled)
     return shared.convnet(f"table{table}/{task}-{n_labelled or 'all'}/{name}", data, claim, **fields)
 
 
@@ -69,39 +70,36 @@ _LAINE_TE = ("Images that an epoch did not visit keep their target; in their cod
 
 
 def _laine(name: str, task: str, n_labelled: int | None, claim: tuple[float, float] | None) -> Recipe:
-    _, n_images = _TABLES[task]
-    epoch, is_pi = n_images // shared.BATCH, name == "pi-model-laine"
-    steps, ramp_up, ramp_down = 300 * epoch, 80 * epoch, 50 * epoch
+    n_images, is_pi = _DATA[task][2], name == "pi-model-laine"
+    epoch = n_images // shared.BATCH
+    steps, ramp_up = 300 * epoch, 80 * epoch
+    ramp_down: Any = {"steps": 50 * epoch, "total": steps}
 
-    def ramped(value: float, *, down: bool) -> Schedule:
-        up = SigmoidRampUp(value=value, steps=ramp_up)
-        if not down:
-            return Stairs(schedule=up, every=epoch)
-        return Stairs(schedule=Product((up, SigmoidRampDown(value=1.0, steps=ramp_down, total=steps))), every=epoch)
+    def by_epoch(schedule: Schedule) -> Stairs:
+        return Stairs(schedule=schedule, every=epoch)
 
     # Their weight is 0 in the first epoch.
-    weight = Product((StepChange(first=0.0, then=1.0, at=epoch), ramped(100.0 if is_pi else 30.0, down=False)))
+    weight = by_epoch(SigmoidRampUp(value=100.0 if is_pi else 30.0, steps=ramp_up))
     share = None if n_labelled is None else n_labelled / n_images
-    method: Method
-    if is_pi:
-        method = PiModel(decay=Constant(0.0), buffers="copy", weight=weight, labelled_share=share)
-    else:
-        method = TemporalEnsembling(
-            decay=Constant(0.0), buffers="copy", weight=weight, labelled_share=share, momentum=0.6, epoch_steps=epoch
-        )
+    fields: Any = {
+        **_LAST_NETWORK,
+        "weight": Product((StepChange(first=0.0, then=1.0, at=epoch), weight)),
+        "labelled_share": share,
+    }
+    rate = SigmoidRampUp(value=0.001 if task == "svhn" and not is_pi else 0.003, steps=ramp_up)
     notes = _LAINE_NOTES + (_LAINE_NORMALISED if share else ()) + (_LAINE_PI if is_pi else _LAINE_TE)
     return _recipe(
         task,
         n_labelled,
         name,
         claim,
-        method=method,
+        method=PiModel(**fields) if is_pi else TemporalEnsembling(**fields, momentum=0.6, epoch_steps=epoch),
         normalise=PerImage() if task == "svhn" else Zca(contrast=False, epsilon=1e-5),
         view=_augmented(task, Noise(0.15)),
         batch=Mixed(size=shared.BATCH),
         optim=AdamSpec(
-            learning_rate=ramped(0.001 if task == "svhn" and not is_pi else 0.003, down=True),
-            beta1=Stairs(schedule=SigmoidRampDown(value=0.9, final=0.5, steps=ramp_down, total=steps), every=epoch),
+            learning_rate=by_epoch(Product((rate, SigmoidRampDown(value=1.0, **ramp_down)))),
+            beta1=by_epoch(SigmoidRampDown(value=0.9, final=0.5, **ramp_down)),
             beta2=Constant(0.999),
         ),
         steps=steps,
@@ -112,15 +110,10 @@ def _laine(name: str, task: str, n_labelled: int | None, claim: tuple[float, flo
 
 # --- Miyato et al. 2017 -----------------------------------------------------------------------------------------------
 
-_VAT_CLAIMS: dict[tuple[str, int], float | None] = {
-    ("svhn", 250): None,
-    ("svhn", 500): None,
-    ("svhn", 1000): 3.86,
-    ("cifar10", 1000): None,
-    ("cifar10", 2000): None,
-    ("cifar10", 4000): 10.55,
+_VAT_CLAIMS: dict[str, dict[int, tuple[float, None] | None]] = {
+    "svhn": {250: None, 500: None, 1000: (3.86, None)},
+    "cifar10": {1000: None, 2000: None, 4000: (10.55, None)},
 }
-"""Errors in per cent; None if neither paper has that number of labels, and the recipe completes the column."""
 _VAT_LENGTH = {"svhn": 120 * 400, "cifar10": 500 * 400}
 _VAT_EPSILON = {"svhn": 3.5, "cifar10": 8.0}
 _VAT_NOTES = (
@@ -138,17 +131,14 @@ _VAT_SVHN = (
 )
 
 
-def _vat(task: str, n_labelled: int) -> Recipe:
+def _vat(task: str, n_labelled: int, claim: tuple[float, None] | None) -> Recipe:
     steps, down = _VAT_LENGTH[task], 40 * 400
-    error = _VAT_CLAIMS[task, n_labelled]
     return _recipe(
         task,
         n_labelled,
         "vat-entmin",
-        None if error is None else (error, None),
-        method=VatEntMin(
-            decay=Constant(0.0), buffers="copy", weight=Constant(1.0), epsilon=_VAT_EPSILON[task], entropy_weight=1.0
-        ),
+        claim,
+        method=VatEntMin(**_LAST_NETWORK, weight=Constant(1.0), epsilon=_VAT_EPSILON[task], entropy_weight=1.0),
         normalise=Scaled(limit=0.5) if task == "svhn" else Zca(contrast=False, epsilon=0.0),
         view=_augmented(task),
         batch=Fixed(size=32 + 128, labelled=32, unlabelled_pool="all"),
@@ -165,7 +155,7 @@ def _vat(task: str, n_labelled: int) -> Recipe:
 
 # --- Salimans et al. 2016 ---------------------------------------------------------------------------------------------
 
-_GAN_CLAIMS = {("svhn", 500): (18.44, 4.8), ("svhn", 1000): (8.11, 1.3), ("cifar10", 4000): (18.63, 2.32)}
+_GAN_CLAIMS = {"svhn": {500: (18.44, 4.8), 1000: (8.11, 1.3)}, "cifar10": {4000: (18.63, 2.32)}}
 _GAN_EPOCHS = {"svhn": 900, "cifar10": 1200}
 _GAN_NOTES = (
     "The settings are of Salimans et al.'s code, without augmentation; the number is theirs, quoted by the paper.",
@@ -180,15 +170,14 @@ _GAN_NOTES = (
 )
 
 
-def _gan(task: str, n_labelled: int) -> Recipe:
-    _, n_images = _TABLES[task]
-    epoch, epochs = n_images // 100, _GAN_EPOCHS[task]
-    steps = epochs * epoch
+def _gan(task: str, n_labelled: int, claim: tuple[float, float]) -> Recipe:
+    epoch = _DATA[task][2] // 100
+    steps = _GAN_EPOCHS[task] * epoch
     return _recipe(
         task,
         n_labelled,
         "gan",
-        _GAN_CLAIMS[task, n_labelled],
+        claim,
         method=ImprovedGan(
             decay=Constant(0.9999), buffers="average", weight=Constant(1.0), generator=ImageGeneratorSpec()
         ),
@@ -207,15 +196,10 @@ def _gan(task: str, n_labelled: int) -> Recipe:
     )
 
 
-def _all() -> Iterator[Recipe]:
-    for task, n_labelled in _GAN_CLAIMS:
-        yield _gan(task, n_labelled)
-    for name, tasks in _LAINE_CLAIMS.items():
-        for task, cells in tasks.items():
-            for n, claim in cells.items():
-                yield _laine(name, task, n, claim)
-    for task, n_labelled in _VAT_CLAIMS:
-        yield _vat(task, n_labelled)
-
-
-RECIPES = tuple(_all())
+def recipes() -> Iterator[Recipe]:
+    laine = [(partial(_laine, name), claims) for name, claims in _LAINE_CLAIMS.items()]
+    kinds: list[tuple[Callable[..., Recipe], Mapping[str, Any]]] = [(_gan, _GAN_CLAIMS), *laine, (_vat, _VAT_CLAIMS)]
+    for recipe, claims in kinds:
+        for task, cells in claims.items():
+            for n_labelled, claim in cells.items():
+                yield recipe(task, n_labelled, claim)

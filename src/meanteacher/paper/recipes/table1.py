@@ -1,5 +1,8 @@
 """Table 1: SVHN with 250, 500, 1000 and all 73257 labels (Sec. 3.1, App. B.1.2), by the paper and as coded."""
 
+from collections.abc import Iterator
+from itertools import product
+
 from meanteacher.core import Augment
 from meanteacher.data import Fixed
 from meanteacher.data.svhn import Svhn
@@ -102,13 +105,7 @@ def recipe(name: str, n_labelled: int | None, *, extra: int = 0, as_coded: bool 
     )
 
 
-def recipes() -> tuple[Recipe, ...]:
-    return tuple(
-        recipe(name, n_labelled, as_coded=as_coded)
-        for name, cells in _CLAIMS.items()
-        for n_labelled in cells
-        for as_coded in (False, True)
-    )
-
-
-RECIPES = recipes()
+def recipes() -> Iterator[Recipe]:
+    for name, cells in _CLAIMS.items():
+        for n_labelled, as_coded in product(cells, (False, True)):
+            yield recipe(name, n_labelled, as_coded=as_coded)
