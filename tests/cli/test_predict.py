@@ -195,7 +195,7 @@ def test_images_that_were_seen_without_their_labels_are_told_apart(
     scores, shown = evaluated(model, photos, capsys)
     assert [scores["seen"][kind]["n_judged"] for kind in ("new", "unlabelled", "training")] == [2, 3, 4]
     assert "of 2 images that are new to the model" in shown
-    assert "Left out: 3 images that the model was trained on without their labels" in shown
+    assert "Left out: 3 images that the model was trained on without labels" in shown
     seeing(model, photos, without="*")
     scores, shown = evaluated(model, photos, capsys)
     assert (scores["judged"], scores["n_judged"]) == ("unlabelled", 9)

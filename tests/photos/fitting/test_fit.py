@@ -328,7 +328,9 @@ def test_too_little_time_for_the_labelled_photos_names_minutes_that_would_do_or_
     real = pretrained.Pretrained.look_at
     monkeypatch.setattr(pretrained.Pretrained, "look_at", lambda self, rows, **options: real(self, rows[:reached]))
     monkeypatch.setattr(Work, "spent", lambda self: 74.0 if "reading" in self.record.pieces else 60.0)
-    with pytest.raises(InputError, match=rf"^1 minutes are too few for 15 labelled images on .* load\. {advice}$"):
+    with pytest.raises(
+        InputError, match=rf"^The time \(--minutes 1\) is too short for 15 labelled images on .* load\. {advice}$"
+    ):
         run_fit(config(photos, tmp_path, minutes=1), Recorder())
 
 

@@ -141,7 +141,7 @@ def fit(
             )
         elif is_complete(out, saved):
             return load(out)
-        work.note({} if saved else {"reading": work.spent()})
+        work.note({} if saved else {"reading": round(work.spent(), 2)})
 
         # Learn: each round has a better model, and leaves a complete folder.
         for learned in pretrained.rounds() if backbones else train_from_scratch(data, work):
