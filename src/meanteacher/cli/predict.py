@@ -261,13 +261,13 @@ def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) 
 
 def _estimate(about: dict[str, Any], model: Path) -> str:
     """Where to find an estimate for new images."""
+    from meanteacher.photos.pages.sentences import estimate_of
+
     folder = model if (model / "model").is_dir() else model.resolve().parent
     report = f" (see {folder / 'report.html'})" if (folder / "report.html").exists() else ""
-    try:
-        found = f"{_with_interval(about['estimate'])}, on {count(about['estimate']['n'])} that were held out"
-    except (KeyError, TypeError, ValueError):
-        return f"Give images that it was not trained on; the report of the fit has an estimate{report}."
-    return f"The estimate of the fit is an error of {found}{report}."
+    if estimate := estimate_of(about):
+        return f"The estimate of the fit{report}: {estimate}"
+    return f"Give images that it was not trained on; the report of the fit has an estimate{report}."
 
 
 def _per_class(scores: dict[str, Any]) -> Table:

@@ -103,6 +103,13 @@ def test_nothing_is_estimated_if_nothing_was_tested():
     assert "No class has two labels that do not belong together, so nothing could be tested." in page.text
 
 
+def test_a_handful_of_tests_gives_no_percentage():
+    few = {"error": 0.0, "low": 0.0, "high": 0.39, "wrong": 0, "n": 6, "confidence": 0.95}
+    sure = [{"confidence": 0.8, "share": 0.6, "error": 0.0, "n": 19}]
+    assert "get a wrong answer" not in page_of(estimate=few).text
+    assert "above 80 % confidence 60.0 % – 19 test photos" in page_of(sure=sure).text
+
+
 def test_sure_answers_are_fewer_and_better():
     text = whole().text
     assert "above 80 % confidence 60.0 % 5.0 % 61 test photos" in text

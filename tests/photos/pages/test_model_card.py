@@ -101,6 +101,12 @@ def test_use_and_provenance_close_the_card():
     assert "- Time: 9 min 54 s" in card
 
 
+def test_a_handful_of_tests_gives_no_percentage():
+    few = {"error": 0.0, "low": 0.0, "high": 0.39, "wrong": 0, "n": 6, "confidence": 0.95}
+    assert "get a wrong answer" in model_card(fit_example(estimate=few | {"n": 20}))
+    assert "get a wrong answer" not in model_card(fit_example(estimate=few))
+
+
 def test_a_card_has_no_empty_headings():
     card = model_card(fit_example(per_class=[]))
     assert "### By class" not in card

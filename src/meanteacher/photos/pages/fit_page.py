@@ -42,6 +42,7 @@ def shown(fit: Fit) -> dict[str, Any]:
         "since": since_sentence(fit),
         "tested": tested_sentence(fit),
         "confidence": whole_percent(fit.estimate.confidence),
+        "few_tests": FEW_TESTS,
         "foundation": foundation_sentence(fit),
         "pairs": confused_pairs(fit),
         "classes": class_rows(fit),
