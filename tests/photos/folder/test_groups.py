@@ -1,5 +1,6 @@
 """Photos that belong together end in one group, and others do not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -156,10 +157,10 @@ def test_groups_by_folder_time_or_a_column(tmp_path: Path):
     photos = find_photos(root, file)
     assert photos.names == ("5.png", "a/1.png", "a/2.png", "b/3.png", "c/4.png")
     near, taken = np.arange(5), np.full(5, np.nan)
-    assert find_groups(photos, near, taken, group_by="folder", labels=file).tolist() == [0, 1, 1, 3, 4]
-    assert find_groups(photos, near, taken, group_by="Plant", labels=file).tolist() == [0, 1, 2, 1, 4]
+    assert find_groups(photos, near, taken, group_by="folder").tolist() == [0, 1, 1, 3, 4]
+    assert find_groups(photos, near, taken, group_by="Plant").tolist() == [0, 1, 2, 1, 4]
     # Copies stay together whatever the groups are.
-    assert find_groups(photos, np.array([0, 1, 2, 3, 2]), taken, group_by="plant", labels=file).tolist() == [
+    assert find_groups(photos, np.array([0, 1, 2, 3, 2]), taken, group_by="plant").tolist() == [
         0,
         1,
         2,
@@ -167,11 +168,11 @@ def test_groups_by_folder_time_or_a_column(tmp_path: Path):
         2,
     ]
     with pytest.raises(InputError, match=r"No photo of .* has the time of its shot .* Group them by folder"):
-        find_groups(photos, near, taken, group_by="time", labels=file)
+        find_groups(photos, near, taken, group_by="time")
     with pytest.raises(InputError, match=r"has the columns 'path,plant,label' instead of path,label,tree"):
-        find_groups(photos, near, taken, group_by="tree", labels=file)
-    with pytest.raises(InputError, match=r"'tree' is none of the first two, and there is no labels file"):
         find_groups(photos, near, taken, group_by="tree")
+    with pytest.raises(InputError, match=r"'tree' is none of the first two, and there is no labels file"):
+        find_groups(replace(photos, labels_file=None), near, taken, group_by="tree")
 
 
 def test_groups_by_time_are_series_with_gaps_of_at_most_a_minute(tmp_path: Path):

@@ -116,7 +116,7 @@ def fit(
         headers = read_headers(found)
         shapes, taken = headers[:, :2], headers[:, 2]
         side = shorter_side(shapes)
-        read = partial(read_photos, found, work, taken=taken, group_by=group_by, labels_file=labels)
+        read = partial(read_photos, found, work, taken=taken, group_by=group_by)
         data = read(pretrained_size(backbones, side) if backbones else image_size(side))
         pretrained = Pretrained(data=data, backbones=backbones, work=work)
 

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,6 @@ def find_groups(
     features: NDArray[Any] | None = None,
     *,
     group_by: str | None = None,
-    labels: Path | None = None,
 ) -> Ints:
     """The group of every photo, [N]: the position of its first photo.
 
@@ -57,8 +55,7 @@ def find_groups(
         near: [N], equal for copies, as `duplicates.find_duplicates` returns them; copies are always together
         taken: [N], the time of each shot by its header in seconds, NaN if unknown
         features: [N, D] of a pretrained network, which find bursts that neither their times nor their names show
-        group_by: "folder", "time", or a column of `labels`, instead of what times, names and features show
-        labels: the CSV file of the labels
+        group_by: "folder", "time", or a column of the labels file, instead of what times, names and features show
 
     Raises:
         InputError: there is nothing to group by, or each class would be one group.
@@ -76,7 +73,7 @@ def find_groups(
             )
         pairs = _consecutive(times, _SERIES)
     else:
-        pairs = _equal(_column(photos, labels, group_by))
+        pairs = _equal([value or None for value in column_of(photos, group_by)])
     groups = joined(len(photos), [_equal(near.tolist()), pairs])
     if not any(len(np.unique(groups[photos.labels == k])) > 1 for k in range(len(photos.class_names))):
         raise InputError(
@@ -113,16 +110,6 @@ def _time_in_name(name: str) -> float:
         except ValueError:
             pass
     return float("nan")
-
-
-def _column(photos: Photos, labels: Path | None, column: str) -> list[str | None]:
-    if labels is None:
-        raise InputError(
-            f"Photos are grouped by folder, time, or a column of the labels file; {column!r} is none of the first two, "
-            "and there is no labels file. Give one (--labels) with the columns path, label and "
-            f"{column}."
-        )
-    return [value or None for value in column_of(photos, labels, column)]
 
 
 def _has_folders_of_things(photos: Photos) -> bool:
