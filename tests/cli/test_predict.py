@@ -149,7 +149,7 @@ def seeing(model: Path, photos: Path, *, taught: str = "", without: str = "") ->
         else b""
         for pattern in (taught, without)
     ]
-    estimate = {"error": 0.192, "low": 0.15, "high": 0.241, "how": "held-out", "n": 312}
+    estimate = {"error": 0.192, "low": 0.15, "high": 0.241, "wrong": 60, "n": 312, "confidence": 0.95}
     seeing = replace(load(model), seen=Seen(*digests), about={"estimate": estimate})
     seeing.save(model / "model", overwrite=True)
 
@@ -184,8 +184,8 @@ def test_where_all_images_taught_the_model_no_error_is_told_but_where_the_estima
     assert "True \\ predicted" not in shown
     assert "The model was trained on all 9 images." in shown
     assert "says nothing about new images" in shown
-    assert "The estimate of the fit is an error of 19.2 % (15.0 to 24.1 %), on 312 images that were held out" in shown
-    assert f"(see {model / 'report.html'})" in shown
+    report = model / "report.html"
+    assert f"The estimate of the fit (see {report}): Right on about 4 of 5 new photos (76 to 85 %)." in shown
 
 
 def test_images_that_were_seen_without_their_labels_are_told_apart(
@@ -195,7 +195,7 @@ def test_images_that_were_seen_without_their_labels_are_told_apart(
     scores, shown = evaluated(model, photos, capsys)
     assert [scores["seen"][kind]["n_judged"] for kind in ("new", "unlabelled", "training")] == [2, 3, 4]
     assert "of 2 images that are new to the model" in shown
-    assert "Left out: 3 images that the model was trained on without their labels" in shown
+    assert "Left out: 3 images that the model was trained on without labels" in shown
     seeing(model, photos, without="*")
     scores, shown = evaluated(model, photos, capsys)
     assert (scores["judged"], scores["n_judged"]) == ("unlabelled", 9)

@@ -116,12 +116,12 @@ def check(photos: PhotosArgument, labels: LabelsOption = None) -> None:
     from meanteacher.cli.progress import say_findings
     from meanteacher.formats import count
     from meanteacher.photos.folder import check as checking
-    from meanteacher.photos.folder.cache import decode_all
+    from meanteacher.photos.folder.cache import decode_all, read_headers
     from meanteacher.photos.folder.find import find_photos
 
     console = Console()
     found = find_photos(photos, labels)
-    shapes = checking.shapes_of(found)
+    shapes = read_headers(found)[:, :2]
     size = checking.image_size(checking.shorter_side(shapes))
     with tempfile.TemporaryDirectory() as folder, progress_bar(console) as show:
         decoded = decode_all(found, size, Path(folder), progress=partial(show, "Reading images"))

@@ -114,7 +114,8 @@ def predict(
     if predictions.problems:
         say(console, f"{len(predictions.problems):,} cannot be read and have no guess: the column `problem` says why.")
     if n_ignored := predictions.images.n_ignored:
-        say(console, f"{count(n_ignored, 'other file was', 'other files were')} left alone: no photos by their names.")
+        others = count(n_ignored, "other file was", "other files were")
+        say(console, f"{others} left alone, because the extension is not that of a photo.")
     for path in filter(None, (out, contact_sheet)):
         say(console, f"Written: {path}")
     if sorting is not None:
@@ -250,8 +251,8 @@ def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) 
         )
     elif unlabelled["n_judged"]:
         sentences.append(
-            f"Left out: {count(unlabelled['n_judged'])} that the model was trained on without their labels. It is "
-            f"wrong on {percent(unlabelled['error'])} of them."
+            f"Left out: {count(unlabelled['n_judged'])} that the model was trained on without labels. It is wrong "
+            f"on {percent(unlabelled['error'])} of them."
         )
     if not trained["n_judged"] + unlabelled["n_judged"]:
         sentences.append("The model has seen none of these images before.")
@@ -260,13 +261,13 @@ def _seen_sentences(scores: dict[str, Any], about: dict[str, Any], model: Path) 
 
 def _estimate(about: dict[str, Any], model: Path) -> str:
     """Where to find an estimate for new images."""
+    from meanteacher.photos.pages.sentences import estimate_of
+
     folder = model if (model / "model").is_dir() else model.resolve().parent
     report = f" (see {folder / 'report.html'})" if (folder / "report.html").exists() else ""
-    try:
-        found = f"{_with_interval(about['estimate'])}, on {count(about['estimate']['n'])} that were held out"
-    except (KeyError, TypeError, ValueError):
-        return f"Give images that it was not trained on; the report of the fit has an estimate{report}."
-    return f"The estimate of the fit is an error of {found}{report}."
+    if estimate := estimate_of(about):
+        return f"The estimate of the fit{report}: {estimate}"
+    return f"Give images that it was not trained on; the report of the fit has an estimate{report}."
 
 
 def _per_class(scores: dict[str, Any]) -> Table:

@@ -49,7 +49,7 @@ def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         small_networks(patch)
         # All photos of a colour look as if they showed one thing.
-        patch.setattr(data, "find_groups", lambda photos, near, features, **options: near)
+        patch.setattr(data, "find_groups", lambda photos, near, *_, **__: near)
         patch.setattr(scratch, "_TRIAL_STEPS", 3)
         patch.setattr(scratch, "_length", lambda *given: (0.125, 4))
         yield
@@ -343,7 +343,9 @@ def test_too_little_time_for_the_labelled_photos_names_minutes_that_would_do_or_
     real = pretrained.Pretrained.look_at
     monkeypatch.setattr(pretrained.Pretrained, "look_at", lambda self, rows, **options: real(self, rows[:reached]))
     monkeypatch.setattr(Work, "spent", lambda self: 74.0 if "reading" in self.record.pieces else 60.0)
-    with pytest.raises(InputError, match=rf"^1 minutes are too few for 15 labelled images on .* load\. {advice}$"):
+    with pytest.raises(
+        InputError, match=rf"^The time \(--minutes 1\) is too short for 15 labelled images on .* load\. {advice}$"
+    ):
         run_fit(config(photos, tmp_path, minutes=1), Recorder())
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from meanteacher.files.images import UnreadableError
-from meanteacher.photos.folder.cache import Decoded
-from meanteacher.photos.folder.check import Finding, check, shapes_of
+from meanteacher.files.images import Header, UnreadableError
+from meanteacher.photos.folder.cache import Decoded, read_headers
+from meanteacher.photos.folder.check import Finding, check
 from meanteacher.photos.folder.duplicates import find_duplicates
 from meanteacher.photos.folder.find import Photos
 from meanteacher.photos.folder.flip import flip_evidence
@@ -397,26 +397,28 @@ def test_shapes_are_read_from_the_headers(tmp_path: Path):
     (tmp_path / "c.jpg").write_bytes(b"no image")
     names = ("a.png", "b.jpg", "c.jpg", "gone.jpg")
     files = Photos(tmp_path, names, np.array([0, 1, NONE, NONE]), ("cat", "dog"), None)
-    assert shapes_of(files).tolist() == [[7, 5], [4, 9], [0, 0], [0, 0]]
+    shapes = read_headers(files)[:, :2]
+    assert shapes[:2].tolist() == [[7, 5], [4, 9]]
+    assert np.isnan(shapes[2:]).all()
 
 
 def test_shapes_of_an_array_are_all_the_same():
     arrays = np.zeros((3, 5, 8, 3), np.uint8)
     content = Photos(Path("a.npz"), ("image 0", "image 1", "image 2"), np.array([0, 1, NONE]), ("cat", "dog"), arrays)
-    assert shapes_of(content).tolist() == [[8, 5]] * 3
+    assert read_headers(content)[:, :2].tolist() == [[8, 5]] * 3
 
 
-def test_of_very_many_files_some_are_looked_at_from_first_to_last(monkeypatch: pytest.MonkeyPatch):
+def test_of_very_many_files_labelled_ones_and_some_from_first_to_last_are_looked_at(monkeypatch: pytest.MonkeyPatch):
     looked_at = []
 
-    def header(path: Path) -> tuple[int, int, str]:
+    def header(path: Path) -> Header:
         looked_at.append(path.name)
         if len(looked_at) == 2:
             raise UnreadableError("truncated")
-        return 4, 3, "RGB"
+        return Header(4, 3, "RGB", np.nan)
 
-    monkeypatch.setattr("meanteacher.photos.folder.check.header", header)
-    monkeypatch.setattr("meanteacher.photos.folder.check._MAX_HEADERS", 4)
-    shapes = shapes_of(photos([NONE] * 10))
-    assert looked_at == ["0.jpg", "3.jpg", "6.jpg", "9.jpg"]
-    assert np.flatnonzero(shapes.any(axis=1)).tolist() == [0, 6, 9]
+    monkeypatch.setattr("meanteacher.photos.folder.cache.header", header)
+    monkeypatch.setattr("meanteacher.photos.folder.cache._MAX_HEADERS", 4)
+    shapes = read_headers(photos([NONE] * 7 + [0, 1] + [NONE]))[:, :2]
+    assert looked_at == ["0.jpg", "3.jpg", "6.jpg", "7.jpg", "8.jpg", "9.jpg"]
+    assert np.flatnonzero(np.isfinite(shapes).all(axis=1)).tolist() == [0, 6, 7, 8, 9]

@@ -1,5 +1,6 @@
 """Photos that belong together end in one group, and others do not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from PIL import Image
 
 from meanteacher.core import UNLABELLED, InputError
+from meanteacher.photos.folder.cache import read_headers
 from meanteacher.photos.folder.find import Photos, find_photos
 from meanteacher.photos.folder.groups import find_groups, times_of, together
 from photo_support import folder_of, picture
@@ -130,7 +132,7 @@ def test_the_time_of_a_shot_is_read_from_every_kind_of_file_and_from_names(tmp_p
     folder_of(tmp_path, "dog/IMG_20241399_101115.png")
     (tmp_path / "dog/broken.jpg").write_bytes(b"\xff\xd8\xff\xe1\x00\x10Exif\0\0II*\0\xff\xff\xff\xff")
     photos = find_photos(tmp_path)
-    found = dict(zip(photos.names, times_of(photos), strict=True))
+    found = dict(zip(photos.names, times_of(photos.names, read_headers(photos)[:, 2]), strict=True))
     start = found["cat/1.jpg"] - 0.25
     assert start == 1715595072
     assert [found[name] - start for name in ("cat/2.png", "dog/3.webp", "dog/IMG_20240513_101115.jpg")] == [1, 2, 3]
@@ -142,7 +144,8 @@ def test_a_second_that_many_photos_share_is_no_time(tmp_path: Path):
     for k in range(31):
         save(tmp_path / f"cat/{k}.jpg", "2000:01:01 00:00:00", seed=k)
     save(tmp_path / "dog/a.jpg", "2000:01:01 00:00:05")
-    times = times_of(find_photos(tmp_path))
+    photos = find_photos(tmp_path)
+    times = times_of(photos.names, read_headers(photos)[:, 2])
     assert np.isnan(times[:31]).all()
     assert np.isfinite(times[31])
 
@@ -153,27 +156,34 @@ def test_groups_by_folder_time_or_a_column(tmp_path: Path):
     file.write_text("path,plant,label\na/1.png,7,cat\na/2.png,8,cat\nb/3.png,7,dog\nc/4.png,,dog\n")
     photos = find_photos(root, file)
     assert photos.names == ("5.png", "a/1.png", "a/2.png", "b/3.png", "c/4.png")
-    near = np.arange(5)
-    assert find_groups(photos, near, group_by="folder", labels=file).tolist() == [0, 1, 1, 3, 4]
-    assert find_groups(photos, near, group_by="Plant", labels=file).tolist() == [0, 1, 2, 1, 4]
+    near, taken = np.arange(5), np.full(5, np.nan)
+    assert find_groups(photos, near, taken, group_by="folder").tolist() == [0, 1, 1, 3, 4]
+    assert find_groups(photos, near, taken, group_by="Plant").tolist() == [0, 1, 2, 1, 4]
     # Copies stay together whatever the groups are.
-    assert find_groups(photos, np.array([0, 1, 2, 3, 2]), group_by="plant", labels=file).tolist() == [0, 1, 2, 1, 2]
+    assert find_groups(photos, np.array([0, 1, 2, 3, 2]), taken, group_by="plant").tolist() == [
+        0,
+        1,
+        2,
+        1,
+        2,
+    ]
     with pytest.raises(InputError, match=r"No photo of .* has the time of its shot .* Group them by folder"):
-        find_groups(photos, near, group_by="time", labels=file)
+        find_groups(photos, near, taken, group_by="time")
     with pytest.raises(InputError, match=r"has the columns 'path,plant,label' instead of path,label,tree"):
-        find_groups(photos, near, group_by="tree", labels=file)
+        find_groups(photos, near, taken, group_by="tree")
     with pytest.raises(InputError, match=r"'tree' is none of the first two, and there is no labels file"):
-        find_groups(photos, near, group_by="tree")
+        find_groups(replace(photos, labels_file=None), near, taken, group_by="tree")
 
 
 def test_groups_by_time_are_series_with_gaps_of_at_most_a_minute(tmp_path: Path):
     for k, (second, kind) in enumerate([("00", "cat"), ("50", "cat"), ("59", "dog")]):
         save(tmp_path / f"{kind}/{k}.jpg", f"2024:05:13 10:11:{second}", seed=k)
     save(tmp_path / "dog/3.jpg", "2024:05:13 10:13:01", seed=3)
-    assert find_groups(find_photos(tmp_path), np.arange(4), group_by="time").tolist() == [0, 0, 0, 3]
+    photos = find_photos(tmp_path)
+    assert find_groups(photos, np.arange(4), read_headers(photos)[:, 2], group_by="time").tolist() == [0, 0, 0, 3]
 
 
 def test_classes_that_are_one_group_each_cannot_be_tested(tmp_path: Path):
     photos = find_photos(folder_of(tmp_path, "cat/1.png", "cat/2.png", "dog/1.png"))
     with pytest.raises(InputError, match=r"Grouped by folder, all labelled photos of each class belong together"):
-        find_groups(photos, np.arange(3), group_by="folder")
+        find_groups(photos, np.arange(3), np.full(3, np.nan), group_by="folder")

@@ -353,7 +353,7 @@ def test_further_columns_keep_their_cells(example: Example):
     assert lines == ["path,label,camera,chosen", "cat/a.jpg,cat,north,", "dog/a.jpg,dog,,", f"{ONE},owl,,next"]
     photos = find_photos(example.photos, example.file)
     example.file.write_text(example.file.read_text("utf-8-sig") + "cat/a.jpg,cat,,review\n")
-    assert column_of(photos, example.file, "camera")[0] == "north"
+    assert column_of(photos, "camera")[0] == "north"
 
 
 def test_a_row_that_was_cut_off_is_no_label(example: Example):

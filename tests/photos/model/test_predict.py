@@ -369,18 +369,21 @@ def test_unreadable_images_are_named_and_not_judged(labelled: Path):
         colour_model().evaluate(labelled)
 
 
+ESTIMATE = {"error": 0.15, "low": 0.1, "high": 0.2, "wrong": 30, "n": 200, "confidence": 0.95}
+
+
 def test_representations_are_short_and_escape_what_they_show(tmp_path: Path):
     names = ("<b>red", "green", "blue")
-    model = dataclasses.replace(
-        colour_model(names), about={"estimate": {"error": 0.15, "low": 0.1, "high": 0.2}}, seen=Seen(b"1" * 160)
-    )
+    model = dataclasses.replace(colour_model(names), about={"estimate": ESTIMATE}, seen=Seen(b"1" * 160))
     for k in range(30):
         draw(tmp_path / f"{k:02d}<i>.png", list(COLOURS)[k % 3], seed=k)
     (tmp_path / "broken.png").write_bytes(b"?")
     found = model.predict(tmp_path, unsure_below=0.999999)
     assert len(repr(model)) < 400
     assert "3: <b>red, green and blue" in repr(model)
-    assert "15.0 % (10.0 to 20.0 %)" in repr(model)
+    assert "Right on about 17 of 20 new photos (80 to 90 %)." in repr(model)
+    handful = dataclasses.replace(model, about={"estimate": ESTIMATE | {"n": 10, "wrong": 1}})
+    assert "1 of 10 test photos was wrong; it may be up to 20.0 % of new ones." in repr(handful)
     assert "10 labelled images" in repr(model)
     assert repr(found).startswith("Predictions: 10 <b>red, 10 green and 10 blue; ")
     assert "1 cannot be read; 31 in all" in repr(found)

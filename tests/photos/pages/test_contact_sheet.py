@@ -1,10 +1,12 @@
 """The contact sheet shows every photo with its guess, and the unsure ones apart."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from meanteacher.photos.pages import contact_sheet as module
 from meanteacher.photos.pages.contact_sheet import contact_sheet, thumbnail
@@ -15,8 +17,8 @@ GUESSES = ("rose", "rose", "tulip", "<i>", "")
 CONFIDENCE = np.array([0.9, 0.5, 0.79999, 0.99999, np.nan])
 
 
-def page(**options: object) -> str:
-    return contact_sheet(NAMES, GUESSES, CONFIDENCE, picture, title="my <photos>", **options)
+def page(pictures: Callable[[int], Image.Image] = picture, **options: object) -> str:
+    return contact_sheet(NAMES, GUESSES, CONFIDENCE, pictures, title="my <photos>", **options)
 
 
 def order(text: str) -> list[str]:
@@ -41,6 +43,12 @@ def test_unsure_photos_come_first_and_apart():
     assert order(sure) == ["caf\\xe9.jpg", "a.jpg"]
     assert "below 80\N{NO-BREAK SPACE}%" in unsure
     assert "2 unsure" in unsure
+
+
+def test_each_photo_is_read_once():
+    read = []
+    page(lambda k: read.append(k) or picture(k), unsure_below=0.8)
+    assert sorted(read) == [0, 1, 2, 3]
 
 
 def test_of_many_photos_the_least_sure_ones_are_shown(monkeypatch: pytest.MonkeyPatch):

@@ -103,6 +103,13 @@ def test_nothing_is_estimated_if_nothing_was_tested():
     assert "No class has two labels that do not belong together, so nothing could be tested." in page.text
 
 
+def test_a_handful_of_tests_gives_no_percentage():
+    few = {"error": 0.0, "low": 0.0, "high": 0.39, "wrong": 0, "n": 6, "confidence": 0.95}
+    sure = [{"confidence": 0.8, "share": 0.6, "error": 0.0, "n": 19}]
+    assert "get a wrong answer" not in page_of(estimate=few).text
+    assert "above 80 % confidence 60.0 % – 19 test photos" in page_of(sure=sure).text
+
+
 def test_sure_answers_are_fewer_and_better():
     text = whole().text
     assert "above 80 % confidence 60.0 % 5.0 % 61 test photos" in text
@@ -315,7 +322,7 @@ def test_commands_name_the_real_folders_as_one_word_each(name: str):
     commands = commands_of(folder=folder, data=data)
     assert commands["predict"] == ["meanteacher", "predict", folder, "OTHER"]
     assert commands["evaluate"] == ["meanteacher", "evaluate", folder, "OTHER"]
-    assert commands["label"] == ["meanteacher", "label", photos, "--run", folder]
+    assert commands["label"] == ["meanteacher", "label", photos, "--run", folder, "--review"]
     again = ["--minutes", "10", "--out", folder, "--overwrite"]
     assert commands["fit"][2:] == [photos, "--labels", f"{folder}/labels.csv", *again]
     assert commands["export"] == ["meanteacher", "export", folder, "--onnx"]
@@ -323,6 +330,12 @@ def test_commands_name_the_real_folders_as_one_word_each(name: str):
     assert "PHOTOS" not in page.text
     assert "DIR" not in page.text
     assert "OTHER is a folder with other photos." in page.text
+
+
+def test_a_fit_with_a_labels_file_is_repeated_with_that_file():
+    # The labelling page adds its answers to that file, not to one in the folder of the fit.
+    data = fit_example()["data"] | {"source": "csv", "labels_file": "/data/my labels.csv", "photos": "/data"}
+    assert commands_of(folder="/fit", data=data)["fit"][2:5] == ["/data", "--labels", "/data/my labels.csv"]
 
 
 def test_a_folder_whose_name_is_no_text_is_quoted_for_the_shell():

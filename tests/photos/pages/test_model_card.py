@@ -90,10 +90,21 @@ def test_use_and_provenance_close_the_card():
     assert "/home/ann" not in card
     again = "meanteacher fit PHOTOS --labels DIR/labels.csv --minutes 10 --out DIR --overwrite"
     assert f"{again}  # Fit again with more labels" in card
+    data = fit_example()["data"] | {"source": "csv", "labels_file": "/home/ann/labels.csv"}
+    card_of_table = model_card(fit_example(data=data))
+    assert "/home/ann" not in card_of_table
+    assert "meanteacher fit PHOTOS --labels LABELS --minutes" in card_of_table
+    assert "LABELS is the file of their labels" in card_of_table
     assert "DIR is the folder of this card, PHOTOS is the folder of your photos, OTHER is a folder with other" in card
     assert "```python\nimport meanteacher as mt\n\nmodel = mt.load('DIR')\n" in card
     assert "- Made: 2026-01-31T12:00:00Z\n- meanteacher: 0.1.0\n- python: 3.11.2" in card
     assert "- Time: 9 min 54 s" in card
+
+
+def test_a_handful_of_tests_gives_no_percentage():
+    few = {"error": 0.0, "low": 0.0, "high": 0.39, "wrong": 0, "n": 6, "confidence": 0.95}
+    assert "get a wrong answer" in model_card(fit_example(estimate=few | {"n": 20}))
+    assert "get a wrong answer" not in model_card(fit_example(estimate=few))
 
 
 def test_a_card_has_no_empty_headings():

@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,9 @@ class FitData:
     """position -> why the photo is left out: it cannot be read, or it belongs to none of the classes"""
     labels: NDArray[np.int64]
     """[N], `UNLABELLED` where unknown or left out."""
+    taken: NDArray[np.float64]
+    """[N], the time of each shot by its header, NaN if unknown."""
     group_by: str | None
-    labels_file: Path | None
 
     @property
     def usable(self) -> NDArray[np.int64]:
@@ -52,7 +52,7 @@ class FitData:
 
     def groups(self, features: NDArray[Any] | None = None) -> NDArray[np.int64]:
         """[N], equal for photos that belong together, such as copies and bursts: they are tested together."""
-        return find_groups(self.photos, self.duplicates.near, features, group_by=self.group_by, labels=self.labels_file)
+        return find_groups(self.photos, self.duplicates.near, self.taken, features, group_by=self.group_by)
 
     def pixels_digest(self) -> str:
         """Digest of all pixels in their order."""
@@ -66,7 +66,7 @@ class FitData:
         return digest.hexdigest()[:16]
 
 
-def read_photos(photos: Photos, work: Work, size: int, *, group_by: str | None, labels_file: Path | None) -> FitData:
+def read_photos(photos: Photos, work: Work, size: int, *, taken: NDArray[np.float64], group_by: str | None) -> FitData:
     """Decode the photos, and leave out those that cannot be read or have no class.
 
     Raises:
@@ -85,8 +85,8 @@ def read_photos(photos: Photos, work: Work, size: int, *, group_by: str | None, 
         duplicates=find_duplicates(decoded.images),
         left_out=decoded.unreadable | dict.fromkeys(photos.none_of_these, NONE_OF_THESE),
         labels=labels,
+        taken=taken,
         group_by=group_by,
-        labels_file=labels_file,
     )
 
 

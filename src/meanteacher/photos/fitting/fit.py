@@ -19,7 +19,8 @@ from meanteacher.photos.fitting.pretrained import SMALL, Pretrained, choose_back
 from meanteacher.photos.fitting.results import is_complete, keep_earlier_answers, write_results
 from meanteacher.photos.fitting.scratch import choose_network, train_from_scratch
 from meanteacher.photos.fitting.work import Work, read_work
-from meanteacher.photos.folder.check import check, image_size, shapes_of, shorter_side
+from meanteacher.photos.folder.cache import read_headers
+from meanteacher.photos.folder.check import check, image_size, shorter_side
 from meanteacher.photos.folder.find import find_photos
 from meanteacher.photos.folder.flip import flip_evidence
 from meanteacher.photos.model.bundle import Classifier, load
@@ -112,9 +113,10 @@ def fit(
         work = Work(out, record, began=began, callback=callback, device=chosen_device)
 
         # Read the photos.
-        read = partial(read_photos, found, work, group_by=group_by, labels_file=labels)
-        shapes = shapes_of(found)
+        headers = read_headers(found)
+        shapes, taken = headers[:, :2], headers[:, 2]
         side = shorter_side(shapes)
+        read = partial(read_photos, found, work, taken=taken, group_by=group_by)
         data = read(pretrained_size(backbones, side) if backbones else image_size(side))
         pretrained = Pretrained(data=data, backbones=backbones, work=work)
 
@@ -141,7 +143,7 @@ def fit(
             )
         elif is_complete(out, saved):
             return load(out)
-        work.note({} if saved else {"reading": work.spent()})
+        work.note({} if saved else {"reading": round(work.spent(), 2)})
 
         # Learn: each round has a better model, and leaves a complete folder.
         for learned in pretrained.rounds() if backbones else train_from_scratch(data, work):

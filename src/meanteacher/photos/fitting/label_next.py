@@ -89,9 +89,10 @@ def _representative(
     nearest image that is labelled or chosen. That leaves out images that resemble a labelled one or each other, and
     outliers that resemble nothing, which the farthest images often are.
     """
-    centre = unit_length(features[unsure]).mean(0)
+    points = unit_length(features[unsure])
     # Features of one network have much in common. Without that, similarities differ more.
-    points = unit_length(unit_length(features[unsure]) - centre)
+    centre = points.mean(0)
+    points = unit_length(points - centre)
     nearest = np.full(len(points), -1.0, dtype=np.float32)
     known = unit_length(unit_length(features[np.asarray(labelled, dtype=np.int64)]) - centre)
     for start in range(0, len(known), _N_SUGGESTIBLE):

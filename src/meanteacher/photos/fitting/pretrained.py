@@ -124,8 +124,8 @@ class Pretrained:
             needed = (before + (work.spent() - before) * n / n_reached) / _FIRST_SHARE
             advice = f"Set minutes (--minutes) to at least {max(ceil(needed / 60), int(work.record.minutes) + 1)}."
         return (
-            f"{work.record.minutes:g} minutes are too few for {count(n, 'labelled image')} on this machine at its "
-            f"present load. {advice}"
+            f"The time (--minutes {work.record.minutes:g}) is too short for {count(n, 'labelled image')} on this "
+            f"machine at its present load. {advice}"
         )
 
     def _more_features(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,12 +159,7 @@ def write_results(root: Path, data: FitData, learned: Learned, findings: tuple[F
         else Calibration(temperature=1.0, before=0.0, after=0.0),
         sure=_sure(answers.probabilities[unlabelled], tested, estimate),
         findings=findings,
-        gallery={
-            "disagreements": _disagreements(data, answers),
-            "strangers": _strangers(photos, answers),
-            "label_next": tuple(_picture(photos, answers, each.index, each.reason) for each in suggestions),
-            "most_confident": _most_confident(photos, answers),
-        },
+        gallery=_gallery(data, answers, suggestions),
         minutes=work.record.minutes,
         flip=work.record.flip,
         network=learned.title,
@@ -195,7 +190,8 @@ def is_complete(out: Path, record: WorkRecord) -> bool:
 
 
 def _described(data: FitData, n_labels: NDArray[np.int64]) -> FitPhotos:
-    photos, labels_file = data.photos, data.labels_file and data.labels_file.resolve()
+    photos = data.photos
+    labels_file = photos.labels_file and photos.labels_file.resolve()
     return FitPhotos(
         n_images=len(photos),
         n_labelled=len(data.labelled),
@@ -307,31 +303,32 @@ def _sure(unlabelled: NDArray[np.float32], tested: OutOfFold, estimate: Estimate
     return tuple(found)
 
 
-def _disagreements(data: FitData, answers: Answers) -> tuple[Picture, ...]:
-    """Labelled photos that look like another class to a model that did not learn from their label."""
-    found, names = [], data.photos.class_names
-    order = np.argsort(-np.nan_to_num(answers.doubts, nan=-1), kind="stable")
-    for k in order[answers.doubts[order] >= SUSPICIOUS][:_N_SHOWN].tolist():
+def _gallery(data: FitData, answers: Answers, suggestions: list[Suggestion]) -> dict[str, tuple[Picture, ...]]:
+    """Labels that may be wrong, photos that may be of no class, those to label next, and the most certain ones."""
+    names, rows = data.photos.class_names, answers.unlabelled
+
+    def looks_like(k: int) -> str:
+        """What a model that did not learn from the label takes the photo for."""
         others = np.where(np.arange(len(names)) == data.labels[k], -1, answers.probabilities[k])
-        looks_like = names[int(others.argmax())]
-        found.append(_picture(data.photos, answers, k, f"labelled {names[data.labels[k]]}, looks like {looks_like}"))
-    return tuple(found)
+        return f"labelled {names[data.labels[k]]}, looks like {names[int(others.argmax())]}"
+
+    doubtful, strange = np.flatnonzero(answers.doubts >= SUSPICIOUS), np.flatnonzero(answers.strangeness > 1)
+    shown = {
+        "disagreements": [(k, looks_like(k)) for k in _most(doubtful, answers.doubts[doubtful])],
+        "strangers": [(k, _STRANGE) for k in _most(strange, answers.strangeness[strange])],
+        "label_next": [(each.index, each.reason) for each in suggestions],
+        "most_confident": [(k, "") for k in _most(rows, answers.probabilities[rows].max(1))],
+    }
+    return {key: tuple(_picture(data.photos, answers, *each) for each in group) for key, group in shown.items()}
 
 
-def _strangers(photos: Photos, answers: Answers) -> tuple[Picture, ...]:
-    """Unlabelled photos that may be of none of the classes, the strangest first."""
-    order = np.argsort(-np.nan_to_num(answers.strangeness), kind="stable")
-    order = order[answers.strangeness[order] > 1][:_N_SHOWN]
-    return tuple(_picture(photos, answers, k, _STRANGE) for k in order.tolist())
+def _most(rows: NDArray[np.int64], values: NDArray[Any]) -> list[int]:
+    """The rows with the highest values, as many as are shown."""
+    found: list[int] = rows[np.argsort(-values, kind="stable")][:_N_SHOWN].tolist()
+    return found
 
 
-def _most_confident(photos: Photos, answers: Answers) -> tuple[Picture, ...]:
-    rows = answers.unlabelled
-    order = rows[np.argsort(-answers.probabilities[rows].max(1), kind="stable")]
-    return tuple(_picture(photos, answers, k) for k in order[:_N_SHOWN].tolist())
-
-
-def _picture(photos: Photos, answers: Answers, index: int, reason: str = "") -> Picture:
+def _picture(photos: Photos, answers: Answers, index: int, reason: str) -> Picture:
     p = answers.probabilities[index]
     return Picture(
         name=escape_name(photos.names[index]),

@@ -251,20 +251,15 @@ def _result(pretrained: NDArray[np.bool_], scratch: NDArray[np.bool_] | None, ti
         sentence = f"One label per class is too few for a trial, so the pretrained network {title} is used."
         return Trial(chosen="pretrained", n=0, pretrained=None, scratch=None, sentence=sentence)
     own, other = _error(pretrained), None if scratch is None else _error(scratch)
-    names = [f"the pretrained network {title}", "a small network from scratch"]
-    head = f"A short trial on {count(n, 'labelled image')} chose"
+    names = (f"the pretrained network {title}", "a small network from scratch")
+    keeps = other is not None and other.wrong > _TRIAL_RATIO * own.wrong
     if other is None:
-        sentence = (
-            f"{head} {names[1]}: {names[0]} was wrong on {percent(own.error)} of them, hardly better than a guess."
-        )
-        return Trial(chosen="scratch", n=n, pretrained=own, scratch=None, sentence=sentence)
-    keeps = other.wrong > _TRIAL_RATIO * own.wrong
-    best, rest = (own, other) if keeps else (other, own)
-    more = "" if best.wrong < rest.wrong else ", but training improves a network from scratch more"
-    sentence = (
-        f"{head} {names[not keeps]}: it was wrong on {percent(best.error)}, {names[keeps]} on {percent(rest.error)}"
-        f"{more}."
-    )
+        why = f"{names[0]} was wrong on {percent(own.error)} of them, hardly better than a guess"
+    else:
+        best, rest = (own, other) if keeps else (other, own)
+        more = "" if best.wrong < rest.wrong else ", but training improves a network from scratch more"
+        why = f"it was wrong on {percent(best.error)}, {names[keeps]} on {percent(rest.error)}{more}"
+    sentence = f"A short trial on {count(n, 'labelled image')} chose {names[not keeps]}: {why}."
     return Trial(chosen="pretrained" if keeps else "scratch", n=n, pretrained=own, scratch=other, sentence=sentence)
 
 

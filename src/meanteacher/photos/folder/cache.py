@@ -4,16 +4,17 @@ import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meanteacher.core import InputError, Progress
+from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.files import locked_folder, make_own, remove, write_atomic
 from meanteacher.files.arrays import array_header, mapped_array
-from meanteacher.files.images import UnreadableError, decode
+from meanteacher.files.images import UnreadableError, decode, header
 from meanteacher.files.typed import Count, FileName, read_json
 from meanteacher.photos.folder.find import Photos
 
@@ -24,6 +25,7 @@ _VERSION = 1
 """Version of the decoded pixels: increase it when decoding changes, and every cache is made again."""
 
 _MAX_LIST_BYTES = 1 << 28
+_MAX_HEADERS = 20_000
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 24
 
@@ -69,6 +71,24 @@ def decode_all(photos: Photos, size: int, folder: Path, *, progress: Progress | 
     except OSError as error:
         raise InputError(f"Cannot write decoded images to {folder} ({error.strerror}): give another folder.") from error
     return old
+
+
+def read_headers(photos: Photos) -> NDArray[np.float64]:
+    """Width and height as displayed, and the time of the shot in seconds, of each image [N, 3]; NaN if unknown.
+
+    Of more than 20,000 images those with a label are read, and as many from first to last.
+    """
+    n = len(photos)
+    found = np.full((n, 3), np.nan)
+    if photos.arrays is not None:
+        found[:, :2] = photos.arrays.shape[2], photos.arrays.shape[1]
+        return found
+    spread = np.linspace(0, n - 1, min(n, _MAX_HEADERS)).round().astype(int)
+    for k in np.union1d(spread, np.flatnonzero(photos.labels != UNLABELLED)[:_MAX_HEADERS]).tolist():
+        with suppress(UnreadableError):
+            read = header(photos.path(k))
+            found[k] = read.width, read.height, read.taken
+    return found
 
 
 def _stamps(photos: Photos) -> tuple[Stamp, ...]:

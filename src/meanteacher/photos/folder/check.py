@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED
-from meanteacher.files.images import UnreadableError, header
 from meanteacher.formats import count, escape_name, listed
 from meanteacher.photos.folder.cache import Decoded
 from meanteacher.photos.folder.duplicates import Duplicates, find_duplicates, same_picture
@@ -23,7 +22,6 @@ _LEVELS = 8
 """Largest variation of a plain area or a grey pixel, in levels of 0 to 255; JPEG adds this much."""
 _FEW_LABELS = 5
 _UNEQUAL = 10
-_MAX_HEADERS = 20_000
 _HUGE = 50_000_000
 _MANY_SHAPES = 0.2
 _MAX_CONFLICTS = 5
@@ -41,7 +39,7 @@ _MAX_COMPARED = 100
 def check(
     photos: Photos,
     decoded: Decoded,
-    shapes: NDArray[np.int64] | None = None,
+    shapes: NDArray[np.float64] | None = None,
     *,
     duplicates: Duplicates | None = None,
     flip: bool | None = None,
@@ -233,22 +231,8 @@ def image_names(photos: Photos, rows: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(escape_name(photos.names[k]) for k in rows)
 
 
-def shapes_of(photos: Photos) -> NDArray[np.int64]:
-    """Width and height of each image as displayed [N, 2], from at most 20,000 headers; zeros if unknown."""
-    shapes = np.zeros((len(photos), 2), np.int64)
-    if photos.arrays is not None:
-        shapes[:] = photos.arrays.shape[2], photos.arrays.shape[1]
-        return shapes
-    for k in np.linspace(0, len(photos) - 1, min(len(photos), _MAX_HEADERS)).round().astype(int).tolist():
-        try:
-            shapes[k] = header(photos.path(k))[:2]
-        except UnreadableError:
-            continue
-    return shapes
-
-
-def shorter_side(shapes: NDArray[np.int64]) -> int:
-    """The median of the shorter sides of images in pixels, whose `shapes` are [N, 2], zeros if unknown."""
+def shorter_side(shapes: NDArray[np.float64]) -> int:
+    """The median of the shorter sides of images in pixels, whose `shapes` are [N, 2], NaN if unknown."""
     known = shapes[shapes.min(1) > 0]
     return int(np.median(known.min(1))) if len(known) else 32
 
@@ -262,7 +246,9 @@ def image_size(side: int) -> int:
     return max((size for size in (32, 64, 96) if size <= side), default=32)
 
 
-def shape_findings(photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.int64], size: int) -> list[Finding]:
+def shape_findings(
+    photos: Photos, readable: NDArray[np.int64], shapes: NDArray[np.float64], size: int
+) -> list[Finding]:
     """Findings about files that are huge, too small for a square of `size` pixels, or of an unusual shape."""
     rows = readable[shapes[readable].min(axis=1) > 0]
     if not len(rows) or photos.arrays is not None:

@@ -119,6 +119,8 @@ class Photos:
     """Positions of labelled images that the labelling page had drawn at random: unbiased test images."""
     is_wrapped: bool = False
     """Whether the root is the only folder in the one that was given."""
+    labels_file: Path | None = None
+    """The CSV file of the labels."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -166,6 +168,7 @@ def find_photos(photos: Path, labels: Path | None = None, *, min_classes: int = 
     return replace(
         found,
         is_wrapped=is_wrapped,
+        labels_file=labels,
         none_of_these=frozenset(k for k, each in enumerate(given) if each.is_none),
         random=frozenset(k for k, each in enumerate(given) if each.chosen == RANDOM and not each.is_none),
     )
@@ -236,9 +239,14 @@ def _in_unlabelled_folder(name: str) -> bool:
     return bool(slash) and folder.strip().lower() in _UNLABELLED_FOLDERS
 
 
-def column_of(photos: Photos, file: Path, column: str) -> list[str]:
+def column_of(photos: Photos, column: str) -> list[str]:
     """The cell of each image in a further column of the labels file; empty if the file does not name the image."""
-    known = dict.fromkeys(photos.names, "")
+    known, file = dict.fromkeys(photos.names, ""), photos.labels_file
+    if file is None:
+        raise InputError(
+            f"Photos are grouped by folder, time, or a column of the labels file; {column!r} is none of the first two, "
+            f"and there is no labels file. Give one (--labels) with the columns path, label and {column}."
+        )
     for number, (path, _, value) in read_table(file, [*COLUMNS, column]):
         name = _name_of(LabelRow(number, path, value), file, photos.root, known)
         # The labelling page appends rows without a value.

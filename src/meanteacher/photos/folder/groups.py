@@ -7,14 +7,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meanteacher.core import UNLABELLED, InputError
-from meanteacher.files.images import UnreadableError, header
 from meanteacher.photos.folder.duplicates import Pairs, joined
 from meanteacher.photos.folder.find import Photos, class_of, column_of
 
@@ -37,7 +35,6 @@ _MOST, _LEAST = 0.75, 0.6
 that it counts as, because all photos of a class may show one thing."""
 _MIN_FOLDERS = 3
 """Folders within each class from which on they are taken for the things that were photographed."""
-_MAX_HEADERS = 20_000
 _ROWS = 512
 _NUMBER = re.compile(r"(\d+)(?=\D*$)")
 _DATE = re.compile(r"(?<!\d)((?:19|20)\d{6})[-_ ]?(\d{6})")
@@ -46,29 +43,29 @@ _DATE = re.compile(r"(?<!\d)((?:19|20)\d{6})[-_ ]?(\d{6})")
 def find_groups(
     photos: Photos,
     near: Ints,
+    taken: NDArray[np.float64],
     features: NDArray[Any] | None = None,
     *,
     group_by: str | None = None,
-    labels: Path | None = None,
 ) -> Ints:
     """The group of every photo, [N]: the position of its first photo.
 
     Args:
         photos: N photos with their labels
         near: [N], equal for copies, as `duplicates.find_duplicates` returns them; copies are always together
+        taken: [N], the time of each shot by its header in seconds, NaN if unknown
         features: [N, D] of a pretrained network, which find bursts that neither their times nor their names show
-        group_by: "folder", "time", or a column of `labels`, instead of what times, names and features show
-        labels: the CSV file of the labels
+        group_by: "folder", "time", or a column of the labels file, instead of what times, names and features show
 
     Raises:
         InputError: there is nothing to group by, or each class would be one group.
     """
+    times = times_of(photos.names, taken)
     if group_by is None:
-        return together(photos, near, times_of(photos), features)
+        return together(photos, near, times, features)
     if group_by == "folder":
         pairs = _equal([name.rpartition("/")[0] or None for name in photos.names])
     elif group_by == "time":
-        times = times_of(photos)
         if np.isnan(times).all():
             raise InputError(
                 f"No photo of {photos.root} has the time of its shot in its EXIF data, so they cannot be grouped by "
@@ -76,7 +73,7 @@ def find_groups(
             )
         pairs = _consecutive(times, _SERIES)
     else:
-        pairs = _equal(_column(photos, labels, group_by))
+        pairs = _equal([value or None for value in column_of(photos, group_by)])
     groups = joined(len(photos), [_equal(near.tolist()), pairs])
     if not any(len(np.unique(groups[photos.labels == k])) > 1 for k in range(len(photos.class_names))):
         raise InputError(
@@ -97,23 +94,9 @@ def together(photos: Photos, near: Ints, times: NDArray[np.float64], features: N
     return joined(len(photos), pairs)
 
 
-def times_of(photos: Photos) -> NDArray[np.float64]:
-    """The time of each shot in seconds, [N], by its EXIF data or its name; NaN if unknown.
-
-    Of more than 20,000 photos only the labelled ones are read, and no more than so many.
-    """
-    times = np.array([_time_in_name(name) for name in photos.names])
-    if photos.arrays is not None:
-        return times
-    rows = np.arange(len(photos))
-    if len(rows) > _MAX_HEADERS:
-        rows = np.flatnonzero(photos.labels != UNLABELLED)[:_MAX_HEADERS]
-    for k in rows.tolist():
-        try:
-            taken = header(photos.path(k)).taken
-        except UnreadableError:
-            continue
-        times[k] = times[k] if np.isnan(taken) else taken
+def times_of(names: Sequence[str], taken: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The time of each shot in seconds, [N], by its header (`taken`) or its name; NaN if unknown."""
+    times = np.where(np.isnan(taken), [_time_in_name(name) for name in names], taken)
     _, which, counts = np.unique(np.floor(times), return_inverse=True, return_counts=True)
     times[counts[which] > _MOST_AT_ONCE] = np.nan
     return times
@@ -127,16 +110,6 @@ def _time_in_name(name: str) -> float:
         except ValueError:
             pass
     return float("nan")
-
-
-def _column(photos: Photos, labels: Path | None, column: str) -> list[str | None]:
-    if labels is None:
-        raise InputError(
-            f"Photos are grouped by folder, time, or a column of the labels file; {column!r} is none of the first two, "
-            "and there is no labels file. Give one (--labels) with the columns path, label and "
-            f"{column}."
-        )
-    return [value or None for value in column_of(photos, labels, column)]
 
 
 def _has_folders_of_things(photos: Photos) -> bool:

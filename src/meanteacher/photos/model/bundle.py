@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from meanteacher.core import UNLABELLED, InputError, Progress
 from meanteacher.devices import choose_device
 from meanteacher.files import atomic_folder, read_regular, write_atomic
-from meanteacher.formats import count, escape_name, listed, percent, percent_range
+from meanteacher.formats import count, escape_name, listed
 from meanteacher.models import ModelSpec
 from meanteacher.passes import to_channels_last
 from meanteacher.photos.folder.duplicates import DIGEST_BYTES
@@ -31,6 +31,7 @@ from meanteacher.photos.model.export import check_new_file, export_onnx
 from meanteacher.photos.model.images import ImagesLike, as_images
 from meanteacher.photos.model.manifest import AGAIN, KNOWN, Manifest, manifest_of, read_manifest
 from meanteacher.photos.model.predict import ClassifierModule, Known, Predictions, classify, prediction_file, rows_of
+from meanteacher.photos.pages.sentences import estimate_of
 from meanteacher.report.page import render
 from meanteacher.views import Normaliser
 
@@ -286,13 +287,8 @@ class Classifier:
             "Images": f"{self.size} x {self.size} pixels",
             "Parameters": f"{n_parameters:,}",
         }
-        try:
-            found = self.about["estimate"]
-            facts["Wrong on new images"] = (
-                f"{percent(found['error'])} ({percent_range(found['low'], found['high'])}), estimated by the fit"
-            )
-        except (KeyError, TypeError, ValueError):
-            pass
+        if estimate := estimate_of(self.about):
+            facts["Estimate of the fit"] = estimate
         if self.seen is not None:
             facts["Learned from"] = (
                 f"{count(self.seen.n_labelled, 'labelled image')} and {self.seen.n_unlabelled:,} without labels"

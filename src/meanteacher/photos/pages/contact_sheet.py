@@ -74,25 +74,22 @@ def contact_sheet(
             thumb=thumbnail(pictures(k)),
         )
 
-    parts = [("Sure", "", sections(sure))]
-    if unsure_below is not None:
-        below = percent(unsure_below).replace(".0", "")
-        parts = [
-            (
-                "Unsure",
-                f"The confidence is below {below}. Look through these; the guess may be wrong.",
-                sections(unsure),
-            ),
-            ("Sure", f"The confidence is {below} or more.", sections(sure)),
-        ]
-    why = "These photos are unlike any labelled one and may be of none of the classes."
-    parts.insert(0, ("None of these?", why, sections(none_of_these)))
+    below = "" if unsure_below is None else percent(unsure_below).replace(".0", "")
+    parts = [
+        (
+            "None of these?",
+            "These photos are unlike any labelled one and may be of none of the classes.",
+            none_of_these,
+        ),
+        ("Unsure", f"The confidence is below {below}. Look through these; the guess may be wrong.", unsure),
+        ("Sure", f"The confidence is {below} or more." if below else "", sure),
+    ]
     summary = [(n_unsure, "unsure"), (n_strange, "of none of the classes, perhaps")]
     return render(
         "contact-sheet.html.jinja",
         title=title,
         summary=[count(len(names), "photo"), *(count(n, kind, kind) for n, kind in summary if n)],
-        parts=[part for part in parts if part[2]],
+        parts=[(heading, why, sections(of)) for heading, why, of in parts if len(of)],
         n_left_out=len(rows) - len(shown),
         problems=problems,
     )

@@ -42,6 +42,7 @@ def shown(fit: Fit) -> dict[str, Any]:
         "since": since_sentence(fit),
         "tested": tested_sentence(fit),
         "confidence": whole_percent(fit.estimate.confidence),
+        "few_tests": FEW_TESTS,
         "foundation": foundation_sentence(fit),
         "pairs": confused_pairs(fit),
         "classes": class_rows(fit),
@@ -112,14 +113,16 @@ def calibration_sentence(calibration: Calibration) -> str:
     )
 
 
-_MODEL, _PHOTOS = "DIR", "PHOTOS"
+_MODEL, _PHOTOS, _LABELS = "DIR", "PHOTOS", "LABELS"
 """They stand for the paths on a model card, which leaves the computer."""
 
 
 def commands(fit: Fit, folder: str = "", photos: str = "") -> list[tuple[str, str]]:
     """The purpose of each command, and the command, with the real paths if they are given."""
     model, images = _quoted(folder) or _MODEL, _quoted(photos) or _PHOTOS
-    labels = _quoted(f"{folder}/labels.csv") if folder else f"{_MODEL}/labels.csv"
+    # Answers go to the labels file of the fit, or to a new one in its folder.
+    used = _quoted(fit.data.labels_file) if folder and fit.data.labels_file else _LABELS
+    labels = used if fit.data.labels_file else _quoted(f"{folder or _MODEL}/labels.csv")
     again, same = "Fit again with more labels", f"--minutes {fit.minutes:g} --out {model} --overwrite"
     use = [("Classify other photos", f"meanteacher predict {model} OTHER")]
     if fit.data.source == "npz":
@@ -128,6 +131,7 @@ def commands(fit: Fit, folder: str = "", photos: str = "") -> list[tuple[str, st
     else:
         use += [
             ("Label the photos that would help most", f"meanteacher label {images} --run {model}"),
+            ("Look again at labels that may be wrong", f"meanteacher label {images} --run {model} --review"),
             (again, f"meanteacher fit {images} --labels {labels} {same}"),
         ]
     return [
@@ -137,10 +141,11 @@ def commands(fit: Fit, folder: str = "", photos: str = "") -> list[tuple[str, st
     ]
 
 
-def placeholders(folder: str = "", photos: str = "", *, where: str) -> str:
-    """What the words in capitals stand for."""
+def placeholders(folder: str = "", photos: str = "", *, where: str, labels: bool = False) -> str:
+    """What the words in capitals stand for; `labels` says whether a labels file is one of them."""
     unknown = [] if folder else [f"{_MODEL} is the folder of this {where}"]
     unknown += [] if photos else [f"{_PHOTOS} is the folder of your photos"]
+    unknown += [f"{_LABELS} is the file of their labels"] if labels else []
     return ", ".join([*unknown, "OTHER is a folder with other photos"]) + "."
 
 
@@ -173,7 +178,7 @@ GROUPS = {
     "disagreements": (
         "Labels to look at",
         "A model that had not learned from these labels takes the photos for another class. The label may be wrong, or "
-        "the photo hard. Go through them with `meanteacher label --review`.",
+        "the photo hard.",
     ),
     "strangers": (
         "None of the classes?",

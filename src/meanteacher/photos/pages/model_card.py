@@ -22,7 +22,7 @@ def model_card(fit: Fit) -> str:
         **fit_page.shown(fit),
         listed=listed,
         most_classes=N_CLASSES,
-        placeholders=fit_page.placeholders(where="card"),
+        placeholders=fit_page.placeholders(where="card", labels=bool(fit.data.labels_file)),
         commands=commands,
         width=max(len(command) for _, command in commands),
         python=fit_page.python_code(),

@@ -1,9 +1,11 @@
 """What a fit says to the owner of the photos, in sentences that claim no more than the tests allow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from meanteacher.files.typed import checked
 from meanteacher.formats import count, listed, percent, points, whole_percent
 from meanteacher.records import ClassResult, FitEstimate, Helped
 from meanteacher.stats import difference_on_images
@@ -41,6 +43,14 @@ def how_good(estimate: FitEstimate) -> str:
         )
     interval = whole_percent(1 - estimate.high, 1 - estimate.low)
     return f"Right on about {about(1 - estimate.error)} new photos ({interval})."
+
+
+def estimate_of(about: Mapping[str, Any]) -> str:
+    """`how_good` the fit said that its model is, by the description in the model's file; empty if that says nothing."""
+    try:
+        return how_good(checked(about["estimate"], FitEstimate))
+    except (KeyError, ValueError):
+        return ""
 
 
 def about(share: float) -> str:
