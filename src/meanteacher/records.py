@@ -488,6 +488,8 @@ class WorkRecord:
     """The width of a network that is trained from scratch."""
     steps: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
     """Steps of each of its runs."""
+    n_tested: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Folds of labelled images that such networks test."""
     finished: bool = False
 
 

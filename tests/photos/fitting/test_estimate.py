@@ -45,6 +45,16 @@ def test_no_head_sees_the_group_of_a_photo_that_it_is_tested_on() -> None:
     assert all(sum(group not in head_seen for head_seen in seen) == 1 for group in set(groups[labels != UNLABELLED]))
 
 
+def test_of_some_folds_only_their_photos_are_tested() -> None:
+    features, truth = clusters(2, 60)
+    labels, groups = np.where(np.arange(60) < 48, truth, UNLABELLED), np.arange(60)
+    every = cross_validated(features, labels, 2, groups=groups, seed=0)
+    two = cross_validated(features, labels, 2, groups=groups, seed=0, n_tested=2)
+    assert len(two.labels) == len(two.groups) == pytest.approx(2 / 5 * len(every.labels), abs=1)
+    among = np.isin(every.positions, two.positions)
+    np.testing.assert_array_equal(two.logits, every.logits[among])
+
+
 def test_a_class_whose_labels_are_one_group_is_learned_from_and_not_tested() -> None:
     features, truth = clusters(3, 30)
     groups = np.where(truth == 2, -1, np.arange(30))

@@ -51,7 +51,7 @@ def _small() -> Iterator[None]:
         # All photos of a colour look as if they showed one thing.
         patch.setattr(data, "find_groups", lambda photos, near, *_, **__: near)
         patch.setattr(scratch, "_TRIAL_STEPS", 3)
-        patch.setattr(scratch, "_length", lambda *given: (0.125, 4))
+        patch.setattr(scratch, "_length", lambda *given: (0.125, 4, 5))
         yield
 
 

@@ -48,7 +48,8 @@ class OutOfFold:
     """Answers for labelled photos, each by a head that has seen neither the photo nor one of its group."""
 
     positions: Ints
-    """[n], positions of the tested photos: all labelled ones but those of classes with a single group."""
+    """[n], positions of the tested photos: all labelled ones but those of classes with a single group, or all of the
+    folds that were tested."""
     labels: Ints
     """[n], their labels."""
     logits: Floats
@@ -77,6 +78,7 @@ def cross_validated(
     seed: int,
     fit: FitHead = fit_head,
     run: Callable[..., Iterable[Any]] = map,
+    n_tested: int = N_FOLDS,
 ) -> OutOfFold:
     """Test every labelled photo with a head that was fitted without its group.
 
@@ -88,8 +90,10 @@ def cross_validated(
         seed: of the folds and of the fits
         fit: the recipe
         run: the function `map`, or that of a pool of threads
+        n_tested: only the photos of so many folds are tested
     """
     fold_of = _folds(labels, groups, seed)
+    fold_of[fold_of >= n_tested] = -1
 
     def answered(fold: int) -> tuple[Ints, Floats]:
         tested = np.flatnonzero(fold_of == fold)

@@ -38,8 +38,10 @@ better than without unlabelled rows."""
 _COST = Confident(threshold=0.8, temperature=0.1)
 _WIDTHS = (1.0, 0.5, 0.25)
 _FEW_STEPS, _FEWEST_STEPS = 1500, 60
-"""Below the first a narrower network, which makes more steps in the same time, ends with the lower error. Below the
-second a run learns next to nothing."""
+"""Below the first a narrower network, which makes more steps in the same time, ends with the lower error, and fewer
+networks do. Below the second a run learns next to nothing."""
+_TESTED = 2
+"""Folds that are tested before a wider network is trained instead."""
 _MANY_LABELS = 1000
 """From here on labelled rows get the weak view: better with 4000 labels, worse with 300 (docs/experiments/fit.md)."""
 _TRAINING_SHARE = 0.85
@@ -154,25 +156,31 @@ class _Shown(Callback):
 
 
 def train_from_scratch(data: FitData, work: Work) -> Iterator[Learned]:
-    """One model: five networks test the recipe, each on other labels, and the last one learns from every label."""
+    """One model: up to five networks test the recipe, each on a fifth of the labels; the last one learns from all."""
     rows, n_classes = data.usable, len(data.photos.class_names)
     images, labels = data.decoded.images[rows][None], data.labels[rows]
     if not work.record.steps:
-        width, steps = _length(images[0], labels, n_classes, work)
-        work.record = replace(work.record, width=width, steps=steps)
+        width, steps, n_tested = _length(images[0], labels, n_classes, work)
+        work.record = replace(work.record, width=width, steps=steps, n_tested=n_tested)
     work.note({})
     train = Training(
         method="mean-teacher",
         width=work.record.width,
         steps=work.record.steps,
         folder=work.folder / "runs",
-        n_runs=N_FOLDS + 1,
+        n_runs=work.record.n_tested + 1,
         ends=work.ends - (1 - _TRAINING_SHARE) / 2 * (work.ends - time.perf_counter()),
         work=work,
     )
     with work.piece("training"):
         tested = cross_validated(
-            images, labels, n_classes, groups=data.groups()[rows], seed=_SEED, fit=cast(FitHead, train)
+            images,
+            labels,
+            n_classes,
+            groups=data.groups()[rows],
+            seed=_SEED,
+            fit=cast(FitHead, train),
+            n_tested=work.record.n_tested,
         )
         train.n_runs = train.n_done + 1
         network = train(images, labels, n_classes, seed=_SEED)
@@ -190,9 +198,12 @@ def train_from_scratch(data: FitData, work: Work) -> Iterator[Learned]:
     )
 
 
-def _length(images: np.ndarray, labels: np.ndarray, n_classes: int, work: Work) -> tuple[float, int]:
-    """The widest network that can make enough steps in the time that is left, and its number of steps."""
-    width, steps = _WIDTHS[-1], _FEWEST_STEPS
+def _length(images: np.ndarray, labels: np.ndarray, n_classes: int, work: Work) -> tuple[float, int, int]:
+    """The width, steps and tested folds: the widest network that can make enough steps in the time that is left.
+
+    All networks make the same number of steps, so each that tests takes from the one that ships.
+    """
+    width, n_steps = _WIDTHS[-1], 0
     for width in _WIDTHS:
         training, data, split = _prepared(
             images, labels, n_classes, "mean-teacher", width, 100_000, flip=work.record.flip
@@ -201,11 +212,11 @@ def _length(images: np.ndarray, labels: np.ndarray, n_classes: int, work: Work) 
             training, data=data, split=split, seconds=_TIMED_SECONDS, most=_TIMED_STEPS, device=str(work.device)
         )
         each = fmean(seconds[1:] or seconds)  # without the first step, which allocates
-        left = _TRAINING_SHARE * (work.ends - time.perf_counter())
-        steps = max(_FEWEST_STEPS, int(left / (N_FOLDS + 1) / each))
-        if steps >= _FEW_STEPS:
+        n_steps = int(_TRAINING_SHARE * (work.ends - time.perf_counter()) / each)
+        if n_steps >= (_TESTED + 1) * _FEW_STEPS:
             break
-    return width, steps
+    n_tested = min(N_FOLDS, max(1, n_steps // _FEW_STEPS - 1))
+    return width, max(_FEWEST_STEPS, n_steps // (n_tested + 1)), n_tested
 
 
 def choose_network(pretrained: Pretrained, data: FitData) -> Trial:
