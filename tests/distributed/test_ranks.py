@@ -184,8 +184,13 @@ def test_two_processes_train_what_one_does_with_a_label_for_every_pixel(name: st
     assert one["alarms"] == []
 
 
+def test_a_rank_that_fails_ends_the_others_which_say_where_they_waited():
+    with pytest.raises(AssertionError, match=r"(?s)rank 1 fails.*distributed.py\", line \d+ in _connect"):
+        in_processes("failing", 2)
+
+
 def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):
-    message, _ = in_processes("stuck", 2, str(tmp_path), timeout=20)
+    message, _ = in_processes("stuck", 2, str(tmp_path))
     for words in ("Rank 0 of 2", "for rank 1 while", "--resume", "MEANTEACHER_TIMEOUT"):
         assert words in message
 
