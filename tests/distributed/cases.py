@@ -303,7 +303,7 @@ def own_methods(folder: Path) -> list[Any]:
         for own_rows in (True, False) if join().size > 1 else ():
             whole = few_labels(method=ForOne(**given, own_rows=own_rows))
             found.append(said(lambda whole=whole: trained(whole, join())))
-            join().meet("ending a method")
+            join().agree(0, doing="ending a method")
     return found
 
 
