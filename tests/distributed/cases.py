@@ -24,7 +24,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from test_rows import encoded, stream_of
+from test_rows import Counting, encoded, stream_of
 from torch import Tensor, nn
 
 import meanteacher
@@ -158,10 +158,12 @@ def variants(folder: Path, *names: str, **options: Any) -> dict[str, Any]:
 
 
 def few(folder: Path) -> Any:
-    """And how many rows of this rank have a label."""
-    whole = VARIANTS["few labels"]
-    batch = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=join()).stream[0]
-    return {**variants(folder, "few labels")["few labels"], "own": int((batch.labels[join().rows] >= 0).sum())}
+    """And how many rows of this rank have a label, and how many its views were given."""
+    whole, seen = VARIANTS["few labels"], list[int]()
+    stream = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=join()).stream
+    stream.views = dict.fromkeys(stream.views, Counting(seen, by_rows=True))
+    labelled = int((stream[0].labels[join().rows] >= 0).sum())
+    return {**variants(folder, "few labels")["few labels"], "own": labelled, "seen": seen}
 
 
 def synchronised(folder: Path) -> Any:

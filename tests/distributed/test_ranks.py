@@ -102,8 +102,9 @@ several = pytest.mark.parametrize("several", ["pair", "four"])
 def test_a_batch_that_the_processes_do_not_divide_evenly_may_have_one_label(
     several: str, alone: Found, request: pytest.FixtureRequest
 ):
-    """A rank without labels trains and raises no alarm."""
+    """A rank without labels trains and raises no alarm. Each augments its own rows, for student and teacher."""
     found = [rank["few"] for rank in request.getfixturevalue(several)]
+    assert [rank["seen"] for rank in found] == [[len(range(11)[n :: len(found)])] * 2 for n in range(len(found))]
     assert [rank["own"] for rank in found] == [1, *[0] * (len(found) - 1)]
     for rank in found:
         assert differ(alone["few"]["weights"], rank["weights"]) < 1e-6
