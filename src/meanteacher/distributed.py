@@ -280,8 +280,6 @@ def as_torchrun(environment: Mapping[str, str]) -> Mapping[str, str]:
 def found_in(environment: Mapping[str, str]) -> Ranks:
     """Who this process is, by what its launcher says.
 
-    >>> found_in({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
-    Ranks(rank=1, size=4, local_rank=1, local_size=2, restarts=0)
     >>> found_in({}) == ALONE
     True
     """
