@@ -473,9 +473,8 @@ _kept: list[Any] = []
 def own_loop(script: str) -> dict[str, Any]:
     """The weights of the teacher at the end of a script of docs/own-module.md, and the mean of its students.
 
-    The processes meet at a file instead of a port, which somebody else could take meanwhile. Nothing that the script
-    has made is freed: a `DistributedDataParallel` that has the last reference to its process group waits for the
-    threads of gloo with Python's lock, and one of these may need that lock to free a tensor.
+    The processes meet at a file and connect by the loopback: somebody else could take a port meanwhile, and would have
+    to resolve a name. Nothing that the script has made is freed before the end: threads of gloo may still use it.
     """
     students: list[list[Tensor]] = []
 
@@ -484,6 +483,7 @@ def own_loop(script: str) -> dict[str, Any]:
         students.append([p.detach().clone() for p in gathered])
         real(self, student)
 
+    os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     meet = partial(dist.init_process_group, **at_a_file())
     real, names = Teacher.update, {"mt": meanteacher, "torch": torch, "nn": nn}
     _kept.append(names)
