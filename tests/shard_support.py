@@ -1,4 +1,4 @@
-"""Tar shards made up in a moment."""
+"""Images in files, and tar shards of them, made up in a moment."""
 
 import io
 import tarfile
@@ -23,6 +23,21 @@ def truncated(k: int) -> bytes:
     """The first half of an image: its header is intact."""
     whole = picture(k)
     return whole[: len(whole) // 2]
+
+
+class InMemory:
+    """Files of images that are in memory, and what has been read of them."""
+
+    def __init__(self, contents: Sequence[bytes]) -> None:
+        self.contents, self.read_positions = contents, list[int]()
+        self.names, self.sizes = [f"{k}.png" for k in range(len(contents))], [len(content) for content in contents]
+
+    def read(self, position: int) -> bytes:
+        self.read_positions.append(position)
+        return self.contents[position]
+
+    def where(self, position: int) -> str:
+        return self.names[position]
 
 
 def write_tar(path: Path, members: Members, tar_format: int = tarfile.PAX_FORMAT) -> Path:

@@ -138,10 +138,6 @@ class Ranks:
         found: T = value
         return found
 
-    def meet(self, doing: str) -> None:
-        """Return when every rank has come here."""
-        self.agree(0, doing=doing)
-
     @contextmanager
     def waiting(self, doing: str, *, computes: bool = False) -> Iterator[None]:
         """Turn the failure of an exchange into a LostRankError, but not the other errors of a block that `computes`."""
@@ -196,7 +192,7 @@ def join() -> Ranks:
             if torch.cuda.is_available():
                 torch.cuda.set_device(found.local_rank % torch.cuda.device_count())
             _connect(found)
-            found.meet("connecting")  # one that ends at once must not take the connection from the others
+            found.agree(0, doing="connecting")  # one that ends at once must not take the connection from the others
         _joined["ranks"] = found
     ranks: Ranks = _joined["ranks"]
     return ranks
@@ -284,8 +280,6 @@ def as_torchrun(environment: Mapping[str, str]) -> Mapping[str, str]:
 def found_in(environment: Mapping[str, str]) -> Ranks:
     """Who this process is, by what its launcher says.
 
-    >>> found_in({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
-    Ranks(rank=1, size=4, local_rank=1, local_size=2, restarts=0)
     >>> found_in({}) == ALONE
     True
     """

@@ -139,7 +139,7 @@ def length_of_a_gradient_is_squared(patch: Patch) -> None:
 
 @of_readings
 def gradient_is_read_of_the_first_weights_alone(patch: Patch) -> None:
-    wrap(patch, vitals._gradient_norm, lambda real, cost, parameters, ranks: real(cost, parameters[:1], ranks))
+    wrap(patch, vitals._gradient_norm, lambda real, cost, parameters, *rest: real(cost, parameters[:1], *rest))
 
 
 @of_readings

@@ -162,6 +162,7 @@ def _short(method: str = "mean-teacher", **changes: object) -> Recipe:
 def test_run_on_a_gpu_ends_like_one_on_the_cpu(method: str, tmp_path: Path):
     """Start, steps, readings, evaluation, checkpoint and record."""
     outcome = _run(_short(method), tmp_path / "gpu", "auto")
+    assert torch.backends.cudnn.benchmark
     _run(_short(method), tmp_path / "cpu", "cpu")
     assert outcome.record is not None
     environment = outcome.record.environment

@@ -31,6 +31,7 @@ from meanteacher.seeding import generator
 from meanteacher.train import StopWhen
 from meanteacher.views import Chain, Flip, Jitter, PerChannel, PerImage, Rotate
 from pretend_gpu import GPU, OnGpu, pretend_gpu
+from shard_support import InMemory
 from support import error_rate, prepared_of
 from support import recipe as made_up_recipe
 
@@ -101,27 +102,6 @@ class Counting:
         return self.files.where(position)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class InMemory:
-    """Images as files, in memory."""
-
-    contents: tuple[bytes, ...]
-
-    @property
-    def names(self) -> Sequence[str]:
-        return [f"{k}.jpg" for k in range(len(self.contents))]
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        return [len(content) for content in self.contents]
-
-    def read(self, position: int) -> bytes:
-        return self.contents[position]
-
-    def where(self, position: int) -> str:
-        return f"image {position} of the shard"
-
-
 def dataset_of(*images: Image.Image, resize: int, size: int, kind: str = "PNG", **options: object) -> EncodedDataset:
     contents = []
     for image in images:
@@ -129,7 +109,7 @@ def dataset_of(*images: Image.Image, resize: int, size: int, kind: str = "PNG", 
         image.save(file, kind, **options)
         contents.append(file.getvalue())
     labels = torch.zeros(len(images), dtype=torch.int64)
-    return EncodedDataset(InMemory(tuple(contents)), labels, ("one",), resize=resize, size=size)
+    return EncodedDataset(InMemory(contents), labels, ("one",), resize=resize, size=size)
 
 
 def crops(dataset: EncodedDataset, index: Tensor, *roles: str, seed: int = 0, step: int = 0) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from test_rows import encoded, stream_of
+from test_rows import Counting, encoded, stream_of
 from torch import Tensor, nn
 
 import meanteacher
@@ -30,7 +32,7 @@ from meanteacher.cli import main
 from meanteacher.cli.console import graceful_stop
 from meanteacher.core import UNLABELLED, Batch, InputError, Problem, StepOutput
 from meanteacher.data import Fixed, TrainTest
-from meanteacher.distributed import Ranks, check_devices, join
+from meanteacher.distributed import Ranks, check_devices, group_of, join
 from meanteacher.evaluate import top_error_rates
 from meanteacher.experiment import Recipe, run
 from meanteacher.experiment.run import _broken_images
@@ -156,10 +158,12 @@ def variants(folder: Path, *names: str, **options: Any) -> dict[str, Any]:
 
 
 def few(folder: Path) -> Any:
-    """And how many rows of this rank have a label."""
-    whole = VARIANTS["few labels"]
-    batch = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=join()).stream[0]
-    return {**variants(folder, "few labels")["few labels"], "own": int((batch.labels[join().rows] >= 0).sum())}
+    """And how many rows of this rank have a label, and how many its views were given."""
+    whole, seen = VARIANTS["few labels"], list[int]()
+    stream = prepared_of(whole, seed=3, data=whole.data.source.load(Path()), ranks=join()).stream
+    stream.views = dict.fromkeys(stream.views, Counting(seen, by_rows=True))
+    labelled = int((stream[0].labels[join().rows] >= 0).sum())
+    return {**variants(folder, "few labels")["few labels"], "own": labelled, "seen": seen}
 
 
 def synchronised(folder: Path) -> Any:
@@ -186,14 +190,18 @@ def in_parts(folder: Path) -> dict[str, Any]:
     return {"both": both, "counted": {int(t) for name, t in counts.items() if name.endswith("num_batches_tracked")}}
 
 
+def at_a_file() -> dict[str, Any]:
+    """Where the processes of a program meet that has a process group of its own."""
+    rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    return {"store": dist.FileStore(f"{os.environ['MEANTEACHER_STORE']}-own", size), "rank": rank, "world_size": size}
+
+
 def other_group(folder: Path) -> Any:
     """A run in a program that has a process group of its own, which like NCCL's has nothing for tensors on a CPU."""
-    rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     fake: Any = torch._C._distributed_c10d
     made = fake.FakeProcessGroup._create_internal
     dist.Backend.register_backend("for gpus", lambda store, rank, size, timeout: made(rank, size), devices=["cuda"])
-    store = dist.FileStore(os.environ.pop("MEANTEACHER_STORE"), size)
-    dist.init_process_group("for gpus", store=store, rank=rank, world_size=size)
+    dist.init_process_group("for gpus", **at_a_file())
     with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
         dist.all_reduce(torch.zeros(1))
     return few(folder)
@@ -297,7 +305,7 @@ def own_methods(folder: Path) -> list[Any]:
         for own_rows in (True, False) if join().size > 1 else ():
             whole = few_labels(method=ForOne(**given, own_rows=own_rows))
             found.append(said(lambda whole=whole: trained(whole, join())))
-            join().meet("ending a method")
+            join().agree(0, doing="ending a method")
     return found
 
 
@@ -342,14 +350,22 @@ def refused(folder: Path) -> str:
     return said(lambda: run(whole, seed=3, out=folder / "run", data=whole.data.source.load(Path())))
 
 
+def failing() -> None:
+    """Rank 0 waits for rank 1, which fails."""
+    assert os.environ["RANK"] == "0", "rank 1 fails"
+    join()
+
+
 def stuck(folder: str) -> str:
-    """Rank 1 does not come to its fourth step before rank 0 has given up."""
+    """Rank 1 does not come to the end of its third step before rank 0 has given up, which then waits for a second."""
     ranks, n_asked, given_up = join(), 0, Path(folder) / "given up"
 
     def should_stop() -> bool:
         nonlocal n_asked
         n_asked += 1
-        while ranks.rank == 1 and n_asked == 3 and not given_up.exists():
+        if n_asked == 3 and ranks.is_first:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group_of(torch.device("cpu")))
+        while n_asked == 3 and not ranks.is_first and not given_up.exists():
             time.sleep(0.1)
         return False
 
@@ -451,8 +467,15 @@ def devices(folder: Path) -> list[str]:
     return [said(lambda: check("GPU-0"))]
 
 
+_kept: list[Any] = []
+
+
 def own_loop(script: str) -> dict[str, Any]:
-    """The weights of the teacher at the end of a script of docs/own-module.md, and the mean of its students."""
+    """The weights of the teacher at the end of a script of docs/own-module.md, and the mean of its students.
+
+    The processes meet at a file and connect by the loopback: somebody else could take a port meanwhile, and would have
+    to resolve a name. Nothing that the script has made is freed before the end: threads of gloo may still use it.
+    """
     students: list[list[Tensor]] = []
 
     def update(real: Any, self: Teacher, student: nn.Module) -> None:
@@ -460,10 +483,15 @@ def own_loop(script: str) -> dict[str, Any]:
         students.append([p.detach().clone() for p in gathered])
         real(self, student)
 
+    os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    meet = partial(dist.init_process_group, **at_a_file())
     real, names = Teacher.update, {"mt": meanteacher, "torch": torch, "nn": nn}
-    with mock.patch.object(Teacher, "update", lambda self, student: update(real, self, student)):
+    _kept.append(names)
+    with (
+        mock.patch.object(dist, "init_process_group", meet),
+        mock.patch.object(Teacher, "update", lambda self, student: update(real, self, student)),
+    ):
         exec(script, names)
-    torch.distributed.destroy_process_group()
     means = [torch.stack(of_one).mean(0) for of_one in zip(*students, strict=True)]
     weights = [value for name, value in names["weights"].items() if "running" not in name and "tracked" not in name]
     assert [w.shape for w in weights] == [m.shape for m in means]

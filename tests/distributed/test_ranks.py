@@ -102,8 +102,9 @@ several = pytest.mark.parametrize("several", ["pair", "four"])
 def test_a_batch_that_the_processes_do_not_divide_evenly_may_have_one_label(
     several: str, alone: Found, request: pytest.FixtureRequest
 ):
-    """A rank without labels trains and raises no alarm."""
+    """A rank without labels trains and raises no alarm. Each augments its own rows, for student and teacher."""
     found = [rank["few"] for rank in request.getfixturevalue(several)]
+    assert [rank["seen"] for rank in found] == [[len(range(11)[n :: len(found)])] * 2 for n in range(len(found))]
     assert [rank["own"] for rank in found] == [1, *[0] * (len(found) - 1)]
     for rank in found:
         assert differ(alone["few"]["weights"], rank["weights"]) < 1e-6
@@ -184,8 +185,13 @@ def test_two_processes_train_what_one_does_with_a_label_for_every_pixel(name: st
     assert one["alarms"] == []
 
 
+def test_a_rank_that_fails_ends_the_others_which_say_where_they_waited():
+    with pytest.raises(AssertionError, match=r"(?s)rank 1 fails.*distributed.py\", line \d+ in _connect"):
+        in_processes("failing", 2)
+
+
 def test_a_rank_that_does_not_answer_is_named(tmp_path: Path):
-    message, _ = in_processes("stuck", 2, str(tmp_path), timeout=20)
+    message, _ = in_processes("stuck", 2, str(tmp_path))
     for words in ("Rank 0 of 2", "for rank 1 while", "--resume", "MEANTEACHER_TIMEOUT"):
         assert words in message
 

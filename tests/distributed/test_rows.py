@@ -1,53 +1,21 @@
 """A batch is divided: every row belongs to one process, and is what one process would have made of it."""
 
-import io
 from dataclasses import dataclass
 
 import pytest
 import torch
-from PIL import Image
 
 from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.dataset import BrokenImages
 from meanteacher.distributed import Ranks
 from meanteacher.views import Chain, Flip, Noise, PerImage, Rotate
+from shard_support import InMemory, picture
 from support import BATCHES, N_CLASSES, made_up
 
 
-@dataclass
-class Pictures:
-    """A few PNG files in memory."""
-
-    n: int
-    read_positions: list[int]
-    broken: tuple[int, ...] = ()
-
-    @property
-    def names(self) -> list[str]:
-        return [f"{number}.png" for number in range(self.n)]
-
-    @property
-    def sizes(self) -> list[int]:
-        return [len(self.read(number)) for number in range(self.n)]
-
-    def read(self, position: int) -> bytes:
-        self.read_positions.append(position)
-        if position in self.broken:
-            return b"no image"
-        pixels = torch.randint(
-            0, 256, (12, 14, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(position)
-        )
-        file = io.BytesIO()
-        Image.fromarray(pixels.numpy()).save(file, "PNG")
-        return file.getvalue()
-
-    def where(self, position: int) -> str:
-        return self.names[position]
-
-
 def encoded(*broken: int) -> EncodedDataset:
-    files, labels = Pictures(30, [], broken), torch.arange(30) % N_CLASSES
-    some = BrokenImages(most=len(broken))
+    files = InMemory([b"no image" if k in broken else picture(k) for k in range(30)])
+    some, labels = BrokenImages(most=len(broken)), torch.arange(30) % N_CLASSES
     return EncodedDataset(files, labels, ("a", "b", "c"), resize=10, size=8, threads=1, broken=some)
 
 

@@ -31,6 +31,7 @@ from meanteacher.photos.folder.tables import read_labels, read_npz
 from meanteacher.photos.model.bundle import Classifier, load
 from meanteacher.views import PerImage
 from photo_support import picture, save
+from shard_support import InMemory
 from support import at_most, forbid
 
 MB = 1 << 20
@@ -169,19 +170,6 @@ def test_a_jpeg_that_passes_over_its_pixels_disproportionately_often_is_refused(
     assert decode(path, 8).shape == (8, 8, 3)
 
 
-class OneFile:
-    names, sizes = ("a.jpg",), (1,)
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def read(self, position: int) -> bytes:
-        return self.content
-
-    def where(self, position: int) -> str:
-        return "a.jpg"
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [(progressive(3900, 3900, 200), "scans"), (progressive(6000, 6000, 1), "pixels in"), (b"arithmetic", "damaged")],
@@ -194,7 +182,7 @@ def test_images_that_are_decoded_on_demand_have_the_same_limits(content: bytes, 
         file = io.BytesIO()
         picture(0, 64, 64).save(file, "JPEG")
         content = file.getvalue().replace(b"\xff\xc0", b"\xff\xc9", 1)
-    dataset = EncodedDataset(OneFile(content), torch.zeros(1, dtype=torch.int64), ("a",), resize=8, size=8)
+    dataset = EncodedDataset(InMemory([content]), torch.zeros(1, dtype=torch.int64), ("a",), resize=8, size=8)
     with pytest.raises((BrokenImageError, InputError), match=words):
         dataset.centres(torch.tensor([0]))
 

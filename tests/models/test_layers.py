@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from meanteacher.models.layers import ByteDropout, WeightNormLayer
+from meanteacher.distributed import Ranks
+from meanteacher.models.layers import ByteDropout, WeightNormLayer, WeightNormLinear, synchronise_batch_norm
 from meanteacher.passes import without_dropout
+from pretend_gpu import pretend_gpu
 
 
 @pytest.mark.parametrize("p", [0.25, 0.5, 0.75])
@@ -96,3 +98,14 @@ def test_means_of_bfloat16_products_do_not_lose_what_they_sum():
     layer(x)
     deviation = float((2 * x).double().std(correction=0))
     torch.testing.assert_close(layer.scale.detach(), torch.tensor([1 / deviation]), rtol=1e-4, atol=0)
+
+
+def test_ordinary_batch_norm_on_a_gpu_becomes_torchs_own_that_is_synchronised():
+    with pretend_gpu():
+        network = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), WeightNormLinear(4, 3)).to("cuda")
+        before, ranks = {**network.state_dict(keep_vars=True)}, Ranks(0, 2)
+        synchronise_batch_norm(network, ranks)
+        assert type(network[1]) is nn.SyncBatchNorm
+        assert network[2].synchronised is ranks
+        after = network.state_dict(keep_vars=True)
+    assert [(name, id(tensor)) for name, tensor in after.items()] == [(name, id(t)) for name, t in before.items()]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meanteacher.core import UNLABELLED, Batch, Cost, Problem, StepOutput
 from meanteacher.costs import Confident
@@ -235,3 +236,32 @@ def test_labels_noted_since_the_last_reading_are_in_a_checkpoint():
     vitals.note_labels(batch)
     state = vitals.state()
     assert (state["rows"], state["labelled_rows"]) == (len(batch.labels), int((batch.labels != UNLABELLED).sum()))
+
+
+class Operations(TorchDispatchMode):
+    """Counts the operations of a block."""
+
+    n = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.n += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_network_of_more_tensors_is_read_with_no_more_operations():
+    """Each is a kernel that a GPU starts. `torch._foreach` operations take all tensors at once."""
+    counts = []
+    for depth in (2, 40):
+        student = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
+        teacher = Teacher(student, decay=0.9).network
+        vitals = Vitals(Declared(n_labelled=1, labelled_share=0.5, exact=True, steps=9))
+        with Operations() as of_reading:
+            vitals.read(1, {}, student, teacher)
+        cost, trained = student(torch.ones(1, 4)).sum(), list(student.parameters())
+        with Operations() as of_backward:
+            torch.autograd.grad(cost * 1.0, trained, retain_graph=True)
+        with Operations() as of_gradients:
+            vitals.read_gradients(0, {"": Cost(cost)}, student, trained)
+        counts.append((of_reading.n, of_gradients.n - of_backward.n))
+    assert counts[0] == counts[1]
+    assert sum(counts[0]) < 20

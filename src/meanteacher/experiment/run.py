@@ -131,7 +131,7 @@ def run_training(
         complete = prepared.train(
             state, vitals=vitals, options=options, callbacks=callbacks, checkpoints=checkpoints, skip_to=skip_to
         )
-        ranks.meet("ending the run")  # the last checkpoint is written
+        ranks.agree(0, doing="ending the run")  # the last checkpoint is written
         if complete:
             record = _record(prepared, checkpoints, state, vitals, options, recorded)
             folder.write_record(record)

@@ -331,8 +331,7 @@ def _distance(predictor: nn.Module, student: nn.Module) -> float:
 
 @torch.no_grad()
 def _checksum(network: nn.Module) -> float:
-    sums = [(p if p.device.type != "mps" else p.cpu()).sum(dtype=torch.float64) for p in network.parameters()]
-    return sum(torch.stack(sums).tolist()) if sums else 0.0
+    return sum(_squares(list(network.parameters())))
 
 
 def _squares(tensors: list[Tensor]) -> list[float]:
