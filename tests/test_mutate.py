@@ -1,11 +1,14 @@
 """The mechanical mutants: what is changed, what is left alone, and that a mutant is really what the tests import."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import mutate
+from support import PATIENCE, child_environment
 
 MODULE = '''
 """Not 1 of these."""
@@ -61,3 +64,16 @@ def test_a_mutant_replaces_its_module_alone():
     spec = finder.find_spec("meanteacher.stats")
     assert spec is not None
     assert spec.origin == str(path)
+
+
+def test_a_mutant_is_what_the_tests_and_the_examples_try():
+    """In a process of its own, because this one has imported the module. With the real code all would survive."""
+    ended = subprocess.run(
+        [sys.executable, mutate.__file__, "formats", "--sample", "2"],
+        check=True,
+        timeout=PATIENCE,
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+    assert ended.stdout.startswith("formats: 0 of 2 mutants survived"), ended.stdout
