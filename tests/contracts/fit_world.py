@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from backbone_support import small_networks
 from meanteacher.core import Problem
 from meanteacher.models import FastNetSpec, LitePairSpec
 from meanteacher.photos.features import extraction
-from meanteacher.photos.fitting import fit, results
+from meanteacher.photos.fitting import fit, heads, results
 from meanteacher.photos.fitting.estimate import OutOfFold
+from meanteacher.photos.fitting.pretrained import Pretrained
 from meanteacher.train import Callback
 
 CLASSES = ("ash", "birch", "cedar")
@@ -133,6 +134,8 @@ class Fit:
     photos: Photos
     tested: OutOfFold
     """The answers of cross-validation that the results were written from."""
+    recipes: tuple[tuple[str, Any], ...]
+    """By the name of its recipe, each head that was fitted and each result of cross-validation, in their order."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -200,8 +203,10 @@ def make_fit() -> Fit:
     """Fit the photos with two tiny networks and two views."""
     out = Path(tempfile.mkdtemp(dir=scratch())) / "fit"
     tested: list[OutOfFold] = []
+    recipes: list[tuple[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
         small_networks(patch)
+        patch.setattr(heads, "_FEWEST", 5)  # so that the unlabelled photos teach
         patch.setattr(extraction, "VIEWS", ("plain", "mirrored"))
         patch.setattr(results, "write_fit_pages", lambda *_: None)
         write = results.write_results
@@ -210,9 +215,18 @@ def make_fit() -> Fit:
             tested.append(learned.out_of_fold)
             return write(root, data, learned, *rest)
 
+        def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(self: Any, features: Any, recipe: Any) -> Any:
+                recipes.append((recipe.__name__, real(self, features, recipe)))
+                return recipes[-1][1]
+
+            return noted
+
+        for name in ("_fitted", "_tested"):
+            patch.setattr(Pretrained, name, noting(getattr(Pretrained, name)))
         patch.setattr(fit, "write_results", note)
         fit.fit(photos().root, minutes=60.0, out=out, device="cpu", callback=Callback())
-    return Fit(out, photos(), tested[-1])
+    return Fit(out, photos(), tested[-1], tuple(recipes))
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
