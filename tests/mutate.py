@@ -2,8 +2,8 @@
 
 The catalogue of silent mistakes (`contracts/mutants.py`) is what people thought of. This run depends on nobody's
 imagination: it exchanges comparisons, arithmetic operators, constants, arguments and returned values, one at a time. A
-mutant is caught if a test of the same subject fails. Survivors are printed; each is a missing test, or a change that
-makes no difference.
+mutant is caught if a test of its module fails, or one of its folder and of the contracts of its kind. Survivors are
+printed; each is a missing test, or a change that makes no difference.
 
 Every mutant runs in a process that is forked from one that has imported torch, and nothing is written to the tree.
 That is why this is no standard tool: mutmut and cosmic-ray start Python anew for every mutant, which takes longer than
@@ -143,6 +143,20 @@ def tests_of(path: Path) -> list[str]:
     return [str(path) for path in (*found, path)]
 
 
+def further_tests_of(path: Path) -> list[str]:
+    """Those of the whole folder, and of what all of its kind must satisfy: they take longer, so survivors alone meet
+    them."""
+    below = path.relative_to(SOURCE)
+    subject = below.parts[0].removesuffix(".py")
+    contracts = {"methods": ["methods", "outputs"], "teacher": ["methods"], "costs": ["methods"]}.get(
+        subject, [subject]
+    )
+    found = [ROOT / "tests" / "contracts" / f"test_{each}.py" for each in contracts]
+    if len(below.parts) > 1:
+        found.append(ROOT / "tests" / below.parent)
+    return [str(path) for path in found if path.exists()]
+
+
 class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module from the tree of a mutant."""
 
@@ -243,7 +257,11 @@ def main() -> None:
         gc.freeze()  # pytest collects all garbage; what the parent has imported is none
         survivors = []
         for number, mutant in enumerate(sorted(drawn, key=str), start=1):
-            if not is_caught(mutant, tests_of(mutant.path), 10 + 5 * seconds[mutant.path])[0]:
+            further = further_tests_of(mutant.path)
+            if not (
+                is_caught(mutant, tests_of(mutant.path), 10 + 5 * seconds[mutant.path])[0]
+                or (further and is_caught(mutant, further, limit=1800)[0])
+            ):
                 survivors.append(mutant)
                 print(f"survived: {mutant}", flush=True)  # noqa: T201
             sys.stderr.write(f"{subject}: {number} of {len(drawn)}\r")

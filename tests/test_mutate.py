@@ -53,6 +53,9 @@ def test_operators_constants_arguments_and_values_are_changed_one_at_a_time(muta
 
 def test_the_tests_of_a_module_are_those_of_its_name_or_folder():
     assert [Path(test).name for test in mutate.tests_of(mutate.SOURCE / "stats.py")] == ["test_stats.py", "stats.py"]
+    further = [Path(test).name for test in mutate.further_tests_of(mutate.SOURCE / "methods" / "vat.py")]
+    assert further == ["test_methods.py", "test_outputs.py", "methods"]
+    assert mutate.further_tests_of(mutate.SOURCE / "stats.py") == []
     (first, _) = mutate.tests_of(mutate.SOURCE / "train" / "optim.py")
     assert Path(first).relative_to(mutate.ROOT / "tests").parts[0] == "train"
 
