@@ -148,7 +148,7 @@ def further_tests_of(path: Path) -> list[str]:
     them."""
     below = path.relative_to(SOURCE)
     subject = below.parts[0].removesuffix(".py")
-    contracts = {"methods": ["methods", "outputs"], "teacher": ["methods"], "costs": ["methods"]}.get(
+    contracts = {"methods": ["methods", "outputs"], "teacher": ["methods", "devices"], "costs": ["methods"]}.get(
         subject, [subject]
     )
     found = [ROOT / "tests" / "contracts" / f"test_{each}.py" for each in contracts]
