@@ -2,8 +2,8 @@
 
 The catalogue of silent mistakes (`contracts/mutants.py`) is what people thought of. This run depends on nobody's
 imagination: it exchanges comparisons, arithmetic operators, constants, arguments and returned values, one at a time. A
-mutant is caught if a test of the same subject fails. Survivors are printed; each is a missing test, or a change that
-makes no difference.
+mutant is caught if a test of its module fails, or one of its folder and of the contracts of its kind. Survivors are
+printed; each is a missing test, or a change that makes no difference.
 
 Every mutant runs in a process that is forked from one that has imported torch, and nothing is written to the tree.
 That is why this is no standard tool: mutmut and cosmic-ray start Python anew for every mutant, which takes longer than
@@ -14,14 +14,16 @@ import argparse
 import ast
 import contextlib
 import copy
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +143,20 @@ def tests_of(path: Path) -> list[str]:
     return [str(path) for path in (*found, path)]
 
 
+def further_tests_of(path: Path) -> list[str]:
+    """Those of the whole folder, and of what all of its kind must satisfy: they take longer, so survivors alone meet
+    them."""
+    below = path.relative_to(SOURCE)
+    subject = below.parts[0].removesuffix(".py")
+    contracts = {"methods": ["methods", "outputs"], "teacher": ["methods", "devices"], "costs": ["methods"]}.get(
+        subject, [subject]
+    )
+    found = [ROOT / "tests" / "contracts" / f"test_{each}.py" for each in contracts]
+    if len(below.parts) > 1:
+        found.append(ROOT / "tests" / below.parent)
+    return [str(path) for path in found if path.exists()]
+
+
 class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module from the tree of a mutant."""
 
@@ -163,29 +179,50 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.mutant.tree, str(self.mutant.path), "exec"), module.__dict__)
 
 
-def is_caught(mutant: Mutant | None, tests: Sequence[str], seconds: float) -> bool:
-    """Whether a test fails, or the tests take longer than this. None runs the tests on the code as it is."""
+def is_caught(mutant: Mutant | None, tests: Sequence[str], limit: float) -> tuple[bool, float, list[str]]:
+    """Whether a test fails, or the tests take more seconds of processor time than the limit; None mutates nothing.
+
+    Also the seconds, and the names of the modules of other packages that were imported.
+    """
+    receive, send = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
         os.setsid()
         with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
         import pytest
 
+        before = set(sys.modules)
         if mutant is not None:
-            sys.meta_path.insert(0, _Mutated(mutant))
-        os._exit(int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"])))
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status) != 0
-        time.sleep(0.05)
+            mutated = _Mutated(mutant)
+            sys.meta_path.insert(0, mutated)
+            # Before pytest, which imports modules whose examples it tries in its own way, unless they are there.
+            importlib.import_module(mutated.name)
+        code: int | None = int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider"]))
+        if mutant is not None and sys.modules[mutated.name].__loader__ is not mutated:
+            code = None  # the tests have imported something else
+        imported = [name for name in sys.modules if name not in before and _is_installed(sys.modules[name])]
+        send.send((code, imported))
+        os._exit(0)
+    send.close()
+    code, names = 1, []
+    with contextlib.suppress(EOFError):  # the mutant may have ended the process
+        # Only a mutant that waits for something forever takes so long by the clock.
+        if receive.poll(60 * limit):
+            code, names = receive.recv()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True
+    _, _, usage = os.wait4(child, 0)
+    if code is None:
+        raise RuntimeError(f"{mutant} was not imported by its tests")
+    return code != 0, usage.ru_utime + usage.ru_stime, names
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether it is of another package, and can be imported before the processes of the mutants are forked."""
+    return "site-packages" in str(getattr(module, "__file__", "")) and "pytest" not in module.__name__
 
 
 def main() -> None:
@@ -194,9 +231,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=100, help="mutants per subject, drawn at random (100)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    import numpy  # noqa: F401
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest  # noqa: F401
-    import scipy.special  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
@@ -209,14 +245,23 @@ def main() -> None:
         mutants = [mutant for path in paths for mutant in mutants_of(path)]
         drawn = random.Random(arguments.seed).sample(mutants, min(arguments.sample, len(mutants)))
         seconds: dict[Path, float] = {}
-        for path in {mutant.path for mutant in drawn}:
-            begin = time.monotonic()
-            if is_caught(None, tests_of(path), seconds=1800):
+        for path in sorted({mutant.path for mutant in drawn}):
+            failed, seconds[path], names = is_caught(None, tests_of(path), limit=1800)
+            if failed:
                 sys.exit(f"The tests of {path.relative_to(ROOT)} fail on the code as it is.")
-            seconds[path] = time.monotonic() - begin
+            for name in names:  # so that no process of a mutant takes the time to import them
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+            sys.stderr.write(f"{path.relative_to(SOURCE)}: {seconds[path]:.0f} s\n")
+        gc.collect()
+        gc.freeze()  # pytest collects all garbage; what the parent has imported is none
         survivors = []
         for number, mutant in enumerate(sorted(drawn, key=str), start=1):
-            if not is_caught(mutant, tests_of(mutant.path), 10 + 5 * seconds[mutant.path]):
+            further = further_tests_of(mutant.path)
+            if not (
+                is_caught(mutant, tests_of(mutant.path), 10 + 5 * seconds[mutant.path])[0]
+                or (further and is_caught(mutant, further, limit=1800)[0])
+            ):
                 survivors.append(mutant)
                 print(f"survived: {mutant}", flush=True)  # noqa: T201
             sys.stderr.write(f"{subject}: {number} of {len(drawn)}\r")

@@ -1,11 +1,14 @@
 """The mechanical mutants: what is changed, what is left alone, and that a mutant is really what the tests import."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import mutate
+from support import PATIENCE, child_environment
 
 MODULE = '''
 """Not 1 of these."""
@@ -50,6 +53,9 @@ def test_operators_constants_arguments_and_values_are_changed_one_at_a_time(muta
 
 def test_the_tests_of_a_module_are_those_of_its_name_or_folder():
     assert [Path(test).name for test in mutate.tests_of(mutate.SOURCE / "stats.py")] == ["test_stats.py", "stats.py"]
+    further = [Path(test).name for test in mutate.further_tests_of(mutate.SOURCE / "methods" / "vat.py")]
+    assert further == ["test_methods.py", "test_outputs.py", "methods"]
+    assert mutate.further_tests_of(mutate.SOURCE / "stats.py") == []
     (first, _) = mutate.tests_of(mutate.SOURCE / "train" / "optim.py")
     assert Path(first).relative_to(mutate.ROOT / "tests").parts[0] == "train"
 
@@ -61,3 +67,16 @@ def test_a_mutant_replaces_its_module_alone():
     spec = finder.find_spec("meanteacher.stats")
     assert spec is not None
     assert spec.origin == str(path)
+
+
+def test_a_mutant_is_what_the_tests_and_the_examples_try():
+    """In a process of its own, because this one has imported the module. With the real code all would survive."""
+    ended = subprocess.run(
+        [sys.executable, mutate.__file__, "formats", "--sample", "2"],
+        check=True,
+        timeout=PATIENCE,
+        capture_output=True,
+        text=True,
+        env=child_environment(),
+    )
+    assert ended.stdout.startswith("formats: 0 of 2 mutants survived"), ended.stdout

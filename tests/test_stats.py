@@ -4,6 +4,7 @@ from scipy.special import softmax
 
 from meanteacher.stats import (
     ImageDifference,
+    Interval,
     calibration,
     calibration_error,
     difference_on_images,
@@ -82,6 +83,42 @@ def test_what_is_unclear_takes_more_images_than_there_are() -> None:
                     assert gain.n_needed is not None
                     assert gain.n_needed > n
     assert unclear > 50
+
+
+@pytest.mark.parametrize(("better", "worse", "n"), [(7, 2, 40), (2, 7, 40), (31, 12, 300), (3, 3, 9)])
+def test_the_paired_interval_is_that_of_agresti_and_min(better: int, worse: int, n: int) -> None:
+    """Wald's interval after half an image was added to each of the four cells of the table."""
+    kinds = np.arange(n)
+    found = difference_on_images(kinds < worse, (kinds >= worse) & (kinds < worse + better)).difference
+    one, other = (better + 0.5) / (n + 2), (worse + 0.5) / (n + 2)
+    half = 1.959963984540054 * np.sqrt((one + other - (one - other) ** 2) / (n + 2))
+    assert (found.low, found.high) == pytest.approx((one - other - half, one - other + half), rel=1e-9)
+
+
+def test_no_interval_of_shares_leaves_what_shares_can_be() -> None:
+    right, wrong = np.zeros(4, bool), np.ones(4, bool)
+    for better, worse, ends in ((right, wrong, (0.0, 1.0)), (wrong, right, (-1.0, 0.0))):
+        difference = difference_on_images(better, worse).difference
+        assert ends[0] <= difference.low <= difference.high <= ends[1]
+        assert 1.0 in (-difference.low, difference.high)
+    assert error_interval(7, 7).high == 1.0
+    assert error_interval(0, 7).low == 0.0
+
+
+def test_a_difference_that_may_be_nothing_is_unclear() -> None:
+    assert ImageDifference(Interval(-0.1, -0.2, 0.0), None).verdict == "unclear"
+    assert ImageDifference(Interval(0.1, 0.0, 0.2), None).verdict == "unclear"
+
+
+@pytest.mark.parametrize(("better", "worse", "n"), [(6, 4, 20), (1, 0, 20), (9, 1, 12), (30, 25, 90), (3, 0, 3)])
+def test_the_images_needed_are_the_fewest_that_suffice_to_two_digits(better: int, worse: int, n: int) -> None:
+    kinds = np.arange(n)
+    found = difference_on_images(kinds < worse, (kinds >= worse) & (kinds < worse + better)).n_needed
+    images = np.arange(1, 20_000)
+    b, c, m = better * images / n + 0.5, worse * images / n + 0.5, images + 2
+    fewest = int(images[np.abs(b - c) > 1.959963984540054 * np.sqrt(b + c - (b - c) ** 2 / m)][0])
+    digits = len(str(fewest)) - 2
+    assert found == (fewest if digits <= 0 else -(-fewest // 10**digits) * 10**digits)
 
 
 def test_models_that_never_differ_need_no_number_of_images() -> None:

@@ -353,6 +353,9 @@ def test_a_rate_that_no_layer_could_use_is_refused() -> None:
     with pytest.raises(InputError, match="Linear has no dropout layer"):
         Teacher(nn.Linear(2, 2), dropout=0.25)
     Teacher(nn.Linear(2, 2), dropout=0.0)
+    for rate in (1.0, 1.5, -0.1, True):
+        with pytest.raises(InputError, match=r"is a rate from 0 .* to below 1"):
+            Teacher(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), dropout=rate)
 
 
 @every_policy

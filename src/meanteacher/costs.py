@@ -51,6 +51,8 @@ class ConsistencyCost(Protocol):
     ...         return (student_logits.softmax(1) - target_logits.softmax(1)).abs().mean()
     >>> Absolute()(torch.zeros(4, 2), torch.zeros(4, 2))
     tensor(0.)
+    >>> Absolute().is_active(torch.zeros(4, 2))
+    True
     """
 
     def __call__(self, student_logits: Tensor, target_logits: Tensor, rows: Tensor | None = None) -> Tensor:

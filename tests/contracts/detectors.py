@@ -8,6 +8,7 @@ from pathlib import Path
 
 import classifier_detectors
 import fit_detectors
+import head_detectors
 import label_detectors
 import number_detectors
 import other_detectors
@@ -396,6 +397,7 @@ AREAS: dict[str, Callable[[], Checks]] = {
     "outputs per pixel": lambda: named(other_detectors.DENSE),
     "files": lambda: named(other_detectors.FILES),
     "fit": fit_detectors.of_a_fit,
+    "heads and features": lambda: named(head_detectors.DETECTORS),
     "photos": lambda: named(photo_detectors.DETECTORS),
     "model files": lambda: named(classifier_detectors.DETECTORS),
     "export": lambda: named(classifier_detectors.EXPORT),

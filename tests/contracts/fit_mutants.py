@@ -59,6 +59,16 @@ def frequencies_are_those_of_the_labels(patch: Patch) -> None:
 
 
 @of_fit
+def error_is_that_of_the_labels_alone(patch: Patch) -> None:
+    """Of the model that was not kept."""
+
+    def wrong(real, self, features, head, tested, baseline=None):
+        return real(self, features, head, baseline or tested, baseline)
+
+    wrap(patch, pretrained.Pretrained._model, wrong)
+
+
+@of_fit
 def files_that_are_no_images_are_learned_from_as_black_ones(patch: Patch) -> None:
     def wrong(real, *given, **options):
         found = real(*given, **options)

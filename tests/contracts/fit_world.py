@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,16 @@ from backbone_support import small_networks
 from meanteacher.core import Problem
 from meanteacher.models import FastNetSpec, LitePairSpec
 from meanteacher.photos.features import extraction
-from meanteacher.photos.fitting import fit, results
+from meanteacher.photos.fitting import fit, heads, results
 from meanteacher.photos.fitting.estimate import OutOfFold
+from meanteacher.photos.fitting.pretrained import Pretrained
 from meanteacher.train import Callback
 
 CLASSES = ("ash", "birch", "cedar")
 _TINTS = {"ash": (210, 60, 60), "birch": (60, 190, 60), "cedar": (60, 60, 210)}
 _SIZE = 32
 _N_LABELLED, _N_UNLABELLED = 8, {"ash": 9, "birch": 3, "cedar": 2}
+ANOTHER = "ash/07.png"
 _Z = 1.959963984540054
 
 
@@ -95,10 +97,12 @@ def photos() -> Photos:
     draws = np.random.default_rng(0)
     for label in CLASSES:
         for number in range(_N_LABELLED):
-            # The first of each class looks like one of the next class: there are errors to count.
+            # The first of each class looks like one of the next class, and so does another one of the first class:
+            # there are errors to count, and not as many of each class.
             other = CLASSES[(CLASSES.index(label) + 1) % len(CLASSES)]
-            picture = _painted(other if number == 0 else label, draws)
-            save(f"{label}/{number:02}.png", picture)
+            name = f"{label}/{number:02}.png"
+            picture = _painted(other if number == 0 or name == ANOTHER else label, draws)
+            save(name, picture)
             if number < 2:
                 save(f"{label}/copy-{number:02}.png", picture)
                 copies.append((f"{label}/{number:02}.png", f"{label}/copy-{number:02}.png"))
@@ -133,6 +137,8 @@ class Fit:
     photos: Photos
     tested: OutOfFold
     """The answers of cross-validation that the results were written from."""
+    recipes: tuple[tuple[str, Any], ...]
+    """By the name of its recipe, each head that was fitted and each result of cross-validation, in their order."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -200,8 +206,10 @@ def make_fit() -> Fit:
     """Fit the photos with two tiny networks and two views."""
     out = Path(tempfile.mkdtemp(dir=scratch())) / "fit"
     tested: list[OutOfFold] = []
+    recipes: list[tuple[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
         small_networks(patch)
+        patch.setattr(heads, "_FEWEST", 5)  # so that the unlabelled photos teach
         patch.setattr(extraction, "VIEWS", ("plain", "mirrored"))
         patch.setattr(results, "write_fit_pages", lambda *_: None)
         write = results.write_results
@@ -210,9 +218,18 @@ def make_fit() -> Fit:
             tested.append(learned.out_of_fold)
             return write(root, data, learned, *rest)
 
+        def noting(real: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(self: Any, features: Any, recipe: Any) -> Any:
+                recipes.append((recipe.__name__, real(self, features, recipe)))
+                return recipes[-1][1]
+
+            return noted
+
+        for name in ("_fitted", "_tested"):
+            patch.setattr(Pretrained, name, noting(getattr(Pretrained, name)))
         patch.setattr(fit, "write_results", note)
         fit.fit(photos().root, minutes=60.0, out=out, device="cpu", callback=Callback())
-    return Fit(out, photos(), tested[-1])
+    return Fit(out, photos(), tested[-1], tuple(recipes))
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 import fit_mutants
+import head_mutants
 import number_mutants
 import other_mutants
 import pytest
@@ -486,6 +487,7 @@ for others in (
     stream_mutants,
     other_mutants,
     fit_mutants,
+    head_mutants,
     use_mutants,
     report_mutants,
     number_mutants,

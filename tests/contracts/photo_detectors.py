@@ -44,6 +44,15 @@ def a_photo_stands_upright_in_its_colours() -> None:
         assert (decode(folder / "clear.png", _SIZE) == 255).all(), "what is transparent is not white"
 
 
+def a_photo_keeps_the_detail_of_its_size() -> None:
+    """A JPEG can be decoded at an eighth of its size, which is cheap, and too small here."""
+    blocks = np.random.default_rng(0).integers(0, 256, (25, 25, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+    with temporary_folder() as folder:
+        Image.fromarray(blocks).save(folder / "a.jpg", quality=95)
+        away = abs(decode(folder / "a.jpg", 64).astype(int) - decoded(folder / "a.jpg", 64)).mean()
+    assert away < 4, f"pixels are {away:.0f} away from those of the whole image"
+
+
 def pixels_belong_to_their_names() -> None:
     """Also after a file was added, and another one has changed."""
     with temporary_folder() as folder:
@@ -107,6 +116,7 @@ def an_array_is_read_in_its_own_layout() -> None:
 
 DETECTORS = (
     a_photo_stands_upright_in_its_colours,
+    a_photo_keeps_the_detail_of_its_size,
     pixels_belong_to_their_names,
     an_image_is_of_the_class_of_its_folder,
     a_row_of_the_labels_file_labels_the_image_it_names,

@@ -1,6 +1,7 @@
 """What must hold of several processes, of tar shards, and of a stream that is seen once."""
 
 import dataclasses
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from cases import PlainSpec, trained
+from catalogue import refused
 from torch import Tensor, nn
 
 from meanteacher import distributed
@@ -21,14 +23,17 @@ from meanteacher.data import EncodedDataset, Fixed, ImageStream, make_split
 from meanteacher.data.shards import Shards
 from meanteacher.distributed import ALONE, Ranks
 from meanteacher.evaluate import predict_logits
+from meanteacher.files.images import DecodedImage
 from meanteacher.methods import MeanTeacher
 from meanteacher.online import Examples, OnlineTrainer, Replay
 from meanteacher.online.arrivals import Store
+from meanteacher.photos.folder.packing import pack
 from meanteacher.schedules import Constant
 from meanteacher.seeding import isolated_global_randomness
 from meanteacher.teacher import Teacher, teacher_of
 from meanteacher.train import AdamSpec, SgdSpec, parallel
 from meanteacher.views import Chain
+from photo_support import save
 from shard_support import CLASSES, picture, write_tar
 from support import (
     DECAY,
@@ -205,7 +210,85 @@ def a_batch_of_crops_is_the_same_wherever_the_run_began() -> None:
         assert torch.equal(resumed[3].views["student"], last.views["student"]), "a resumed run has other crops"
 
 
+def what_has_changed_is_read_again() -> None:
+    """A shard whose labels were corrected has the same size; one that `pack` wrote is compared with its index."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        shard = folder / "train.tar"
+        source = Shards(train=str(shard), test=str(shard), resize=12, size=12)
+        for first in (0, 1):
+            members = [(f"{k}.png", picture(k)) for k in range(2)] + [("1.cls", b"dog")]
+            write_tar(shard, [members[0], ("0.cls", (b"cat", b"dog")[first]), *members[1:]])
+            os.utime(shard, ns=(first + 1, first + 1))
+            found = source.load(folder / "data").train
+            assert [found.class_names[k] for k in found.labels] == [("cat", "dog")[first], "dog"], "labels are old ones"
+        photos = folder / "photos"
+        for kind in ("cat", "dog"):
+            save(photos / kind / "1.png", len(kind), 16, 16)
+        (packed,) = pack(photos, folder / "shards").shards
+        content = bytearray(packed.read_bytes())
+        content[content.index(b"IDAT") + 9] ^= 1
+        packed.write_bytes(content)
+        refused(
+            lambda: Shards(train=str(packed), test=str(packed)).load(folder / "data"), "a shard with a flipped byte"
+        )
+
+
+def packing_that_is_resumed_ends_with_what_there_is_now() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, file = Path(name), Path(name) / "labels.csv"
+        for k in range(4):
+            save(folder / "photos" / f"{k}.png", k, 16, 16)
+        for change in ("none", "label", "photo", "damage"):
+            file.write_text(f"path,label\n0.png,cat\n1.png,dog\n2.png,{'dog' if change == 'none' else 'cat'}\n")
+            if change == "photo":
+                pictures = sorted((folder / "photos").iterdir())
+                one, other = (path.read_bytes().ljust(2000, b"\0") for path in pictures[:2])
+                for path, content in zip(pictures[:2], (other, one), strict=True):
+                    path.write_bytes(content)
+                    os.utime(path, ns=(1, 1))
+                pack(folder / "photos", folder / "shards", labels=file, resume=True)
+                for path, content in zip(pictures[:2], (one, other), strict=True):
+                    path.write_bytes(content)
+                    os.utime(path, ns=(2, 2))
+            if change == "damage":
+                shard = folder / "shards" / "shards-000000.tar"
+                shard.write_bytes(shard.read_bytes().replace(b"IDAT", b"IDAX", 1))
+            pack(folder / "photos", folder / "shards", labels=file, resume=True)
+            pack(folder / "photos", folder / change / "shards", labels=file)
+            now, anew = (path / "shards-000000.tar" for path in (folder / "shards", folder / change / "shards"))
+            assert now.read_bytes() == anew.read_bytes(), f"{change}: what has changed is not packed again"
+
+
+def no_image_is_decoded_smaller_than_it_is_shown() -> None:
+    """A JPEG can be decoded at a half, a quarter or an eighth; to enlarge that again would blur it."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        members = [(f"{k}.jpg", picture(k, 32 * k + 70, "JPEG")) for k in range(1, 9)]
+        write_tar(folder / "a.tar", [*members[:1], ("1.cls", b"cat"), *members[1:2], ("2.cls", b"dog"), *members[2:]])
+        dataset = Shards(train="a.tar", test="a.tar", resize=24, size=20).load(folder).train
+        assert isinstance(dataset, EncodedDataset)
+        shown: list[float] = []
+        real = DecodedImage.resized
+
+        def noted(self: DecodedImage, size: tuple[int, int], box: Any = None) -> Any:
+            left, top, right, bottom = box
+            shown.append(min(right - left, bottom - top) / self.reduced / min(size))
+            return real(self, size, box)
+
+        patch.setattr(DecodedImage, "resized", noted)
+        for seed in range(8):
+            dataset.begin_crops(torch.arange(8), {"student": torch.Generator().manual_seed(seed)})()
+        dataset.centres(torch.arange(8))
+    assert len(shown) == 72, "images were not shown"
+    assert min(shown) > 0.9, f"an image is enlarged by {1 / min(shown):.1f}"
+
+
 SHARDS = (
+    what_has_changed_is_read_again,
+    packing_that_is_resumed_ends_with_what_there_is_now,
+    no_image_is_decoded_smaller_than_it_is_shown,
     every_image_of_a_shard_is_under_its_name,
     an_image_of_a_shard_has_the_class_that_it_names,
     a_batch_of_crops_is_the_same_wherever_the_run_began,

@@ -1,16 +1,21 @@
 """Silent mistakes in several processes, in tar shards, and in a stream that is seen once."""
 
+import dataclasses
+
+import numpy as np
 import torch
-from catalogue import Catalogue, Patch, during, wrap
+from catalogue import Catalogue, Patch, during, replace, wrap
 
 from meanteacher import costs, distributed, seeding
 from meanteacher.core import UNLABELLED
-from meanteacher.data import stream
+from meanteacher.data import EncodedDataset, encoded, stream
 from meanteacher.data.shards import source
+from meanteacher.data.shards.index import index_path, load_index
 from meanteacher.data.stream import ImageStream
 from meanteacher.distributed import Ranks
 from meanteacher.online import OnlineTrainer, arrivals
 from meanteacher.online.arrivals import Store
+from meanteacher.photos.folder import packing
 from meanteacher.train import TrainState, parallel
 
 MUTANTS = Catalogue()
@@ -95,6 +100,52 @@ def crops_of_a_resumed_run_begin_again(patch: Patch) -> None:
         inner.setattr(stream, "generator", wrong)
 
     during(patch, ImageStream._begin, change)
+
+
+@of_shards
+def index_of_a_shard_is_kept_after_its_labels_were_corrected(patch: Patch) -> None:
+    def wrong(real, shard, folder):
+        made = source._cached(shard, folder, ".index.jsonl")
+        return load_index(made) if made.exists() else real(shard, folder)
+
+    wrap(patch, source._index, wrong)
+
+
+@of_shards
+def flipped_byte_of_a_shard_is_trained_on(patch: Patch) -> None:
+    replace(patch, source._verify, lambda shard, index, folder: None)
+
+
+@of_shards
+def packing_that_is_resumed_keeps_labels_that_were_corrected(patch: Patch) -> None:
+    def change(inner, self, group):
+        inner.setattr(self, "photos", dataclasses.replace(self.photos, labels=np.zeros_like(self.photos.labels)))
+
+    during(patch, packing._Packer._packed_from, change)
+
+
+@of_shards
+def packing_that_is_resumed_keeps_photos_that_were_replaced(patch: Patch) -> None:
+    """By others of the same size."""
+    replace(patch, packing._version, lambda path: str(path.stat().st_size))
+
+
+@of_shards
+def packing_that_is_resumed_keeps_a_damaged_shard(patch: Patch) -> None:
+    def change(inner, *given):
+        inner.setattr(packing, "file_sha256", lambda path: load_index(index_path(path)).sha256)
+
+    during(patch, packing._Packer._complete, change)
+
+
+@of_shards
+def small_crops_are_enlarged_from_a_reduced_image(patch: Patch) -> None:
+    wrap(patch, EncodedDataset._training_reduction, lambda real, self, *sides: 4 * real(self, *sides))
+
+
+@of_shards
+def evaluation_enlarges_a_reduced_image(patch: Patch) -> None:
+    patch.setattr(encoded, "REDUCING_GAP", 0.5)
 
 
 @of_streams

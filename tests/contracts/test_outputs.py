@@ -58,7 +58,8 @@ def test_a_dense_step_is_the_same_with_the_labels_in_other_types(method: Method)
 
 @every_method
 def test_a_network_of_other_logits_than_the_problems_is_refused(method: Method):
-    with pytest.raises(InputError, match=rf"returns \[B, 4\], but the problem needs logits \[B, {N_CLASSES}\]"):
+    words = rf"returns \[B, 4\], but the problem needs logits \[B, {N_CLASSES}\]\. Build the network for this problem"
+    with pytest.raises(InputError, match=words):
         method.init(SmallNet(n_classes=4), PROBLEM)
     with pytest.raises(InputError, match="softmax of a single logit is always 1"):
         method.init(SmallNet(n_classes=1), Problem(1, 60, SHAPE))

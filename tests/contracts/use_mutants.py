@@ -47,6 +47,11 @@ def images_are_resized_with_another_filter(patch: Patch) -> None:
 
 
 @of_photos
+def jpeg_is_decoded_smaller_than_it_is_shown(patch: Patch) -> None:
+    wrap(patch, images.decode_whole, lambda real, source, reduction: real(source, lambda *sides: 8 * reduction(*sides)))
+
+
+@of_photos
 def changed_file_keeps_its_old_pixels(patch: Patch) -> None:
     replace(patch, cache._stamp, lambda path: (0, 0))
 
@@ -138,6 +143,15 @@ def probabilities_have_no_temperature(patch: Patch) -> None:
         predict.ClassifierModule.__init__,
         lambda real, self, normalise, network, temperature: real(self, normalise, network, 1.0),
     )
+
+
+@of_models
+def confidences_of_second_and_third_guess_change_places(patch: Patch) -> None:
+    def wrong(real, labels, probabilities):
+        first, sure, second, its, third, other = real(labels, probabilities)
+        return [first, sure, second, other, third, its]
+
+    wrap(patch, predict.guesses, wrong)
 
 
 @of_models

@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,6 +49,7 @@ from meanteacher.cli.app import app
 from meanteacher.core import Problem
 from meanteacher.data.shards import Shards
 from meanteacher.data.toy import Moons
+from meanteacher.distributed import STORE_VARIABLE
 from meanteacher.experiment.run import environment
 from meanteacher.files.images import decode
 from meanteacher.models import FastNetSpec
@@ -199,6 +201,50 @@ def killed_anywhere(method: str, at: Place) -> str:
         if process.wait() == -signal.SIGKILL:
             steps.append(max((entry["step"] for entry in metrics(out)), default=0))
             at.ends_the_same(out, method)
+        shutil.rmtree(out, ignore_errors=True)
+    return f"{n} of {n} runs end with the same bytes; killed after step {min(steps)} to {max(steps)} of 24"
+
+
+def killed_rank(at: Place) -> str:
+    """Two processes as torchrun starts them. One is killed; torchrun then ends the other and starts both again."""
+
+    def ranks(out: Path) -> list[Process]:
+        at.n += 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            STORE_VARIABLE: str(at.folder / f"store-{at.n}"),
+        }
+        size = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "2")
+        each = [shared | size | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) for rank in range(2)]
+        return [at.run(out, before=partial(os.environ.update, variables)) for variables in each]
+
+    def complete(out: Path) -> float:
+        began = time.perf_counter()
+        for process in ranks(out):
+            process.ends_with(0)
+        return time.perf_counter() - began
+
+    straight = at.out()
+    seconds, expected = complete(straight), result(straight)
+    draws, n, steps = random.Random(0), 2 if at.quick else 20, []
+    while len(steps) < n:
+        out = at.out()
+        both = ranks(out)
+        draws.shuffle(both)
+        time.sleep(draws.uniform(0, seconds))
+        codes = []
+        for process in both:
+            process.send(signal.SIGKILL)
+            codes.append(process.wait())
+            time.sleep(draws.uniform(0, 0.1))
+        if -signal.SIGKILL in codes and not (out / "record.json").exists():
+            steps.append(max((entry["step"] for entry in metrics(out)), default=0))
+            complete(out)
+            is_same(out, expected)
         shutil.rmtree(out, ignore_errors=True)
     return f"{n} of {n} runs end with the same bytes; killed after step {min(steps)} to {max(steps)} of 24"
 
@@ -755,6 +801,11 @@ FAULTS = (
             f"SIGKILL at 50 random moments, {method}", _RESUMED, partial(killed_anywhere, method), method == METHODS[0]
         )
         for method in METHODS
+    ),
+    Fault(
+        "SIGKILL of one of two ranks at 20 random moments",
+        "both, started again with the same command line, end with the same bytes",
+        killed_rank,
     ),
     Fault(
         "SIGKILL at random moments of a fit", "the same command line continues it to the same model", killed_fit, False

@@ -19,8 +19,8 @@ def test_a_mutated_file_is_read_or_refused(name: str, tmp_path: Path):
     n = max(3, round(CASES * TARGETS[name].share))
     refused, defects = fuzzing.run_cases(name, SEED, range(n), folder)
     assert defects == []
-    # Damaged lines of metrics are left out.
-    assert refused > n // 4 or name == "metrics.jsonl", "the mutations damage nothing"
+    # Damaged lines of metrics are left out, and damaged images of a cache are decoded again.
+    assert refused > n // 4 or name in ("metrics.jsonl", "decoded images"), "the mutations damage nothing"
 
 
 def test_shares_add_up_to_all_cases():

@@ -51,6 +51,18 @@ def test_denoiser_starts_as_the_identity_and_is_trained_with_the_student():
     assert bool(memory.own.gain.grad.any())
 
 
+def test_denoiser_is_that_of_the_paper():
+    """ẑ = (z̃ - μ(u)) ν(u) + μ(u), with μ and ν of the form a₁ sigmoid(a₂ u + a₃) + a₄ u + a₅ (Rasmus et al. 2015)."""
+    draws = torch.Generator().manual_seed(0)
+    noisy = 2 * torch.randn(40, 3, generator=draws) + 1
+    denoise = Denoiser(3)
+    for parameter in denoise.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=draws)
+    u = (noisy - noisy.mean(0)) / (noisy.var(0, correction=0) + 1e-5).sqrt()
+    mean, gain = (a * torch.sigmoid(b * u + c) + d * u + e for a, b, c, d, e in (denoise.mean, denoise.gain))
+    torch.testing.assert_close(denoise(noisy), (noisy - mean) * gain + mean)
+
+
 def test_denoiser_learns_to_undo_a_known_distortion():
     torch.manual_seed(0)
     clean = torch.randn(500, 3)

@@ -380,6 +380,17 @@ def test_a_checkpoint_whose_stream_is_damaged_is_refused_in_one_sentence(
         trainer().load(tmp_path)
 
 
+def test_what_is_read_of_a_stream_are_tensors_whatever_was_saved(tmp_path: Path):
+    """Lists of numbers have the right shape, and would end the next step."""
+    model = trainer()
+    model.step(DATA.images[:4], [2, 0, 1, -1])
+    assert model._store is not None
+    state = model._store.state()
+    state["kept"] = [(image.float(), label.tolist(), index) for image, label, index in state["kept"]]
+    model._store.load(state, model._problem)
+    assert model.step(DATA.images[4:8]).n_replayed == 3
+
+
 @pytest.mark.parametrize("position", ["three", -1, 2.5, [1]])
 def test_a_position_that_is_no_number_of_examples_is_refused(position: object):
     with pytest.raises(InputError, match="number of examples"):

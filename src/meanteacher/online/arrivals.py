@@ -236,11 +236,10 @@ class Store:
 
     def load(self, state: SavedReplay, problem: Problem) -> None:
         """Continue with what `state` returned; a ValueError is raised for rows that no `Store` keeps."""
-        kept = state["kept"]
-        for image, label, index in kept:
-            _, known = checked(image, label, problem)
-            if len(known) != 1 or not labelled_rows(known).all() or index.dtype != torch.int64 or index.shape != (1,):
+        kept: list[Rows] = [(*checked(image, label, problem), index) for image, label, index in state["kept"]]
+        for _, label, index in kept:
+            if len(label) != 1 or not labelled_rows(label).all() or index.dtype != torch.int64 or index.shape != (1,):
                 raise ValueError("a kept example is not one labelled image")
         if len(kept) > min(self.replay.size, state["n_offered"]):
             raise ValueError(f"{len(kept)} examples are kept of {state['n_offered']} that were offered")
-        self._n_offered, self._kept = state["n_offered"], list(kept)
+        self._n_offered, self._kept = state["n_offered"], kept

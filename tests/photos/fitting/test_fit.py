@@ -489,6 +489,29 @@ def test_changed_photos_or_labels_are_not_resumed(fitted: Path, photos: Path, tm
         run_fit(config(other, shutil.copytree(fitted, tmp_path / "fit"), resume="auto"), Recorder())
 
 
+@pytest.mark.parametrize("name", ["timm:resnet18", "hf:someone/flowers", "stolen/weights.safetensors"])
+def test_what_a_folder_names_is_neither_imported_nor_downloaded_unasked(
+    name: str, fitted: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = shutil.copytree(fitted, tmp_path / "fit")
+    work = json.loads((out / "work.json").read_text())
+    (out / "work.json").write_text(json.dumps(work | {"backbones": [name]}))
+    loaded: list[str] = []
+
+    def find(each: str) -> None:
+        loaded.append(each)
+        raise MissingBackboneError("asked for")
+
+    monkeypatch.setattr(pretrained, "find_backbone", find)
+    for resume in (True, "auto"):
+        with pytest.raises(InputError, match=rf"begun with the network '{name}'.*\(--backbone\)"):
+            run_fit(config(photos, out, resume=resume), Recorder())
+    assert loaded == []
+    with pytest.raises(InputError, match="asked for"):
+        run_fit(config(photos, out, resume=True, backbone=name.replace("stolen/", "./stolen/")), Recorder())
+    assert loaded == [name]
+
+
 def test_starting_or_resuming_and_overwriting_contradict_each_other(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\(--start-or-resume\) .* \(--overwrite\)"):
         run_fit(config(photos, tmp_path, resume="auto", overwrite=True), Recorder())

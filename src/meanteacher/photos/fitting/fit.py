@@ -13,9 +13,14 @@ from meanteacher.core import InputError, Resume
 from meanteacher.devices import choose_device, same_kind
 from meanteacher.distributed import join
 from meanteacher.files import is_left_over, locked_folder
-from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.photos.fitting.data import read_photos
-from meanteacher.photos.fitting.pretrained import SMALL, Pretrained, choose_backbones, pretrained_size
+from meanteacher.photos.fitting.pretrained import (
+    SMALL,
+    Pretrained,
+    choose_backbones,
+    pretrained_size,
+    resumed_backbones,
+)
 from meanteacher.photos.fitting.results import is_complete, keep_earlier_answers, write_results
 from meanteacher.photos.fitting.scratch import choose_network, train_from_scratch
 from meanteacher.photos.fitting.work import Work, read_work
@@ -70,7 +75,8 @@ def fit(
         backbone: the pretrained network: "lite0" (its weights are installed with this package), "lite2", "timm:NAME",
             "torchvision:NAME", "hf:OWNER/NAME" or the path of a .safetensors file; "none" trains a small network from
             scratch; "auto" takes lite0, then lite2 beside it if there is time; for images of at most 48 pixels a short
-            trial decides between lite0 and "none"
+            trial decides between lite0 and "none". A resumed fit keeps its networks; those that are not installed with
+            this package have to be named again
         callback: follows the fit; None prints plain lines to standard error, `Callback()` nothing
         began: when the minutes began, by `time.perf_counter`; None for now
 
@@ -102,7 +108,7 @@ def fit(
         # A fit that was stopped before its first piece of work begins again.
         saved = read_work(out) if resume else None
         chosen_device = same_kind(device, saved.device, out) if saved else choose_device(device)
-        backbones = tuple(map(find_backbone, saved.backbones)) if saved else choose_backbones(backbone, callback)
+        backbones = resumed_backbones(saved.backbones, backbone, out) if saved else choose_backbones(backbone, callback)
         record = saved or WorkRecord(
             fingerprint="",  # not known before the photos are read
             device=chosen_device.type,

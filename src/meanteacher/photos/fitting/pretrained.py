@@ -1,9 +1,10 @@
 """Features and heads: frozen networks turn each view of each photo into a vector, once, and a linear head learns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -52,6 +53,20 @@ def choose_backbones(wanted: str, callback: Callback) -> tuple[Backbone, ...]:
                 f"makes less than half as many errors. {error}"
             )
     return found
+
+
+def resumed_backbones(names: Sequence[str], wanted: str, out: Path) -> tuple[Backbone, ...]:
+    """The networks of an interrupted fit.
+
+    Its folder may be anyone's, so a name in it alone neither imports a library nor downloads or opens anything.
+    """
+    for name in names:
+        if name not in (*_DEFAULT, wanted, str(Path(wanted))):
+            raise InputError(
+                f"{out} was begun with the network {name!r}. To continue with it, name it as backbone (--backbone), "
+                "too: what a folder names is not loaded unasked."
+            )
+    return tuple(map(find_backbone, names))
 
 
 def pretrained_size(backbones: tuple[Backbone, ...], side: int) -> int:
