@@ -140,10 +140,10 @@ def sure_answers_are_counted_among_labelled_photos(patch: Patch) -> None:
 
 @of_fit
 def photos_that_agree_with_their_labels_are_shown_as_doubtful(patch: Patch) -> None:
-    def wrong(real, fit_data, answers):
-        return real(fit_data, dataclasses.replace(answers, doubts=1 - answers.doubts))
+    def wrong(real, fit_data, answers, *rest):
+        return real(fit_data, dataclasses.replace(answers, doubts=1 - answers.doubts), *rest)
 
-    wrap(patch, results._disagreements, wrong)
+    wrap(patch, results._gallery, wrong)
 
 
 @of_fit
