@@ -67,7 +67,7 @@ gallery: $(VENV)/core
 	$(BIN)/python docs/tools/gallery.py $(ARGS)
 
 mutants: $(VENV)/dev
-	PYTHONPATH=tests:tests/contracts:docs/tools $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
+	PYTHONPATH=tests:tests/contracts:tests/distributed:docs/tools $(BIN)/python tests/contracts/mutants.py > docs/mutants.md
 
 # Mechanical mutants of a module or package; ARGS="stats costs train --sample 100". A mutant takes some seconds.
 mutate: $(VENV)/dev
