@@ -265,3 +265,206 @@ def test_a_network_of_more_tensors_is_read_with_no_more_operations():
         counts.append((of_reading.n, of_gradients.n - of_backward.n))
     assert counts[0] == counts[1]
     assert sum(counts[0]) < 20
+
+
+# --- exactly when an alarm sounds, and what a reading holds -----------------------------------------------------------
+
+
+def test_gradients_are_read_at_powers_of_two_and_then_every_thousand_steps() -> None:
+    vitals = Vitals(_declared(3, 0.5, exact=True))
+    read = [step for step in range(4_200) if vitals.reads_gradients(step)]
+    assert read == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000, 4000]
+
+
+def _linear(*weights: float) -> nn.Linear:
+    """A network of one output per weight, without bias."""
+    network = nn.Linear(1, len(weights), bias=False)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor(weights)[:, None])
+    return network
+
+
+def _kinds(vitals: Vitals) -> list[str]:
+    return [alarm.kind for alarm in vitals.alarms]
+
+
+def test_a_reading_holds_the_gradient_norms_the_distance_and_the_shares() -> None:
+    student, teacher = _linear(3.0, 4.0), _linear(3.0, 1.0)
+    vitals = Vitals(_declared(9, 0.25, exact=False))
+    vitals.note_labels(Batch({}, torch.tensor([2, -1, -1, -1]), torch.tensor([8, 1, 0, 7])))
+    costs = {
+        "classification": Cost(student(torch.tensor([[2.0]])).sum()),
+        "consistency": Cost(5.0 * student.weight[1, 0] + 7.0, weight=2.0),
+    }
+    assert vitals.read_gradients(4, costs, student, [student.weight], scale=64.0) == []
+    logits = torch.tensor([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0], [0.5, 1.0]])
+    assert vitals.read(4, costs, student, teacher, logits) == []
+    (reading,) = vitals.readings
+    assert reading.step == 4
+    assert reading.gradients == pytest.approx({"classification": 8**0.5, "consistency": 5.0})
+    assert reading.distance == pytest.approx(3.0 / 5.0)
+    assert reading.labelled_share == 0.25
+    assert reading.largest_class_share == 0.75
+    vitals.read(4, costs, student, teacher, logits)
+    assert len(vitals.readings) == 1, "gradients are recorded once"
+    vitals.read_gradients(8, {"consistency": Cost(student.weight.sum() * float("inf"))}, student, [student.weight])
+    vitals.read(8, {}, student, teacher, logits)
+    assert len(vitals.readings) == 1, "an overflow is no reading"
+
+
+def test_a_student_in_evaluation_mode_is_an_alarm() -> None:
+    student, vitals = _linear(1.0), Vitals(None)
+    assert vitals.read_gradients(0, {}, student, [student.weight]) == []
+    vitals.read_gradients(1, {}, student.eval(), [student.weight])
+    assert _kinds(vitals) == ["student-in-evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("path", "weight", "sounds_at"),
+    [
+        pytest.param(True, 1.0, 2, id="zero gradients thrice"),
+        pytest.param(True, None, 2, id="without a weight"),
+        pytest.param(False, 1.0, 0, id="no path to the student"),
+        pytest.param(True, 0.0, None, id="inactive"),
+        pytest.param(False, 0.0, None, id="inactive and without a path"),
+    ],
+)
+def test_a_dead_cost_sounds_at(path: bool, weight: float | None, sounds_at: int | None) -> None:
+    student, vitals = _linear(1.0, 2.0), Vitals(_declared(1, 0.5, exact=True))
+    value = (student.weight - student.weight.detach()).square().sum()  # its gradient is zero
+    cost = Cost(value if path else value.detach(), weight=weight)
+    raised = [vitals.read_gradients(step, {"consistency": cost}, student, [student.weight]) for step in range(5)]
+    assert [step for step, alarms in enumerate(raised) if alarms] == ([] if sounds_at is None else [sounds_at])
+    assert _kinds(vitals) == ([] if sounds_at is None else ["dead-cost/consistency"])
+
+
+def test_a_cost_that_is_dead_now_and_then_is_no_alarm() -> None:
+    student, vitals = _linear(1.0, 2.0), Vitals(_declared(1, 0.5, exact=True))
+    for step in range(9):
+        factor = float(step % 3 == 2)
+        cost = Cost(factor * student.weight.sum(), weight=1.0)
+        assert vitals.read_gradients(step, {"consistency": cost}, student, [student.weight]) == []
+
+
+def test_a_stream_without_labels_sounds_after_a_thousand_steps_and_is_read_until_one_comes() -> None:
+    student, vitals = _linear(1.0), Vitals(None)
+    costs, hidden = {"classification": Cost(student.weight.sum())}, torch.tensor([-1, -1])
+    for step in range(999):
+        assert vitals.read_gradients(step, costs, student, [student.weight], hidden) == []
+        assert vitals.reads_gradients(3)
+    assert [alarm.kind for alarm in vitals.read_gradients(999, costs, student, [student.weight], hidden)] == [
+        "no-labels"
+    ]
+    vitals.read_gradients(1000, costs, student, [student.weight], torch.tensor([-1, 0]))
+    assert not vitals.reads_gradients(3)
+
+
+@pytest.mark.parametrize(
+    ("online", "n_rows", "wrong", "first_step", "sounds_at"),
+    [
+        pytest.param(False, 100, 4, 20, 22, id="96 %"),
+        pytest.param(False, 100, 5, 20, None, id="95 %"),
+        pytest.param(False, 100, 4, 18, 22, id="not in the first fifth"),
+        pytest.param(False, 4, 0, 20, 22, id="few rows"),
+        pytest.param(True, 20, 0, 400, 402, id="on-line"),
+        pytest.param(True, 19, 0, 400, None, id="few rows on-line"),
+        pytest.param(True, 20, 0, 398, 402, id="not in the first steps on-line"),
+    ],
+)
+def test_a_collapse_sounds_at(online: bool, n_rows: int, wrong: int, first_step: int, sounds_at: int | None) -> None:
+    vitals = Vitals(None if online else _declared(1, 0.0, exact=True))
+    network = _linear(1.0)
+    logits = torch.eye(3)[[1] * (n_rows - wrong) + [2] * wrong]
+    for step in range(first_step, first_step + 6):
+        raised = vitals.read(step, {}, network, network, logits)
+        assert [alarm.kind for alarm in raised] == (["collapse"] if step == sounds_at else [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "online", "alarm", "sounds_at"),
+    [
+        pytest.param("still", False, "still-student", 10, id="a student that stays"),
+        pytest.param("stale", False, "stale-teacher", 3, id="a teacher that stays"),
+        pytest.param("equal", False, "teacher-is-student", 3, id="a teacher that is the student"),
+        pytest.param("equal", True, "teacher-is-student", 3, id="the same on-line"),
+        pytest.param("sound", False, None, None, id="a teacher that follows"),
+    ],
+)
+def test_a_teacher_that_does_not_follow_sounds_at(
+    fault: str, online: bool, alarm: str | None, sounds_at: int | None
+) -> None:
+    student, teacher = _linear(1.0, 2.0), _linear(5.0, 6.0)
+    vitals = Vitals(None if online else _declared(0, 0.0, exact=True))
+    sounded = {}
+    for step in range(14):
+        with torch.no_grad():
+            student.weight.add_(0.0 if fault == "still" else 1.0)
+            teacher.weight.copy_(
+                {
+                    "still": teacher.weight,
+                    "stale": teacher.weight,
+                    "equal": student.weight,
+                    "sound": student.weight / 2,
+                }[fault]
+            )
+        for raised in vitals.read(step, {}, student, teacher):
+            sounded[raised.kind] = step
+    assert sounded == ({} if alarm is None else {alarm: sounds_at})
+
+
+def test_a_teacher_may_be_the_student_if_nothing_learns_from_it() -> None:
+    student, teacher = _linear(1.0), _linear(1.0)
+    declared = Declared(n_labelled=0, labelled_share=0.0, exact=True, steps=100, evaluates_student=True)
+    vitals = Vitals(declared)
+    for step in range(12):
+        with torch.no_grad():
+            student.weight.add_(1.0)
+            teacher.weight.copy_(student.weight)
+        assert vitals.read(step, {}, student, teacher) == []
+
+
+@pytest.mark.parametrize(
+    ("inactive_until", "steps", "sounds_at"),
+    [
+        pytest.param(99, 40, 20, id="half of the run"),
+        pytest.param(99, 12, 9, id="at least ten readings"),
+        pytest.param(0, 40, None, id="active"),
+        pytest.param(15, 40, None, id="active before the half"),
+    ],
+)
+def test_an_inactive_cost_sounds_at(inactive_until: int, steps: int, sounds_at: int | None) -> None:
+    declared = Declared(n_labelled=0, labelled_share=0.0, exact=True, steps=steps)
+    vitals, network = Vitals(declared), _linear(1.0)
+    for step in range(steps):
+        costs = {"consistency": Cost(torch.ones(()), weight=float(step >= inactive_until))}
+        raised = vitals.read(step, costs, network, network)
+        assert [alarm.kind for alarm in raised] == (["resting-cost/consistency"] if step == sounds_at else [])
+
+
+@pytest.mark.parametrize(
+    ("exact", "n_labelled", "alarms"),
+    [
+        pytest.param(True, 25, [], id="as declared"),
+        pytest.param(True, 26, ["labelled-share"], id="one more than declared"),
+        pytest.param(False, 51, [], id="six standard errors and a row"),
+        pytest.param(False, 52, ["labelled-share"], id="more than six standard errors and a row"),
+        pytest.param(False, 0, [], id="none, within six standard errors"),
+    ],
+)
+def test_a_share_of_labels_sounds_beyond_its_chance(exact: bool, n_labelled: int, alarms: list[str]) -> None:
+    # Of 100 rows 25 are declared: the standard error of their number is 4.33.
+    vitals = Vitals(_declared(100, 0.25, exact=exact))
+    labels = torch.full((100,), -1)
+    labels[:n_labelled] = 0
+    vitals.note_labels(Batch({}, labels, torch.arange(100)))
+    assert [alarm.kind for alarm in vitals._check_labels(0)] == alarms
+    assert vitals._check_labels(1) == []
+
+
+def test_a_step_that_moves_the_teacher_first_is_an_alarm() -> None:
+    teacher, vitals = _linear(1.0, 2.0), Vitals(None)
+    vitals.note_teacher(teacher)
+    assert vitals.check_order(3, teacher) == []
+    with torch.no_grad():
+        teacher.weight[1] = 2.5
+    assert [alarm.kind for alarm in vitals.check_order(4, teacher)] == ["early-update"]
