@@ -143,15 +143,21 @@ def tests_of(path: Path) -> list[str]:
     return [str(path) for path in (*found, path)]
 
 
+FURTHER = {
+    "costs": ["contracts/test_methods.py"],
+    "methods": ["contracts/test_methods.py", "contracts/test_outputs.py"],
+    "teacher": ["contracts/test_methods.py", "contracts/test_devices.py"],
+    "train": ["golden", "distributed"],
+}
+"""subject -> what else holds its promises, besides the contracts of its name"""
+
+
 def further_tests_of(path: Path) -> list[str]:
     """Those of the whole folder, and of what all of its kind must satisfy: they take longer, so survivors alone meet
     them."""
     below = path.relative_to(SOURCE)
     subject = below.parts[0].removesuffix(".py")
-    contracts = {"methods": ["methods", "outputs"], "teacher": ["methods", "devices"], "costs": ["methods"]}.get(
-        subject, [subject]
-    )
-    found = [ROOT / "tests" / "contracts" / f"test_{each}.py" for each in contracts]
+    found = [ROOT / "tests" / each for each in FURTHER.get(subject, [f"contracts/test_{subject}.py"])]
     if len(below.parts) > 1:
         found.append(ROOT / "tests" / below.parent)
     return [str(path) for path in found if path.exists()]

@@ -232,3 +232,26 @@ def test_compiled_networks_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
         assert list(compiled.student.state_dict()) == names == list(copied.state_dict())
     finally:
         torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "described"),
+    [
+        pytest.param({}, {"compiled": False, "precision": "float32"}, id="default"),
+        pytest.param(
+            {"micro_batch": 8, "precision": "bfloat16"},
+            {"compiled": False, "precision": "bfloat16", "micro_batch": "8"},
+            id="in parts",
+        ),
+        pytest.param(
+            {"sync_batch_norm": True},
+            {"compiled": False, "precision": "float32", "batch_norm": "synchronised"},
+            id="synchronised",
+        ),
+        pytest.param({"compile": True}, {"compiled": True, "precision": "float32"}, id="compiled"),
+    ],
+)
+def test_a_record_names_the_options_that_may_explain_other_results(
+    options: dict[str, Any], described: dict[str, object]
+) -> None:
+    assert RunOptions(**options).described() == described
