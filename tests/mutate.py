@@ -233,7 +233,9 @@ def _is_installed(module: ModuleType) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("subjects", nargs="+", help="modules or packages: stats, costs, train, photos/fitting")
+    parser.add_argument(
+        "subjects", nargs="+", help="modules, packages or lines: stats, train, photos/fitting, teacher:57"
+    )
     parser.add_argument("--sample", type=int, default=100, help="mutants per subject, drawn at random (100)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -244,11 +246,12 @@ def main() -> None:
     torch.set_num_threads(1)
     os.chdir(ROOT)
     for subject in arguments.subjects:
-        place = SOURCE / subject
+        name, _, line = subject.partition(":")
+        place = SOURCE / name
         paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
         if missing := [path for path in paths if not path.is_file()]:
             sys.exit(f"There is no {missing[0]}: name a module or package of src/meanteacher.")
-        mutants = [mutant for path in paths for mutant in mutants_of(path)]
+        mutants = [mutant for path in paths for mutant in mutants_of(path) if line in {"", str(mutant.line)}]
         drawn = random.Random(arguments.seed).sample(mutants, min(arguments.sample, len(mutants)))
         seconds: dict[Path, float] = {}
         for path in sorted({mutant.path for mutant in drawn}):
