@@ -21,7 +21,7 @@ from meanteacher.core import InputError, Interrupted
 from meanteacher.data import Dataset, Split, TrainTest
 from meanteacher.experiment import Recipe, run
 from meanteacher.files import write_atomic
-from meanteacher.recipes import RECIPES, moons
+from meanteacher.recipes import RECIPES, toy
 from meanteacher.records import Record
 from meanteacher.report import RecordError, boundary, load_record, summarise, to_text
 from methods_page import FOLDER, NUMBERS, MethodText, gathered, load_gathered, paragraphs
@@ -90,7 +90,7 @@ def write_methods_page(out: Path) -> Path:
     recipes = moons_recipes()
     try:
         records = load_gathered(out / NUMBERS)
-        page = methods_page.methods_page(records, _texts(recipes), " ".join(paragraphs(moons.__doc__)[1:]))
+        page = methods_page.methods_page(records, _texts(recipes), " ".join(paragraphs(toy.__doc__)[1:]))
     except RecordError as error:
         raise InputError(f"{error} Or make everything with: {COMMAND}") from error
     missing = [method for method in recipes if not (out / FOLDER / f"{method}.svg").exists()]

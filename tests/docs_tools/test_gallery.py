@@ -22,7 +22,7 @@ from meanteacher.data import Split
 from meanteacher.experiment import run
 from meanteacher.experiment.prepared import Prepared
 from meanteacher.methods import METHODS
-from meanteacher.recipes import RECIPES, moons
+from meanteacher.recipes import RECIPES, toy
 from meanteacher.report import boundary, load_record
 from methods_page import load_gathered
 from support import PATIENCE, child_environment
@@ -31,7 +31,7 @@ from support import PATIENCE, child_environment
 @pytest.fixture(autouse=True, scope="module")
 def _short_recipes():
     with pytest.MonkeyPatch.context() as patch:
-        for recipe in moons.RECIPES:
+        for recipe in toy.MOONS:
             patch.setitem(RECIPES, recipe.name, recipe.varied(steps=12, evaluate_every=12))
         yield
 
@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written_is_known_before_training(tmp_path: Path
 
 def test_draws_beyond_those_of_the_recipes_are_refused(tmp_path: Path):
     """The weights of the methods may have been chosen on them."""
-    n_draws = {len(recipe.seeds) for recipe in moons.RECIPES}
+    n_draws = {len(recipe.seeds) for recipe in toy.MOONS}
     assert n_draws == {10}
     assert _gallery(*_folders(tmp_path), "--draws", "11").exit_code == 2
     assert not (tmp_path / "runs").exists()

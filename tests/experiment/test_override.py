@@ -286,9 +286,15 @@ def test_one_field_however_deep_can_be_set(setting: str, read: Callable[[Any], b
         (["method.consistency_on=labelled"], "all, unlabelled"),
         (["=3"], "--set takes field=value"),
         (["steps=0"], "steps is at least 1"),
-        (["steps=2", "steps=3"], "set twice, see --set steps=2"),
-        (["method.weight=2", "method.weight.value=3"], "lies within another field that is set, --set method.weight=2"),
-        (["method.weight.value=3", "method.weight=2"], "so is a field within it, see --set method.weight.value=3"),
+        (["steps=2", "steps=3"], "--set steps=3: --set steps=2 is about the same field"),
+        (
+            ["method.weight=2", "method.weight.value=3"],
+            "--set method.weight.value=3: --set method.weight=2 is about the same field",
+        ),
+        (
+            ["method.weight.value=3", "method.weight=2"],
+            "--set method.weight.value=3: --set method.weight=2 is about the same field",
+        ),
         (["name=best"], "--out"),
         (["claim=none"], "what the paper reports"),
         (["claim.error=1"], "what the paper reports"),

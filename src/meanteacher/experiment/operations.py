@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,68 +11,38 @@ from torch.overrides import TorchFunctionMode
 
 from meanteacher.core import Batch, Problem
 from meanteacher.experiment.recipe import TrainingSpec
-from meanteacher.models import MlpSpec, ModelSpec
 from meanteacher.seeding import isolated_global_randomness
 
 _ROWS = 2
-"""Rows of a counted pass: batch norm needs more than one."""
-_WIDTHS = (64, 128)
-"""Widths of the small networks that stand in for the student while the passes of a method are counted."""
+"""Rows of a counted step: batch norm needs more than one."""
 
 
 def row_operations(training: TrainingSpec, problem: Problem) -> float:
     """Floating-point operations per row in all passes of a step, late in the run, when every cost has its weight.
 
-    One pass of the network is counted, and how many of them the method's step is worth. A multiplication and an
-    addition count as two. Only convolutions and linear layers count.
+    A multiplication and an addition count as two. Only convolutions and linear layers count. Sizes are those of the
+    step and values are not: no weight is drawn, and a convolution computes one channel.
 
     >>> from meanteacher.recipes import find
     >>> digits = Problem(n_classes=10, n_examples=1198, input_shape=(1, 8, 8))
     >>> [round(row_operations(find(f"digits/{name}").training, digits)) for name in ("supervised", "pi-model")]
     [474112, 948224]
     """
-    with isolated_global_randomness():
-        network = _network(training.model, problem)  # type: ignore[arg-type]  # a frozen value
-        small, large = (_step(training, problem, width) for width in _WIDTHS)
-    total = 0.0
-    for whole, (one, step), (other, other_step) in zip(network, small, large, strict=True):
-        # What does not grow with the student is done by networks of the method's own.
-        total += step + (whole - one) * (other_step - step) / (other - one)
-    return total / _ROWS
+    with isolated_global_randomness(), saved_tensors_hooks(_of_its_shape, lambda kept: kept), _Count() as count:
+        student = training.model.build(problem).train()
+        memory = training.method.init(student, replace(problem, n_examples=_ROWS)).train()
+        count.operations = 0.0
+        labels = torch.zeros(_ROWS, dtype=torch.int64)
+        images = torch.zeros(_ROWS, *problem.input_shape)
+        training.method.forward(
+            student, memory, Batch(dict.fromkeys(training.method.roles, images), labels, labels), training.steps - 1
+        )
+    return count.operations / _ROWS
 
 
-_Work = tuple[float, float]
-"""Operations of forward passes, and of the gradients that follow them."""
-
-
-def _step(training: TrainingSpec, problem: Problem, width: int) -> list[tuple[float, float]]:
-    """The work of one pass of a small student beside that of the method's step with it: forward, then gradients."""
-    mlp = MlpSpec(hidden=3 * (width,), outputs=getattr(training.model, "outputs", 1))
-    layers = mlp.build(replace(problem, input_shape=(1,)))
-    student = nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(1), layers).train()
-    memory = training.method.init(student, replace(problem, n_examples=_ROWS)).train()
-    labels = torch.zeros(_ROWS, dtype=torch.int64)
-    batch = Batch({role: _images(problem) for role in training.method.roles}, labels, labels)
-    step = _counted(lambda: training.method.forward(student, memory, batch, training.steps - 1))
-    return list(zip(_counted(lambda: student(_images(problem))), step, strict=True))
-
-
-@cache
-def _network(model: ModelSpec, problem: Problem) -> _Work:
-    """The work of one pass, which all methods of a table share. No weight is drawn, and no layer's input is kept."""
-    with _Count(), saved_tensors_hooks(lambda _: torch.empty(0), lambda kept: kept):
-        network = model.build(problem).train()
-        return _counted(lambda: network(_images(problem)))
-
-
-def _images(problem: Problem) -> Tensor:
-    return torch.zeros(_ROWS, *problem.input_shape)
-
-
-def _counted(compute: Callable[[], object]) -> _Work:
-    with _Count() as count:
-        compute()
-    return count.forward, count.gradients
+def _of_its_shape(kept: Tensor) -> Tensor:
+    """A tensor that takes no memory in the place of one that a layer keeps for its gradient."""
+    return kept.new_zeros(()).expand(kept.shape)
 
 
 class _Count(TorchFunctionMode):
@@ -82,7 +51,7 @@ class _Count(TorchFunctionMode):
     torch's `FlopCounterMode` sees the backward pass itself, but imports the compiler, which takes seconds.
     """
 
-    forward = gradients = 0.0
+    operations = 0.0
 
     def __torch_function__(
         self,
@@ -94,17 +63,18 @@ class _Count(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(layer, "__module__", "") == nn.init.__name__:
             return kwargs["tensor"]  # as it is: no count depends on the values
+        if layer in (Tensor.clone, torch.batch_norm):
+            return args[0]
         output = (_like_convolution if layer is torch.conv2d else layer)(*args, **kwargs)
         if layer in (torch.conv2d, torch.conv_transpose2d, nn.functional.linear):
             x, weight = args[:2]
-            operations = 2.0 * (x if layer is torch.conv_transpose2d else output).numel() * weight[0].numel()
-            self.forward += operations
-            self.gradients += operations * (x.requires_grad + weight.requires_grad) * torch.is_grad_enabled()
+            passes = 1 + (x.requires_grad + weight.requires_grad) * torch.is_grad_enabled()
+            counted = x if layer is torch.conv_transpose2d else output
+            self.operations += passes * 2.0 * counted.numel() * weight[0].numel()
         return output
 
 
 def _like_convolution(x: Tensor, weight: Tensor, bias: object = None, *args: Any, **kwargs: Any) -> Tensor:
-    """A tensor of the convolution's size, of which one channel per group is computed."""
-    n_groups = x.shape[-3] // weight.shape[1]
-    channels = torch.conv2d(x, weight[:n_groups], None, *args, **kwargs)
-    return channels.repeat_interleave(len(weight) // n_groups, -3)
+    """A tensor of the convolution's size, of which one channel is computed, from one channel."""
+    ungrouped = {name: value for name, value in kwargs.items() if name != "groups"}
+    return torch.conv2d(x[:, :1], weight[:1, :1], None, *args[:3], **ungrouped).repeat(1, len(weight), 1, 1)

@@ -121,9 +121,7 @@ def override(recipe: Recipe, *settings: str) -> Recipe:
     as a number becomes constant. Other `steps` stretch all schedules in proportion, so that a ramp-down still ends with
     the run. If anything has changed, the name says what, and there is no claim.
     """
-    every: list[_Wanted] = []
-    for setting in settings:
-        every.append(_wanted(setting, every))
+    every = [_wanted(setting) for setting in settings]
     followed = _following(recipe, every)
     changed = _replaced(followed, Recipe, every, 0) if every else recipe
     assert isinstance(changed, Recipe)
@@ -183,15 +181,7 @@ def variants(recipe: Recipe, settings: Sequence[str] | Mapping[str, object]) -> 
 def _alternatives(recipe: Recipe, setting: str) -> list[str]:
     """A setting for each of its values; one if the value fits as it is, with its commas."""
     field, sign, text = setting.partition("=")
-    values, depth, quote = [""], 0, ""
-    for character in text:
-        if quote or character in "'\"":
-            quote = "" if character == quote else quote or character
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and not depth and not quote:
-            values.append("")
-        else:
-            values[-1] += character
+    values = re.split(r",(?![^(\[]*[)\]])", text)  # a comma within brackets is part of a value
     if len(values) > 1:
         try:
             override(recipe, setting)
@@ -218,8 +208,8 @@ def _stretched(part: Any, factor: float) -> Any:
     return replace(part, **{name: stretched(getattr(part, name), factor) for name in schedules})
 
 
-def _wanted(setting: str, others: Sequence[_Wanted]) -> _Wanted:
-    """What was given by a setting; an InputError if another one is about the same field."""
+def _wanted(setting: str) -> _Wanted:
+    """What was given by a setting."""
     path, equals, text = setting.partition("=")
     if not equals or not path:
         raise InputError(f"--set takes field=value, for instance steps=300; got {_shown(setting)!r}.")
@@ -229,20 +219,16 @@ def _wanted(setting: str, others: Sequence[_Wanted]) -> _Wanted:
         raise wanted.refused(f"{names[0]} {_SAID[names[0]]}")
     if names[:2] == ("views", "labelled"):
         raise wanted.refused("the view of the labelled rows is a field of its own. Give labelled_view instead")
-    for other in others:
-        if names[: len(other.path)] != other.path[: len(names)]:
-            continue
-        if len(names) > len(other.path):
-            raise wanted.refused(f"it lies within another field that is set, --set {other.setting}. Give one of them")
-        how = "twice" if names == other.path else "and so is a field within it"
-        raise wanted.refused(f"{path} is set {how}, see --set {other.setting}. Give one of them")
     return wanted
 
 
 def _replaced(value: Any, declared: Any, every: Sequence[_Wanted], depth: int) -> Any:
     """The value with what is wanted for it, or for its parts, whose names stand at this depth of the paths."""
-    if len(every[0].path) == depth:
-        return _fitting(value, declared, every[0])
+    first, *others = sorted(every, key=lambda wanted: len(wanted.path))
+    if len(first.path) == depth:
+        if others:
+            raise others[0].refused(f"--set {first.setting} is about the same field. Give one of them")
+        return _fitting(value, declared, first)
     parts = _parts(value, declared)
     inner: dict[str, list[_Wanted]] = {}
     for wanted in every:

@@ -5,10 +5,10 @@ from difflib import get_close_matches
 from meanteacher.core import InputError
 from meanteacher.experiment import Recipe
 from meanteacher.paper import recipes as paper_recipes
-from meanteacher.recipes import compare, digits, fast, moons
+from meanteacher.recipes import compare, fast, toy
 
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for package in (digits, fast, moons, compare, paper_recipes) for recipe in package.RECIPES
+    recipe.name: recipe for package in (toy, fast, compare, paper_recipes) for recipe in package.RECIPES
 }
 
 
