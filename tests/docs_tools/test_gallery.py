@@ -81,7 +81,7 @@ def test_every_method_has_a_section_and_a_small_picture(made: Path):
         assert f"## {text.title}\n" in page
         assert (f"{text.paper}: {text.idea}" if text.paper else text.idea[1:]) in page
         assert text.summary in page
-    assert all(text in page for text in methods_page.paragraphs(moons.__doc__)[1:])
+    assert all(text in page for text in methods_page.paragraphs(toy.__doc__)[1:])
 
 
 def test_pictures_share_one_window(made: Path):

@@ -77,7 +77,7 @@ def by_name(table):
 
 def all_forms(table, orderings=()):
     return {
-        "terminal": to_terminal(table),
+        "terminal": to_terminal([table], orderings),
         "markdown": to_markdown([table], orderings),
         "page": to_html("Table 1", [table], orderings),
     }

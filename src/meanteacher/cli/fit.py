@@ -71,11 +71,7 @@ def fit(
     from meanteacher.records import read_fit
 
     console = Console()
-    with (
-        progress_bar(console) as show,
-        graceful_stop(console) as should_stop,
-        FitProgress(console, show, should_stop) as progress,
-    ):
+    with progress_bar(console) as show, graceful_stop(console) as should_stop:
         fitting.fit(
             photos,
             labels,
@@ -87,7 +83,7 @@ def fit(
             overwrite=overwrite,
             device=device,
             backbone=backbone,
-            callback=progress,
+            callback=FitProgress(console, show, should_stop),
             began=began,
         )
     fitted = read_fit(out)

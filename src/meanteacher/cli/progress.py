@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Self
 
 from rich.console import Console
@@ -104,39 +103,15 @@ class FitProgress(Callback):
         self, console: Console, show: Callable[[str, int, int], None], should_stop: Callable[[], bool]
     ) -> None:
         self._console, self._show, self._should_stop = console, show, should_stop
-        self._run = ExitStack()
-        self._shown = Callback()
-        """The bar of the training run, until something else is reported."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._run.close()
 
     def on_message(self, sentence: str) -> None:
-        self._run.close()
         say(self._console, sentence)
 
     def on_findings(self, findings: tuple[Finding, ...]) -> None:
         say_findings(self._console, findings)
 
     def on_progress(self, task: str, done: int, total: int) -> None:
-        self._run.close()
         self._show(task, done, total)
-
-    def on_run(self, name: str, steps: int) -> None:
-        self._run.close()
-        self._shown = self._run.enter_context(RunProgress(self._console, name, steps=steps))
-
-    def on_log(self, entry: LogEntry) -> None:
-        self._shown.on_log(entry)
-
-    def on_evaluation(self, evaluation: Evaluation) -> None:
-        self._shown.on_evaluation(evaluation)
-
-    def on_alarm(self, alarm: Alarm) -> None:
-        self._shown.on_alarm(alarm)
 
     def should_stop(self) -> bool:
         return self._should_stop()

@@ -28,15 +28,14 @@ def row_operations(training: TrainingSpec, problem: Problem) -> float:
     >>> [round(row_operations(find(f"digits/{name}").training, digits)) for name in ("supervised", "pi-model")]
     [474112, 948224]
     """
-    with isolated_global_randomness(), saved_tensors_hooks(_of_its_shape, lambda kept: kept), _Count() as count:
+    count = _Count()
+    with isolated_global_randomness(), saved_tensors_hooks(_of_its_shape, lambda kept: kept), count:
         student = training.model.build(problem).train()
         memory = training.method.init(student, replace(problem, n_examples=_ROWS)).train()
         count.operations = 0.0
         labels = torch.zeros(_ROWS, dtype=torch.int64)
-        images = torch.zeros(_ROWS, *problem.input_shape)
-        training.method.forward(
-            student, memory, Batch(dict.fromkeys(training.method.roles, images), labels, labels), training.steps - 1
-        )
+        views = dict.fromkeys(training.method.roles, torch.zeros(_ROWS, *problem.input_shape))
+        training.method.forward(student, memory, Batch(views, labels, labels), training.steps - 1)
     return count.operations / _ROWS
 
 
@@ -51,7 +50,7 @@ class _Count(TorchFunctionMode):
     torch's `FlopCounterMode` sees the backward pass itself, but imports the compiler, which takes seconds.
     """
 
-    operations = 0.0
+    operations: float = 0.0
 
     def __torch_function__(
         self,

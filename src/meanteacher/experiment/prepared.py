@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -30,36 +30,31 @@ _STEP_WITHOUT_VITALS = 1001
 has no reading."""
 
 
+@dataclass(eq=False)
 class Prepared:
     """All that a run computes with, on one device. The seed is that of the batches, the noise and the weights."""
 
-    def __init__(
-        self,
-        training: TrainingSpec,
-        *,
-        data: TrainTest,
-        split: Split,
-        seed: int,
-        device: torch.device = CPU,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        if training.batch.size < ranks.size:
+    training: TrainingSpec
+    _: KW_ONLY
+    data: TrainTest
+    split: Split
+    seed: int
+    device: torch.device = CPU
+    ranks: Ranks = ALONE
+
+    def __post_init__(self) -> None:
+        rows = self.training.batch.size
+        if rows < self.ranks.size:
             raise InputError(
-                f"A batch of {training.batch.size} rows cannot be divided over {ranks.size} processes. Start at most "
-                f"{training.batch.size}, or take larger batches with --set batch.size={ranks.size}."
+                f"A batch of {rows} rows cannot be divided over {self.ranks.size} processes. Start at most {rows}, or "
+                f"take larger batches with --set batch.size={self.ranks.size}."
             )
-        self.training, self.data, self.split, self.seed = training, data, split, seed
-        self.device, self.ranks = device, ranks
-        self.sampler = training.batch.sampler(split, seed)
-        training.check_labelled_share(self.sampler.labelled_share)
+        self.sampler = self.training.batch.sampler(self.split, self.seed)
+        self.training.check_labelled_share(self.sampler.labelled_share)
 
     def on(self, device: torch.device) -> "Prepared":
         """The same on that device."""
-        if device == self.device:
-            return self
-        return Prepared(
-            self.training, data=self.data, split=self.split, seed=self.seed, device=device, ranks=self.ranks
-        )
+        return self if device == self.device else replace(self, device=device)
 
     @cached_property
     def normalise(self) -> nn.Module:

@@ -315,9 +315,11 @@ class RunFolder:
             ) from error
 
     def write_record(self, record: Record) -> None:
+        path = self.path / "record.json"
+
+        @reporting_full_disk(path)
         def write() -> None:
-            with reporting_full_disk(self.path / "record.json"):
-                write_record(self.path / "record.json", record)
+            write_record(path, record)
 
         self._ranks.from_first(write, f"writing the record to {self.path}")
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from meanteacher.formats import BASELINE, count, percent
-from meanteacher.records import Part, Record
+from meanteacher.records import Record
 from meanteacher.report.compare import difference_by_seed, one_run_per_seed
 from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, log_axis, styled, to_svg
 
@@ -56,21 +56,19 @@ def _models(runs: Sequence[Record]) -> Sequence[_Model]:
     return ("teacher",) if runs and runs[0].method == BASELINE else get_args(_Model)
 
 
-def describe_curves(panels: Panels, lower: str = "Mean Teacher", higher: str = "Pi model") -> list[str]:
+def describe_curves(panels: Panels) -> list[str]:
     """What figure 3 shows, in a sentence or three per panel with runs of both systems on the same label draws."""
-    return [
-        f"{panel}: {sentence}"
-        for panel, curves in panels.items()
-        if (sentence := _described(curves.get(lower, ()), curves.get(higher, ()), lower, higher))
-    ]
+    described = {panel: _described(curves, "Mean Teacher", "Pi model") for panel, curves in panels.items()}
+    return [f"{panel}: {sentence}" for panel, sentence in described.items() if sentence]
 
 
-def _described(ours: Sequence[Record], theirs: Sequence[Record], lower: str, higher: str) -> str:
-    by_seed, others = one_run_per_seed(ours), one_run_per_seed(theirs)
+def _described(curves: Mapping[str, Sequence[Record]], lower: str, higher: str) -> str:
+    by_seed, others = (one_run_per_seed(curves.get(name, ())) for name in (lower, higher))
     difference = difference_by_seed(others, by_seed, "test")
     if difference is None:
         return ""
-    seeds, n_images = [pair.seed for pair in difference.pairs], ours[0].data.n_test
+    seeds = [pair.seed for pair in difference.pairs]
+    n_images = by_seed[seeds[0]].data.n_test
     mean, other = (
         {step: fmean(errors) / 100 for step, errors in curve([runs[seed] for seed in seeds], "test", "teacher").items()}
         for runs in (by_seed, others)
@@ -93,25 +91,25 @@ def _crossing(mean: Mapping[int, float], other: Mapping[int, float], name: str) 
     return f"{name} is below from step {below[0]:,} on." if below else f"{name} is not below at the end."
 
 
-def draw_settings(panels: Panels, title: str, caption: str, *, bold: str, part: Part = "validation") -> Figure:
-    """Figure 4: the error over the setting, each run a dot and their mean a line."""
+def draw_settings(panels: Panels, title: str, caption: str, *, bold: str) -> Figure:
+    """Figure 4: the validation error over the setting, each run a dot and their mean a line."""
     with styled():
         figure = Figure(figsize=(4.6 * max(1, len(panels)), 3.6), layout="constrained")
         for axes, (panel, settings) in zip(
             figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels.items(), strict=True
         ):
-            _settings(axes, settings, bold, part)
+            _settings(axes, settings, bold)
             if len(panels) > 1:
                 axes.set_title(panel, loc="left", fontsize=9)
-            axes.set_ylabel(f"{part.capitalize()} error, %")
+            axes.set_ylabel("Validation error, %")
         _caption(figure, title, caption)
         return figure
 
 
-def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str, part: Part = "validation") -> None:
+def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str) -> None:
     means: list[tuple[int, float]] = []
     for x, runs in enumerate(settings.values()):
-        errors = [100 * run.error(part) for run in runs]
+        errors = [100 * run.error("validation") for run in runs]
         axes.plot([x] * len(errors), errors, "o", color=PALETTE["mean-teacher"], alpha=0.6, markersize=5)
         if errors:
             means.append((x, fmean(errors)))

@@ -94,15 +94,8 @@ def table(name: str, **selection: Unpack[Selection]) -> Reproduced:
     tables = tables_of(parts, selected.runs, selected.records, chosen=bool(selected.cell))
     orderings = orderings_of(tables, COMPARED)
     title = parts[0].title if name in OUR_TABLES else f"Table {name} of the paper{selected.on_a}"
-    text = "\n".join(map(to_terminal, tables))
-    if orderings:
-        text += "\n" + "\n".join(
-            f"{each.column}: {each.better} better than {each.worse}? {each.verdict}: "
-            f"{each.ours.with_interval(each.n_images)} points; paper −{each.paper:.2f}"
-            for each in orderings
-        )
     contents = {"md": to_markdown(tables, orderings), "html": to_html(title, tables, orderings)}
-    return selected.reproduced(text, f"table-{name}", contents, orderings=tuple(orderings))
+    return selected.reproduced(to_terminal(tables, orderings), f"table-{name}", contents, orderings=tuple(orderings))
 
 
 def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:

@@ -88,9 +88,14 @@ class PaperTable:
         return " ".join(filter(None, (self.laptop, what))) + left
 
 
-def to_terminal(table: PaperTable) -> str:
+def to_terminal(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -> str:
     """In aligned columns, with the numbers of the notes; the notes themselves are in the files."""
-    return f"{table.title}\n{table.caption()}\n\n{compare.aligned([table.header(), *table.lines()])}"
+    parts = [
+        f"{table.title}\n{table.caption()}\n\n{compare.aligned([table.header(), *table.lines()])}" for table in tables
+    ]
+    if orderings:
+        parts.append(compare.aligned([ORDERING_HEADER, *(ordering.line() for ordering in orderings)]))
+    return "\n".join(parts)
 
 
 def to_markdown(tables: Sequence[PaperTable], orderings: Sequence["Ordering"]) -> str:

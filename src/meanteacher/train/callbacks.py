@@ -50,9 +50,6 @@ class Callback:
     def on_start(self, recipe: RecordedRecipe, seed: int) -> None:
         """Before the first step of a run, or of its continuation: its recipe with all fields, and its seed."""
 
-    def on_run(self, name: str, steps: int) -> None:
-        """Before each training run of a fit, which then reports to the same callback."""
-
     def on_log(self, entry: LogEntry) -> None:
         """Every few steps: mean costs, their weights, the learning rate and the speed."""
 

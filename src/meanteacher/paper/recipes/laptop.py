@@ -7,11 +7,11 @@ setting, or is the paper's.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from meanteacher.core import Augment, Method
+from meanteacher.core import Augment
 from meanteacher.data import Fixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
@@ -49,83 +49,75 @@ _DEVIATIONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
-    """One column of a table."""
-
-    place: str
-    """Table and column, as in the paper's recipes."""
-    source: Source
-    n_images: int
-    n_labelled: int
-    normalise: Normaliser
-    augments: tuple[Augment, ...]
-    labelled_rows: int
-    other_rows: int
-    weight: float
-    """Weight of the consistency cost after its ramp-up."""
-
-    def recipe(self, system: str) -> Recipe:
-        other_rows = 0 if system == "supervised" else self.other_rows
-        view = Chain(self.augments)
-        return Recipe(
-            name=f"laptop/{self.place}/{system}",
-            data=DataSpec(source=self.source, n_labelled=self.n_labelled),
-            training=TrainingSpec(
-                model=LaptopNetSpec(dropout=LAPTOP.evaluation.dropout),
-                method=self._method(system),
-                normalise=self.normalise,
-                views={"student": view, "teacher": view},
-                batch=Fixed(size=self.labelled_rows + other_rows, labelled=self.labelled_rows, unlabelled_pool="all"),
-                optim=_OPTIM,
-                steps=_STEPS,
-                evaluate_every=500,
-                evaluate_costs=True,
-            ),
-            seeds=(0, 1, 2, 3),
-            deviations=_DEVIATIONS,
-        )
-
-    def _method(self, system: str) -> Method:
-        fields: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
-        if system != "supervised":
-            fields["weight"] = _ramped(self.weight, _STEPS)
-        if system == "temporal-ensembling":
-            fields["epoch_steps"] = -(-self.n_images // self.other_rows)
-        return METHODS[system](**fields)
+def _recipe(
+    column: str,
+    system: str,
+    *,
+    source: Source,
+    n_images: int,
+    n_labelled: int,
+    normalise: Normaliser,
+    view: Augment,
+    weight: float,
+    labelled_rows: int = 32,
+    other_rows: int = 96,
+) -> Recipe:
+    """A cell of a table, with the weight of its consistency cost after the ramp-up."""
+    fields: dict[str, Any] = {"decay": Constant(_DECAY), "buffers": "average"}
+    if system == "supervised":
+        other_rows = 0
+    else:
+        fields["weight"] = _ramped(weight, _STEPS)
+    if system == "temporal-ensembling":
+        fields["epoch_steps"] = -(-n_images // other_rows)
+    return Recipe(
+        name=f"laptop/{column}/{system}",
+        data=DataSpec(source=source, n_labelled=n_labelled),
+        training=TrainingSpec(
+            model=LaptopNetSpec(dropout=LAPTOP.evaluation.dropout),
+            method=METHODS[system](**fields),
+            normalise=normalise,
+            views={"student": view, "teacher": view},
+            batch=Fixed(size=labelled_rows + other_rows, labelled=labelled_rows, unlabelled_pool="all"),
+            optim=_OPTIM,
+            steps=_STEPS,
+            evaluate_every=500,
+            evaluate_costs=True,
+        ),
+        seeds=(0, 1, 2, 3),
+        deviations=_DEVIATIONS,
+    )
 
 
 def _ramped(value: float, steps: int) -> SigmoidRampUp:
     return SigmoidRampUp(value=value, steps=round(_RAMP_UP * steps))
 
 
-_SVHN: dict[str, Any] = {
+_SVHN: Any = {
     "source": Svhn(),
     "n_images": 73_257,
     "normalise": PerImage(),
-    "augments": (Translate(2),),
-    "labelled_rows": 32,
-    "other_rows": 96,
+    "view": Chain((Translate(2),)),
     "weight": 20.0,
 }
-_CIFAR10: dict[str, Any] = {
+_CIFAR10: Any = {
     "source": Cifar10(),
     "n_images": 50_000,
     "normalise": PerChannel(),
-    "augments": (Flip(), Translate(2)),
+    "view": Chain((Flip(), Translate(2))),
 }
-_TASKS = (
-    _Task(place="table1/svhn-250", n_labelled=250, **_SVHN),
-    _Task(place="table1/svhn-500", n_labelled=500, **_SVHN),
-    _Task(place="table2/cifar10-1000", n_labelled=1000, labelled_rows=32, other_rows=96, weight=50.0, **_CIFAR10),
-    _Task(place="table2/cifar10-4000", n_labelled=4000, labelled_rows=64, other_rows=64, weight=20.0, **_CIFAR10),
-)
+_COLUMNS: dict[str, Any] = {
+    "table1/svhn-250": {"n_labelled": 250, **_SVHN},
+    "table1/svhn-500": {"n_labelled": 500, **_SVHN},
+    "table2/cifar10-1000": {"n_labelled": 1000, "weight": 50.0, **_CIFAR10},
+    "table2/cifar10-4000": {"n_labelled": 4000, "weight": 20.0, "labelled_rows": 64, "other_rows": 64, **_CIFAR10},
+}
 
 
 def recipes() -> Iterator[Recipe]:
-    for task, system in product(_TASKS, SYSTEMS):
-        yield task.recipe(system)
-    table1 = _TASKS[0].recipe("mean-teacher")
+    for (column, fields), system in product(_COLUMNS.items(), SYSTEMS):
+        yield _recipe(column, system, **fields)
+    table1 = _recipe("table1/svhn-250", "mean-teacher", **_COLUMNS["table1/svhn-250"])
     data = replace(table1.data, validation=0.1)
     base = table1.varied(data=data, steps=_FIGURE4_STEPS, evaluate_every=1000, evaluate_costs=False, seeds=(0, 1))
     for point in LAPTOP.runs():

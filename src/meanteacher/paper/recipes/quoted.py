@@ -12,33 +12,22 @@ from meanteacher.core import Augment, Schedule
 from meanteacher.data import Fixed, Mixed, Source
 from meanteacher.data.cifar10 import Cifar10
 from meanteacher.data.svhn import Svhn
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import Recipe
 from meanteacher.methods import ImprovedGan, PiModel, TemporalEnsembling, VatEntMin
 from meanteacher.models.mlp import ImageGeneratorSpec
 from meanteacher.paper.recipes import shared
-from meanteacher.records import Claim
 from meanteacher.schedules import Constant, LinearRampDown, Product, SigmoidRampDown, SigmoidRampUp, Stairs, StepChange
 from meanteacher.train import AdamSpec
 from meanteacher.views import Chain, Flip, Noise, PerImage, Scaled, Translate, Zca
 
-_DATA: dict[str, tuple[int, Source, int]] = {"svhn": (1, Svhn(), 73_257), "cifar10": (2, Cifar10(), 50_000)}
-"""data set -> number of the table, source, number of images"""
+_COLUMNS: dict[str, tuple[str, Source]] = {"svhn": ("table1/svhn", Svhn()), "cifar10": ("table2/cifar10", Cifar10())}
+_N_IMAGES = {"svhn": 73_257, "cifar10": 50_000}
 _LAST_NETWORK: Any = {"decay": Constant(0.0), "buffers": "copy"}
 
 
 def _augmented(task: str, *more: Augment) -> Augment:
     """Translation, and a flip on CIFAR-10: the common views of all systems with augmentation."""
     return Chain((*(Flip(),) * (task == "cifar10"), Translate(2), *more))
-
-
-def _recipe(
-    task: str, n_labelled: int | None, name: str, error: tuple[float, float | None] | None, **fields: Any
-) -> Recipe:
-    """A row of the paper's table for a data set, with the settings in `fields`."""
-    table, source, _ = _DATA[task]
-    claim = None if error is None else Claim(error=error[0], spread=error[1], where=f"Table {table}")
-    data = DataSpec(source=source, n_labelled=n_labelled)
-    return shared.convnet(f"table{table}/{task}-{n_labelled or 'all'}/{name}", data, claim, **fields)
 
 
 # --- Laine & Aila 2017 ------------------------------------------------------------------------------------------------
@@ -70,7 +59,7 @@ _LAINE_TE = ("Images that an epoch did not visit keep their target; in their cod
 
 
 def _laine(name: str, task: str, n_labelled: int | None, claim: tuple[float, float] | None) -> Recipe:
-    n_images, is_pi = _DATA[task][2], name == "pi-model-laine"
+    n_images, is_pi = _N_IMAGES[task], name == "pi-model-laine"
     epoch = n_images // shared.BATCH
     steps, ramp_up = 300 * epoch, 80 * epoch
     ramp_down: Any = {"steps": 50 * epoch, "total": steps}
@@ -88,10 +77,10 @@ def _laine(name: str, task: str, n_labelled: int | None, claim: tuple[float, flo
     }
     rate = SigmoidRampUp(value=0.001 if task == "svhn" and not is_pi else 0.003, steps=ramp_up)
     notes = _LAINE_NOTES + (_LAINE_NORMALISED if share else ()) + (_LAINE_PI if is_pi else _LAINE_TE)
-    return _recipe(
-        task,
-        n_labelled,
+    return shared.convnet(
+        *_COLUMNS[task],
         name,
+        n_labelled,
         claim,
         method=PiModel(**fields) if is_pi else TemporalEnsembling(**fields, momentum=0.6, epoch_steps=epoch),
         normalise=PerImage() if task == "svhn" else Zca(contrast=False, epsilon=1e-5),
@@ -133,10 +122,10 @@ _VAT_SVHN = (
 
 def _vat(task: str, n_labelled: int, claim: tuple[float, None] | None) -> Recipe:
     steps, down = _VAT_LENGTH[task], 40 * 400
-    return _recipe(
-        task,
-        n_labelled,
+    return shared.convnet(
+        *_COLUMNS[task],
         "vat-entmin",
+        n_labelled,
         claim,
         method=VatEntMin(**_LAST_NETWORK, weight=Constant(1.0), epsilon=_VAT_EPSILON[task], entropy_weight=1.0),
         normalise=Scaled(limit=0.5) if task == "svhn" else Zca(contrast=False, epsilon=0.0),
@@ -171,12 +160,12 @@ _GAN_NOTES = (
 
 
 def _gan(task: str, n_labelled: int, claim: tuple[float, float]) -> Recipe:
-    epoch = _DATA[task][2] // 100
+    epoch = _N_IMAGES[task] // 100
     steps = _GAN_EPOCHS[task] * epoch
-    return _recipe(
-        task,
-        n_labelled,
+    return shared.convnet(
+        *_COLUMNS[task],
         "gan",
+        n_labelled,
         claim,
         method=ImprovedGan(
             decay=Constant(0.9999), buffers="average", weight=Constant(1.0), generator=ImageGeneratorSpec()

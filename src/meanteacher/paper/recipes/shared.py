@@ -3,8 +3,9 @@
 from typing import Any
 
 from meanteacher.core import Augment, Method, Schedule
+from meanteacher.data import Source
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
-from meanteacher.methods import MeanTeacher, PiModel, Supervised
+from meanteacher.methods import METHODS
 from meanteacher.models import Conv13Spec
 from meanteacher.records import Claim
 from meanteacher.schedules import Constant, Product, SigmoidRampDown, SigmoidRampUp
@@ -53,27 +54,36 @@ def ramped_weight(value: float) -> Schedule:
 
 def method(name: str, *, decay: Schedule, weight: float, **consistency: Any) -> Method:
     """A method that the authors ran themselves, with the weight and further fields of its consistency cost."""
-    if name == "supervised":
-        return Supervised(decay=decay, buffers="average")
-    ramped = ramped_weight(weight)
-    if name == "pi-model":
-        return PiModel(decay=decay, buffers="average", weight=ramped, **consistency)
-    return MeanTeacher(decay=decay, buffers="own", weight=ramped, **consistency)
+    fields: Any = {"decay": decay, "buffers": "own" if name == "mean-teacher" else "average"}
+    if name != "supervised":
+        fields |= {"weight": ramped_weight(weight), **consistency}
+    return METHODS[name](**fields)
 
 
 def convnet(
+    column: str,
+    source: Source,
     name: str,
-    data: DataSpec,
-    claim: Claim | None,
-    deviations: tuple[str, ...],
+    n_labelled: int | None,
+    claim: tuple[float, float | None] | None,
     *,
+    deviations: tuple[str, ...],
     view: Augment,
     seeds: tuple[int, ...] = SEEDS,
     **training: Any,
 ) -> Recipe:
-    """A recipe on the ConvNet whose student and teacher have the same view, with further fields of its training."""
-    spec = TrainingSpec(model=MODEL, views={"student": view, "teacher": view}, **training)
-    return Recipe(name=name, data=data, training=spec, seeds=seeds, claim=claim, deviations=deviations)
+    """A recipe on the ConvNet, whose student and teacher have the same view, with further fields of its training.
+
+    The column is a table and a data set, as in "table1/svhn"; the claim is the paper's error and its spread.
+    """
+    return Recipe(
+        name=f"{column}-{n_labelled or 'all'}/{name}",
+        data=DataSpec(source=source, n_labelled=n_labelled),
+        training=TrainingSpec(model=MODEL, views={"student": view, "teacher": view}, **training),
+        seeds=seeds,
+        claim=claim and Claim(error=claim[0], spread=claim[1], where=f"Table {column[5]}"),
+        deviations=deviations,
+    )
 
 
 def adam(*, beta2: Schedule, ramp_down: int = 0, end: int = 0) -> AdamSpec:

@@ -6,9 +6,8 @@ from itertools import product
 from meanteacher.core import Augment
 from meanteacher.data import Fixed, Mixed
 from meanteacher.data.cifar10 import Cifar10
-from meanteacher.experiment.recipe import DataSpec, Recipe
+from meanteacher.experiment.recipe import Recipe
 from meanteacher.paper.recipes import shared
-from meanteacher.records import Claim
 from meanteacher.schedules import Constant
 from meanteacher.views import Chain, Flip, Noise, Translate, Zca
 
@@ -76,14 +75,15 @@ def _deviations(name: str, n_labelled: int | None, *, mixed: bool, as_coded: boo
 def recipe(name: str, n_labelled: int | None, *, as_coded: bool = False) -> Recipe:
     """The run of one cell."""
     steps, ramp_down, end = _AS_CODED if as_coded else _DURATIONS[name][n_labelled]
-    error, spread = _CLAIMS[name][n_labelled]
     share = None if name == "supervised" or n_labelled is None else n_labelled / _N_IMAGES
     labelled_only = Fixed(size=shared.BATCH, labelled=shared.BATCH, unlabelled_pool="all")
     return shared.convnet(
-        f"table2/cifar10-{n_labelled or 'all'}/{name}" + (f"/{shared.AS_CODED}" if as_coded else ""),
-        DataSpec(source=Cifar10(), n_labelled=n_labelled),
-        Claim(error=error, spread=spread, where="Table 2"),
-        _deviations(name, n_labelled, mixed=share is not None, as_coded=as_coded),
+        "table2/cifar10",
+        Cifar10(),
+        name + (f"/{shared.AS_CODED}" if as_coded else ""),
+        n_labelled,
+        _CLAIMS[name][n_labelled],
+        deviations=_deviations(name, n_labelled, mixed=share is not None, as_coded=as_coded),
         seeds=shared.SEEDS if n_labelled else shared.SEEDS_ALL_LABELS,
         method=shared.method(name, decay=_DECAY, weight=100.0, labelled_share=share),
         normalise=Zca(contrast=True, epsilon=0.1),
