@@ -89,7 +89,7 @@ def _cells() -> Iterator[str | Quoted | None]:
 def test_what_is_quoted_says_whose_it_is_and_why_there_is_no_recipe():
     quoted = [cell for cell in _cells() if isinstance(cell, Quoted)]
     assert {cell.claim.error for cell in quoted} == {35.24, 2.86, 3.79}
-    assert all(cell.source and cell.reason for cell in quoted)
+    assert all(re.fullmatch(r"[A-Z][a-z]+ .*20\d\d, .*; .*\.", cell.why) for cell in quoted)
 
 
 def test_every_recipe_of_the_paper_has_a_place_and_every_place_a_recipe():

@@ -19,10 +19,8 @@ class Quoted:
     """A number of the paper that is quoted from other work and not reproduced here."""
 
     claim: Claim
-    source: str
-    """The work that the number is from."""
-    reason: str
-    """Reason why there is no recipe."""
+    why: str
+    """The work that the number is from, and the reason why there is no recipe."""
 
 
 Row = tuple[str | Quoted | None, ...]
@@ -89,8 +87,7 @@ _RESNETS: dict[str, Row] = {
         "table2/cifar10-4000/vat-entmin",
         Quoted(
             Claim(error=35.24, spread=0.90, where="Table 4"),
-            "Pu et al. 2016, a variational autoencoder",
-            "there is no variational autoencoder here",
+            "Pu et al. 2016, a variational autoencoder; there is no variational autoencoder here.",
         ),
     ),
     "ConvNet Mean Teacher": ("table2/cifar10-4000/mean-teacher", None),
@@ -98,13 +95,12 @@ _RESNETS: dict[str, Row] = {
     "State of the art using all labels": (
         Quoted(
             Claim(error=2.86, spread=None, where="Table 4"),
-            "Gastaldi 2017, Shake-Shake 26 2x96d trained with all labels",
-            "it has no part without labels; the network is that of the row above",
+            "Gastaldi 2017, Shake-Shake 26 2x96d trained with all labels; it has no part without labels; the network "
+            "is that of the row above.",
         ),
         Quoted(
             Claim(error=3.79, spread=None, where="Table 4"),
-            "Hu et al. 2017, squeeze-and-excitation networks",
-            "there is no squeeze-and-excitation network here",
+            "Hu et al. 2017, squeeze-and-excitation networks; there is no squeeze-and-excitation network here.",
         ),
     ),
 }

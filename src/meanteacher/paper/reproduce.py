@@ -178,8 +178,7 @@ def _table(part: Table, runs: Sequence[Run], records: Mapping[Run, Record], *, c
     for system, row in part.rows.items():
         for column, entry in zip(part.columns, row, strict=True):
             if isinstance(entry, Quoted) and not chosen:
-                reason = f"{entry.source}; {entry.reason}."
-                cells.append(Cell(system=system, column=column, claim=entry.claim, quoted=reason))
+                cells.append(Cell(system=system, column=column, claim=entry.claim, quoted=entry.why))
             elif isinstance(entry, str) and (its := [run for run in runs if _paper_name(run.name) == entry]):
                 cells.append(
                     Cell(
