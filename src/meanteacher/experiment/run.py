@@ -4,7 +4,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
@@ -110,7 +110,7 @@ def run_training(
     prepared = Prepared(training, data=data, split=split, seed=seed, ranks=ranks)
     identity = identity_of(recorded.fingerprint, seed, data, split)
     checkpoints = Checkpoints(out / "checkpoints", identity)
-    with RunFolder(out, identity, recorded.fields, resume=resume, options=options, ranks=ranks) as folder:
+    with RunFolder(out, identity, recorded.fields, resume, options, ranks) as folder:
         record = folder.record
         if record is not None:
             return Outcome(True, training.steps, record, prepared, checkpoints)
@@ -235,42 +235,36 @@ _LOOK_SECONDS = 1.0
 """For which others may hold the lock that only look whether the run is running."""
 
 
+@dataclass(eq=False)
 class RunFolder:
     """Locks a folder for a new run, or to resume the run in it; with `resume` "auto", whichever it holds.
 
     Of several processes rank 0 locks, reads and writes it, and tells the others what it holds.
     """
 
-    run: RunFile
-    record: Record | None
+    path: Path
+    identity: dict[str, str]
+    described: Mapping[str, Any]
+    resume: Resume
+    wanted: RunOptions = DEFAULT
+    """The options of a new run; a resumed one keeps its own."""
+    ranks: Ranks = ALONE
+    record: Record | None = field(default=None, init=False)
     """The record of a run that is complete."""
-    holds_checkpoint: bool
-
-    def __init__(
-        self,
-        path: Path,
-        identity: dict[str, str],
-        described: Mapping[str, Any],
-        *,
-        resume: Resume,
-        options: RunOptions = DEFAULT,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self.path, self.identity, self.described = path, identity, described
-        self._wanted, self._ranks, self._resume = options, ranks, resume
-        self._lock = ExitStack()
+    holds_checkpoint: bool = field(default=False, init=False)
+    _lock: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __enter__(self) -> Self:
-        run, record, self.holds_checkpoint = self._ranks.from_first(self._open, f"opening {self.path}")
-        self.run, file = checked(run, RunFile), str(self.path / "record.json")
+        about, record, self.holds_checkpoint = self.ranks.from_first(self._open, f"opening {self.path}")
+        self.run, file = checked(about, RunFile), str(self.path / "record.json")
         self.record = None if record is None else replace(checked(record, Record), file=file)
         return self
 
     def _open(self) -> tuple[dict[str, Any], Any, bool]:
         """The contents of run.json and record.json, and whether the run has a checkpoint."""
-        resume = (self.path / "run.json").exists() if self._resume == "auto" else self._resume
+        resume = (self.path / "run.json").exists() if self.resume == "auto" else self.resume
         self._check_kind(resume)
-        options = self._wanted if resume else self._wanted.on(choose_device(self._wanted.device))
+        options = self.wanted if resume else self.wanted.on(choose_device(self.wanted.device))
         record = self.path / "record.json"
         with ExitStack() as lock:
             lock.enter_context(locked_folder(self.path, "training in", wait=_LOOK_SECONDS))
@@ -281,7 +275,7 @@ class RunFolder:
                     identity=self.identity,
                     recipe=self.described,
                     threads=torch.get_num_threads(),
-                    processes=self._ranks.size,
+                    processes=self.ranks.size,
                     options=asdict(options),
                 )
                 with reporting_full_disk(self.path / "run.json"):
@@ -295,15 +289,7 @@ class RunFolder:
 
     def device(self) -> torch.device:
         """Where the run computes; a resumed one on the same kind of device as before."""
-        return same_kind(self._wanted.device, self.options().device, self.path)
-
-    def use_same_threads(self) -> None:
-        """Another number of threads rounds sums differently, and a resumed run is exact.
-
-        With another number of processes it cannot be exact, and the threads are divided anew.
-        """
-        if self.run.processes == self._ranks.size and self.run.threads != torch.get_num_threads():
-            torch.set_num_threads(self.run.threads)
+        return same_kind(self.wanted.device, self.options().device, self.path)
 
     def options(self) -> RunOptions:
         """The options that the run was started with."""
@@ -314,6 +300,14 @@ class RunFolder:
                 f"{self.path / 'run.json'} is damaged (options: {error}). Start the run again in another folder."
             ) from error
 
+    def use_same_threads(self) -> None:
+        """Another number of threads rounds sums differently, and a resumed run is exact.
+
+        With another number of processes it cannot be exact, and the threads are divided anew.
+        """
+        if self.run.processes == self.ranks.size and self.run.threads != torch.get_num_threads():
+            torch.set_num_threads(self.run.threads)
+
     def write_record(self, record: Record) -> None:
         path = self.path / "record.json"
 
@@ -321,7 +315,7 @@ class RunFolder:
         def write() -> None:
             write_record(path, record)
 
-        self._ranks.from_first(write, f"writing the record to {self.path}")
+        self.ranks.from_first(write, f"writing the record to {self.path}")
 
     def _check_kind(self, resume: bool) -> None:
         holds_run = (self.path / "run.json").exists()
