@@ -108,6 +108,21 @@ def test_a_part_is_computed_again_with_the_parameters_of_its_first_pass():
     torch.testing.assert_close(others[0].grad, others[1].grad)
 
 
+def test_a_part_is_computed_again_with_one_tensor_for_two_parameters():
+    """Weights that a method ties for a pass are tied in its repetition."""
+    tied = [torch.tensor([[1.0, -0.5], [2.0, 0.25]], requires_grad=True) for _ in range(2)]
+    layers = [nn.Sequential(nn.Linear(2, 2, bias=False), nn.Tanh(), nn.Linear(2, 2, bias=False)) for _ in range(2)]
+    outputs = [
+        functional_call(
+            WholeBatch(layers[0], 3), dict.fromkeys(("network.0.weight", "network.2.weight"), tied[0]), ROWS
+        ),
+        functional_call(layers[1], dict.fromkeys(("0.weight", "2.weight"), tied[1]), ROWS),
+    ]
+    for output in outputs:
+        output.square().sum().backward()
+    torch.testing.assert_close(tied[0].grad, tied[1].grad)
+
+
 def test_running_statistics_count_a_part_once():
     network, plain = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
     output = WholeBatch(network, 4)(ROWS)
