@@ -83,7 +83,8 @@ def _server() -> "subprocess.Popen[bytes]":
     # As many threads as here, where results are compared to the byte; numpy would start its own at once.
     variables = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "OPENBLAS_NUM_THREADS": "1"}
     server = subprocess.Popen(
-        [sys.executable, __file__],
+        # A mutant replaces its module before the tests' own modules import it.
+        [sys.executable, "-c", "import mutate; mutate.replace_module(); import forking; forking._serve()"],
         env=child_environment(**variables),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -147,7 +148,3 @@ def _run(script: str, words: list[str], cwd: str, environment: dict[str, str], f
     sys.stdout.flush()
     sys.stderr.flush()
     return code
-
-
-if __name__ == "__main__":
-    _serve()

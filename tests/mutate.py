@@ -24,6 +24,7 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,7 @@ FURTHER = {
     "costs": ["contracts/test_methods.py"],
     "methods": ["contracts/test_methods.py", "contracts/test_outputs.py"],
     "teacher": ["contracts/test_methods.py", "contracts/test_devices.py"],
-    "train": ["golden", "distributed"],
+    "train": ["golden", "faults/test_checkpoint_faults.py", "distributed"],
 }
 """subject -> what else holds its promises, besides the contracts of its name"""
 
@@ -157,9 +158,8 @@ def further_tests_of(path: Path) -> list[str]:
     them."""
     below = path.relative_to(SOURCE)
     subject = below.parts[0].removesuffix(".py")
-    found = [ROOT / "tests" / each for each in FURTHER.get(subject, [f"contracts/test_{subject}.py"])]
-    if len(below.parts) > 1:
-        found.append(ROOT / "tests" / below.parent)
+    found = [ROOT / "tests" / below.parent] if len(below.parts) > 1 else []
+    found += [ROOT / "tests" / each for each in FURTHER.get(subject, [f"contracts/test_{subject}.py"])]
     return [str(path) for path in found if path.exists()]
 
 
@@ -185,11 +185,29 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.mutant.tree, str(self.mutant.path), "exec"), module.__dict__)
 
 
+VARIABLE = "MEANTEACHER_MUTANT"
+"""Environment variable with the module that processes of a test replace, and the file of what they replace it by."""
+
+
+def replace_module() -> None:
+    """In a process that a test has started: import the mutant that the test itself has met, if there is one."""
+    if given := os.environ.get(VARIABLE):
+        path, source = map(Path, given.split(os.pathsep))
+        sys.meta_path.insert(0, _Mutated(Mutant(path, 0, "", ast.parse(source.read_text(encoding="utf-8")))))
+
+
 def is_caught(mutant: Mutant | None, tests: Sequence[str], limit: float) -> tuple[bool, float, list[str]]:
     """Whether a test fails, or the tests take more seconds of processor time than the limit; None mutates nothing.
 
     Also the seconds, and the names of the modules of other packages that were imported.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        return _is_caught(mutant, tests, limit, Path(folder) / "mutant.py")
+
+
+def _is_caught(
+    mutant: Mutant | None, tests: Sequence[str], limit: float, source: Path
+) -> tuple[bool, float, list[str]]:
     receive, send = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
@@ -204,6 +222,8 @@ def is_caught(mutant: Mutant | None, tests: Sequence[str], limit: float) -> tupl
         if mutant is not None:
             mutated = _Mutated(mutant)
             sys.meta_path.insert(0, mutated)
+            source.write_text(ast.unparse(mutant.tree), encoding="utf-8")
+            os.environ[VARIABLE] = f"{mutant.path}{os.pathsep}{source}"
             # Before pytest, which imports modules whose examples it tries in its own way, unless they are there.
             importlib.import_module(mutated.name)
         code: int | None = int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider"]))

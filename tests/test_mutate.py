@@ -1,6 +1,7 @@
 """The mechanical mutants: what is changed, what is left alone, and that a mutant is really what the tests import."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_operators_constants_arguments_and_values_are_changed_one_at_a_time(muta
 def test_the_tests_of_a_module_are_those_of_its_name_or_folder():
     assert [Path(test).name for test in mutate.tests_of(mutate.SOURCE / "stats.py")] == ["test_stats.py", "stats.py"]
     further = [Path(test).name for test in mutate.further_tests_of(mutate.SOURCE / "methods" / "vat.py")]
-    assert further == ["test_methods.py", "test_outputs.py", "methods"]
+    assert further == ["methods", "test_methods.py", "test_outputs.py"]
     assert mutate.further_tests_of(mutate.SOURCE / "stats.py") == []
     (first, _) = mutate.tests_of(mutate.SOURCE / "train" / "optim.py")
     assert Path(first).relative_to(mutate.ROOT / "tests").parts[0] == "train"
@@ -80,3 +81,18 @@ def test_a_mutant_is_what_the_tests_and_the_examples_try():
         env=child_environment(),
     )
     assert ended.stdout.startswith("formats: 0 of 2 mutants survived"), ended.stdout
+
+
+def test_processes_that_a_test_starts_meet_the_mutant_too(tmp_path: Path):
+    path, source = mutate.SOURCE / "formats.py", tmp_path / "mutant.py"
+    source.write_text(f"{path.read_text(encoding='utf-8')}\nNAME = 'mutant'\n", encoding="utf-8")
+    inner = "import meanteacher.formats; print(meanteacher.formats.NAME)"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import forking; print(forking.run_script({inner!r}).stdout)"],
+        check=True,
+        timeout=PATIENCE,
+        capture_output=True,
+        text=True,
+        env=child_environment(**{mutate.VARIABLE: f"{path}{os.pathsep}{source}"}),
+    )
+    assert ended.stdout.strip() == "mutant"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,23 @@ def test_an_alarm_of_the_step_after_the_checkpoint_is_written_once(tmp_path: Pat
     assert [(entry["event"], entry["step"]) for entry in entries] == [("alarm", 19), ("log", 20), ("alarm", 20)]
 
 
+def test_a_new_run_forgets_what_was_written_before(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    before = MetricsFile(path)
+    for step in (0, 1, 2):
+        before.on_evaluation(Evaluation(step, "test", 0.5, 0.4))
+    MetricsFile(path)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0]
+
+
+def test_resuming_keeps_only_lines_that_are_entries_of_a_step(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    odd = ["", "3", "[1]", "null", "{}", '{"step": "3"}', '{"step": true}', '{"step": 1.0}', "[" * 100_000, "\0"]
+    path.write_text("\n".join([*odd, '{"step": 4}', '{"event": "alarm", "step": 5}', '{"step": 6}']))
+    MetricsFile(path, from_step=5)
+    assert path.read_text() == '{"step": 4}\n'
+
+
 def _errors(out: Path, stop: EarlyStop, steps: int = 40) -> tuple[int, list[int]]:
     """Steps of a run, and those of its evaluations."""
     whole = recipe(steps=steps)
@@ -90,6 +108,23 @@ def test_patience_counts_the_evaluations_since_the_lowest_error(
         stop.on_evaluation(Evaluation(step=step, part="validation", student=0.0, teacher=error))
         said.append(stop.is_satisfied())
     assert said == satisfied
+
+
+@pytest.mark.parametrize(
+    ("given", "satisfied"),
+    [
+        pytest.param({"error": 0.1}, [False, True, False, False, True], id="an error of at most this"),
+        pytest.param({"error": 0.1, "patience": 2}, [False, True, False, True, True], id="either"),
+        pytest.param({"error": 0.01, "patience": 2}, [False, False, False, True, False], id="patience alone"),
+    ],
+)
+def test_early_stop_is_satisfied_by_the_last_error_or_by_patience(given: dict[str, Any], satisfied: list[bool]):
+    stop = EarlyStop(**given)
+    said = [stop.is_satisfied()]
+    for step, error in enumerate([0.2, 0.1, 0.3, 0.15, 0.05]):
+        stop.on_evaluation(Evaluation(step=step, part="validation", student=0.0, teacher=error))
+        said.append(stop.is_satisfied())
+    assert said == [False, *satisfied]
 
 
 @pytest.mark.parametrize("given", [{}, {"patience": 0}])

@@ -4,6 +4,7 @@ import copy
 import importlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,42 @@ def test_trying_changes_neither_the_weights_nor_the_global_generator(tmp_path: P
 def test_options_that_cannot_be_are_explained(options: dict[str, Any], said: str):
     with pytest.raises(InputError, match=said):
         RunOptions(**options)
+
+
+def test_a_part_of_a_batch_may_be_one_row():
+    assert RunOptions(micro_batch=1).flags() == ["--micro-batch", "1"]
+
+
+def test_what_is_tried_is_the_first_step_of_a_rank_on_copies(monkeypatch: pytest.MonkeyPatch):
+    _replace_compiler(monkeypatch, lambda function: function)
+    state, real, tried = _state(), METHODS["mean-teacher"], []
+
+    class Noting:
+        def forward(self, student: nn.Module, memory: nn.Module, batch: Any, step: int) -> Any:
+            tried.append((student, memory, batch, step))
+            return real.forward(student, memory, replace(batch, labels=whole.labels, index=whole.index), step)
+
+        def predictor(self, student: nn.Module, memory: nn.Module) -> nn.Module:
+            return real.predictor(student, memory)
+
+    whole = stream()[0]
+    check_passes(RunOptions(compile=True), state, Noting(), stream(), slice(1, None, 2))  # type: ignore[arg-type]
+    ((student, memory, batch, step),) = tried
+    assert step == 0
+    assert torch.equal(batch.views["student"], whole.views["student"])
+    assert (batch.labels.tolist(), batch.index.tolist()) == (whole.labels[1::2].tolist(), whole.index[1::2].tolist())
+    assert student is not state.student
+    assert memory is not state.memory
+    assert all(parameter.grad is None for parameter in state.student.parameters())
+
+
+def test_a_long_reason_is_cut(monkeypatch: pytest.MonkeyPatch):
+    def failing(function: object) -> object:
+        raise RuntimeError("x" * 500)
+
+    _replace_compiler(monkeypatch, failing)
+    with pytest.raises(InputError, match=rf"trained compiled here: {'x' * 200}\. Start"):
+        check_passes(RunOptions(compile=True), _state(), METHODS["mean-teacher"], stream())
 
 
 def test_flags_are_words_that_the_command_takes():

@@ -118,6 +118,23 @@ def test_a_logger_that_fails_is_switched_off_with_one_warning_and_the_run_goes_o
     assert logger.tried == 1
 
 
+def test_the_warning_of_a_logger_names_the_line_that_told_it():
+    with pytest.warns(UserWarning, match="switched off") as warned:
+        Failing().on_alarm(ALARM)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("kind", [TensorBoardLogger, WandbLogger])
+def test_a_logger_that_was_told_nothing_writes_nothing(
+    kind: type[ScalarLogger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loggers, "find_spec", lambda name: name)
+    monkeypatch.chdir(tmp_path)
+    with kind("log"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_tensorboard_that_cannot_write_is_switched_off(tmp_path: Path):
     (tmp_path / "log").write_text("a file where the folder should be")
     logger = TensorBoardLogger(tmp_path / "log")

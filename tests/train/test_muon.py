@@ -1,5 +1,6 @@
 import copy
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,45 @@ def test_an_update_keeps_its_directions_and_makes_their_strengths_alike() -> Non
     diagonal = u.T @ result @ v.T
     assert torch.allclose(diagonal, torch.diag(diagonal.diag()), atol=1e-4)
     assert bool(((diagonal.diag() > 0.5) & (diagonal.diag() < 1.3)).all())
+
+
+@pytest.mark.parametrize("shape", [(4, 12), (9, 5), (6, 6)], ids=["wide", "tall", "square"])
+def test_singular_values_are_those_of_three_iterations_of_the_published_polynomial(shape: tuple[int, int]) -> None:
+    matrix = draw(*shape).double()
+    expected = torch.linalg.svdvals(matrix) / matrix.norm()
+    for _ in range(3):
+        expected = 3.4445 * expected - 4.7750 * expected**3 + 2.0315 * expected**5
+    found = torch.linalg.svdvals(orthogonal(matrix))
+    torch.testing.assert_close(found, expected.abs().sort(descending=True).values, atol=1e-5, rtol=0)
+
+
+def test_a_matrix_of_zeros_stays_one() -> None:
+    assert orthogonal(torch.zeros(3, 5)).tolist() == torch.zeros(3, 5).tolist()
+
+
+def test_a_tall_convolution_moves_by_the_root_of_its_shape_more() -> None:
+    start, gradient = draw(12, 3, 1, 1), draw(12, 3, 1, 1, seed=1)
+    update = 4**0.5 * orthogonal(gradient.flatten(1)).view_as(start)
+    assert torch.allclose(moved(SPEC, start, [gradient]), start - 0.1 * update, atol=1e-5)
+
+
+def test_a_parameter_without_a_gradient_does_not_move() -> None:
+    parameters = [nn.Parameter(draw(*shape)) for shape in ((2, 2, 3, 3), (3,), (4, 1, 2, 2), (5,))]
+    before = [p.detach().clone() for p in parameters]
+    spec = MuonSpec(learning_rate=0.1, sgd_learning_rate=0.1, weight_decay=0.5, matrix_decay=0.5)
+    optimizer = spec.build(parameters)
+    spec.set_step(optimizer, 0)
+    for parameter in parameters[2:]:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert [torch.equal(p, old) for p, old in zip(parameters, before, strict=True)] == [True, True, False, False]
+
+
+def test_nothing_decays_unless_asked_for() -> None:
+    spec = MuonSpec(learning_rate=0.1, sgd_learning_rate=0.1)
+    for shape in ((2, 2, 3, 3), (3,)):
+        start = draw(*shape)
+        assert torch.equal(moved(spec, start, [torch.zeros(shape)]), start)
 
 
 def test_a_tall_matrix_is_treated_as_its_transpose() -> None:

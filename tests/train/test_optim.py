@@ -88,6 +88,11 @@ def test_two_steps_of_sgd_are_nesterov_momentum_with_weight_decay_by_hand() -> N
     torch.testing.assert_close(stepped(spec, optimizer, 1, p, g1), expected)
 
 
+def test_sgd_has_the_papers_momentum_and_no_weight_decay_unless_asked_for() -> None:
+    (group,) = SgdSpec(learning_rate=RATE).build([parameter(1.0)]).param_groups
+    assert (group["momentum"], group["nesterov"], group["weight_decay"]) == (0.9, True, 0.0)
+
+
 def test_sgd_without_momentum_is_plain_gradient_descent() -> None:
     spec = SgdSpec(learning_rate=Constant(0.1), momentum=0.0)
     p = parameter(1.0)

@@ -100,6 +100,12 @@ def test_illegal_instruction_ends_a_child_and_not_the_run(
     assert half_fault("bfloat16") == fault
 
 
+def test_a_child_prints_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(execution, "_SCRIPT", "import sys; print(1); sys.exit('illegal')")
+    assert half_fault("bfloat16") == "exit code 1"
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_child_fails_by_its_machine_alone(precision: Any):
     fault = half_fault(precision)

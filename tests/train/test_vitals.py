@@ -14,12 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from meanteacher.core import UNLABELLED, Batch, Cost, Problem, StepOutput
 from meanteacher.costs import Confident
 from meanteacher.data import ImageStream, make_split
+from meanteacher.distributed import Ranks
 from meanteacher.experiment import Recipe, run
 from meanteacher.methods import MeanTeacher
 from meanteacher.schedules import Constant
 from meanteacher.teacher import Teacher
 from meanteacher.train import AdamSpec, Declared, Vitals
 from support import BATCHES, METHODS, Small, made_up, recipe, stream
+from thread_ranks import in_threads
 
 
 def _alarms(faulty: Recipe, out: Path) -> dict[str, str]:
@@ -204,7 +206,7 @@ def test_nothing_is_said_of_a_run_of_a_few_readings(tmp_path: Path):
 def test_an_alarm_sounds_once_a_run():
     vitals = Vitals(_declared(0, 0.0, exact=True))
     vitals.note_labels(stream()[0])
-    assert {alarm.kind for alarm in vitals._check_labels(0)} == {"hidden-labels", "labelled-share"}
+    assert [alarm.kind for alarm in vitals._check_labels(0)] == ["hidden-labels", "labelled-share"]
     assert vitals._check_labels(1) == []
     assert len(vitals.alarms) == 2
 
@@ -352,9 +354,9 @@ def test_a_stream_without_labels_sounds_after_a_thousand_steps_and_is_read_until
     for step in range(999):
         assert vitals.read_gradients(step, costs, student, [student.weight], hidden) == []
         assert vitals.reads_gradients(3)
-    assert [alarm.kind for alarm in vitals.read_gradients(999, costs, student, [student.weight], hidden)] == [
-        "no-labels"
-    ]
+    (alarm,) = vitals.read_gradients(999, costs, student, [student.weight], hidden)
+    assert alarm.kind == "no-labels"
+    assert alarm.sentence.startswith("No label has arrived in 1,000 steps:")
     vitals.read_gradients(1000, costs, student, [student.weight], torch.tensor([-1, 0]))
     assert not vitals.reads_gradients(3)
 
@@ -468,3 +470,71 @@ def test_a_step_that_moves_the_teacher_first_is_an_alarm() -> None:
     with torch.no_grad():
         teacher.weight[1] = 2.5
     assert [alarm.kind for alarm in vitals.check_order(4, teacher)] == ["early-update"]
+
+
+def test_a_reading_without_logits_has_no_largest_class() -> None:
+    student, vitals = _linear(0.0, 0.0), Vitals(None)
+    vitals.read_gradients(0, {"c": Cost(student.weight.sum())}, student, [student.weight])
+    vitals.read(0, {}, student, _linear(3.0, 1.0))
+    (reading,) = vitals.readings
+    assert (reading.largest_class_share, reading.labelled_share) == (0.0, 0.0)
+    assert reading.distance == 0.0, "relative to a student without length"
+
+
+def test_gradients_of_a_cost_are_those_of_the_whole_batch_on_every_rank() -> None:
+    def norms(ranks: Ranks) -> dict[str, float]:
+        student, vitals = _linear(1.0, 2.0), Vitals(None)
+        own = torch.tensor([[3.0, 0.0], [5.0, 6.0]])[ranks.rank]
+        costs = {"own": Cost((own * student.weight[:, 0]).sum()), "none": Cost(torch.ones(()))}
+        vitals.read_gradients(2, costs, student, [student.weight], ranks=ranks, scale=8.0)
+        vitals.read(2, {}, student, student)
+        return vitals.readings[0].gradients
+
+    assert in_threads(norms, 2) == [{"own": pytest.approx(5.0), "none": 0.0}] * 2
+
+
+def _with_labels(*labels: int) -> Batch:
+    return Batch({}, torch.tensor(labels), torch.arange(len(labels)))
+
+
+@pytest.mark.parametrize(("share", "exact"), [(1.0, True), (0.001, False)])
+def test_a_batch_of_one_labelled_row_is_no_alarm(share: float, exact: bool) -> None:
+    student, vitals = _linear(1.0), Vitals(_declared(1, share, exact=exact))
+    vitals.note_labels(_with_labels(0))
+    vitals.read_gradients(0, {"c": Cost(student.weight.sum())}, student, [student.weight])
+    assert vitals.read(0, {}, student, student) == []
+    assert vitals.readings[0].labelled_share == 1.0
+
+
+def test_labels_that_arrive_one_by_one_are_counted_until_one_is_too_many() -> None:
+    vitals = Vitals(_declared(2, 1.0, exact=True))
+    found = []
+    for position in (4, 9, 4, 7, 1, 3):
+        vitals.note_labels(Batch({}, torch.tensor([0]), torch.tensor([position])))
+        found.append([alarm.kind for alarm in vitals._check_labels(0)])
+    assert found == [[], [], [], ["hidden-labels"], [], []]
+    assert vitals.state()["labelled"] == [4, 7, 9], "the memory is bounded"
+
+
+@pytest.mark.parametrize(
+    ("online", "step", "said"), [(False, 50, "in half of the run."), (True, 1200, "in the first 1,200 steps.")]
+)
+def test_an_inactive_cost_is_named_with_the_time_that_it_had(online: bool, step: int, said: str) -> None:
+    vitals, network = Vitals(None if online else _declared(0, 0.0, exact=True)), _linear(1.0)
+    for _ in range(9):
+        vitals.read(0, {"c": Cost(torch.ones(()), weight=0.0)}, network, network)
+    (alarm,) = vitals.read(step, {"c": Cost(torch.ones(()), weight=0.0)}, network, network)
+    assert said in alarm.sentence
+
+
+def test_a_student_that_rests_for_nine_readings_is_no_alarm() -> None:
+    student, teacher, vitals = _linear(1.0), _linear(1.0), Vitals(None)
+    for step in range(60):
+        with torch.no_grad():
+            student.weight.add_(float(step % 10 == 0))
+            teacher.weight.add_(0.5 * float(step % 10 == 0))
+        assert vitals.read(step, {}, student, teacher) == []
+
+
+def test_what_is_declared_learns_from_its_average_unless_it_says_otherwise() -> None:
+    assert not Declared(n_labelled=1, labelled_share=0.5, exact=True, steps=9).evaluates_student

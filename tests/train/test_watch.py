@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 
 import meanteacher as mt
 from meanteacher.core import Cost, InputError
+from meanteacher.train import Alarm, Audit, Vitals
 from meanteacher.train.checkpoint import trained_parameters
 from support import METHODS, PROBLEM, SmallNet, parameters_of, stream
 
@@ -222,3 +224,48 @@ def test_audit_names_the_alarms_of_the_loop_and_not_those_of_its_control():
     assert "Alarm at step 4, stale-teacher: The student moves" in str(found)
     with pytest.raises(InputError, match="at least 2 seeds, got seeds=1"):
         mt.audit(lambda seed, factor: _trained(seed, factor, gain=0.0), seeds=1)
+
+
+def test_it_reads_at_powers_of_two_and_at_every_tenth_step(monkeypatch: pytest.MonkeyPatch):
+    loop, read = Loop(), list[int]()
+    watch, real = mt.Watch(loop.student, loop.teacher), Vitals.read
+
+    def reading(self: Vitals, step: int, *rest: Any) -> list[Alarm]:
+        read.append(step)
+        return real(self, step, *rest)
+
+    monkeypatch.setattr(Vitals, "read", reading)
+    loop.train(watch, steps=42)
+    assert read == [0, 1, 2, 4, 8, 10, 16, 20, 30, 32, 40]
+
+
+def test_a_warning_names_the_line_of_the_loop():
+    loop = Loop()
+    watch = mt.Watch(loop.student.eval(), loop.teacher)
+    with pytest.warns(RuntimeWarning, match="student-in-evaluation") as warned:
+        watch.before_backward(loop.costs(0))
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("errors", "control", "said"),
+    [
+        pytest.param(
+            (0.10, 0.12, 0.14),
+            (0.13, 0.12, 0.20),
+            "The control did as well: the error is 12.0 % with the consistency cost and 15.0 % without it, a gain of "
+            "3.0 points (95 % interval −4.5 to 10.5) over 3 seeds.",
+            id="an interval around zero",
+        ),
+        pytest.param((0.1, 0.2), (0.1, 0.2), "The control did as well: ", id="no difference at all"),
+        pytest.param((0.1, 0.2), (0.3, 0.4), "The consistency cost helps: ", id="the same gain of all"),
+        pytest.param((0.3, 0.4), (0.1, 0.2), "The control did better: ", id="the same loss of all"),
+    ],
+)
+def test_an_audit_says_its_gain_paired_by_seed(errors: tuple[float, ...], control: tuple[float, ...], said: str):
+    assert str(Audit(errors=errors, control=control, alarms=())).startswith(said)
+
+
+def test_an_audit_has_both_errors_of_each_seed():
+    with pytest.raises(ValueError, match="shorter"):
+        str(Audit(errors=(0.1, 0.2, 0.3), control=(0.1, 0.2), alarms=()))

@@ -86,7 +86,7 @@ class ScalarLogger(Callback, ABC):
             warnings.warn(
                 f"{type(self).__name__} failed and is switched off; the run goes on ({type(error).__name__}: {error}). "
                 "metrics.jsonl in the folder of the run has every number.",
-                stacklevel=4,
+                stacklevel=3,
             )
 
 
