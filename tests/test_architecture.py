@@ -63,7 +63,7 @@ TABLE = """
 7 photos.fitting: core costs data devices distributed evaluate experiment files formats models photos.features
     photos.folder photos.label photos.model photos.pages recipes records schedules seeding stats teacher train views
 8 paper: core devices experiment formats methods paper.recipes recipes records report train
-8 sweeps: api experiment formats records report train
+8 sweeps: api core experiment formats records report train
 9 cli: api core data devices distributed evaluate experiment files formats paper photos.fitting photos.folder
     photos.label photos.model photos.pages recipes records report sweeps train
 10 __main__: cli

@@ -141,8 +141,8 @@ ERRORS = {"supervised": 0.3, "pi-model": 0.2, "temporal-ensembling": 0.25, "mean
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The records but for those of laptop versions."""
-    ignore = shutil.ignore_patterns("laptop")
+    """The records but for those of laptop versions, of ablations and of the comparison of all methods."""
+    ignore = shutil.ignore_patterns("laptop", "ablation", "compare")
     monkeypatch.setattr(results, "RECORDS", shutil.copytree(results.RECORDS, tmp_path / "records", ignore=ignore))
     return results.RECORDS
 
@@ -222,3 +222,18 @@ def test_ablations_of_the_fast_recipe_are_compared_with_mean_teacher(records: Pa
     assert "| Mean Teacher without the average (decay 0) | 16.00 ± 1.00 | −5.00 (−5.00 to −5.00) | – | – |" in page
     assert "| Mean Teacher | 11.00 ± 1.00 | – | – | – |" in page
     assert "1,440 steps" in page.replace("\n", " ")
+
+
+def test_all_methods_that_ran_are_listed_by_the_error_of_the_average(records: Path) -> None:
+    assert "table cifar10-250" not in results.page()
+    for name, error in {"vat": 0.3, "supervised": 0.5, "mean-teacher": 0.25}.items():
+        (run,) = runs_of([f"compare/cifar10-250/{name}"], seeds=1, out=records)
+        write_record(run, error)
+    page = results.page()
+    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith(("| `", "| method"))]
+    assert rows == [
+        ["| method", "test error, %"],
+        ["| `mean-teacher`", "25.0"],
+        ["| `vat`", "30.0"],
+        ["| `supervised`", "50.0"],
+    ]

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 import meanteacher as mt
 from meanteacher.cli.app import app
 from meanteacher.core import InputError, Interrupted
-from meanteacher.experiment import variants, workers
+from meanteacher.experiment import workers
 from meanteacher.recipes import find
 from meanteacher.report import Record, render_page
 from meanteacher.report.compare import baselines, recipe_labels
 from meanteacher.report.tabular import tabular
+from meanteacher.sweeps import variants
 from meanteacher.train import Callback
 from support import child_environment
 

@@ -1,11 +1,15 @@
 """`mt.sweep`: a recipe with several values of its fields and several seeds, trained by several processes."""
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
 from meanteacher.api import load_recipe
-from meanteacher.experiment import variants
+from meanteacher.core import InputError
+from meanteacher.experiment import Recipe, override
+from meanteacher.experiment.override import as_typed
 from meanteacher.experiment.runs import Run, check_seeds, complete, evenly
 from meanteacher.experiment.workers import Trained, Workers, command_options, written
 from meanteacher.formats import count, listed
@@ -86,6 +90,47 @@ def runs_of_sweep(
     check_seeds(seeds)
     varied = variants(load_recipe(recipe), settings)
     return evenly([[Run(recipe, changed, seed, out, chosen) for seed in range(seeds)] for changed, chosen in varied])
+
+
+def variants(recipe: Recipe, settings: Sequence[str] | Mapping[str, object]) -> list[tuple[Recipe, tuple[str, ...]]]:
+    """Every combination of the values given for some fields, each with the settings that make it.
+
+    Args:
+        recipe: the recipe to vary
+        settings: as --set takes them, several values with commas between them, "method.weight.value=1,3,10"; a list
+            that is one value stands in brackets, unless it fits its field as it is. Or field -> a list of its values
+
+    Raises:
+        InputError: a field is not there, or a value does not fit it.
+
+    >>> from meanteacher.recipes import find
+    >>> [settings for _, settings in variants(find("moons/mean-teacher"), ["steps=100,200"])]
+    [('steps=100',), ('steps=200',)]
+    """
+    if isinstance(settings, Mapping):
+        lists = {field: given if isinstance(given, list | tuple) else [given] for field, given in settings.items()}
+        if empty := [field for field, given in lists.items() if not given]:
+            raise InputError(f"{empty[0]} has no values. Give at least one, as in {{{empty[0]!r}: [1, 3]}}.")
+        choices = [[f"{field}={as_typed(value)}" for value in given] for field, given in lists.items()]
+    else:
+        choices = [_alternatives(recipe, setting) for setting in settings]
+    found: dict[str, tuple[Recipe, tuple[str, ...]]] = {}
+    for chosen in product(*choices):
+        changed = override(recipe, *chosen)
+        found.setdefault(changed.name, (changed, chosen))
+    return list(found.values())
+
+
+def _alternatives(recipe: Recipe, setting: str) -> list[str]:
+    """A setting for each of its values; one if the value fits as it is, with its commas."""
+    field, sign, text = setting.partition("=")
+    values = re.split(r",(?![^(\[]*[)\]])", text)  # a comma within brackets is part of a value
+    if len(values) > 1:
+        try:
+            override(recipe, setting)
+        except InputError:
+            return [f"{field}{sign}{value.strip()}" for value in values]
+    return [setting]
 
 
 def _text(title: str, records: Sequence[Record], part: Part) -> str:

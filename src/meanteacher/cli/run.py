@@ -112,8 +112,10 @@ def run(
     )
     given = api.load_recipe(recipe)
     if may_be_sweep:
+        from meanteacher.sweeps import variants
+
         # A value with a comma may be a list that is one value.
-        if is_sweep or len(experiment.variants(given, settings)) > 1:
+        if is_sweep or len(variants(given, settings)) > 1:
             if nproc > 1 or seed:
                 raise InputError("A sweep takes --jobs instead of --nproc, and --seeds instead of --seed.")
             _sweep(console, recipe, settings, seeds or 1, out or Path("runs"), data, options, jobs, log, print_commands)

@@ -1,6 +1,6 @@
 """A recipe run into a folder: what it is, how it is described and varied, and what the run writes."""
 
-from meanteacher.experiment.override import override, variants
+from meanteacher.experiment.override import override
 from meanteacher.experiment.prepared import Prepared, step_seconds
 from meanteacher.experiment.recipe import DataSpec, Recipe, TrainingSpec
 from meanteacher.experiment.run import Outcome, run, run_training
@@ -17,5 +17,4 @@ __all__ = [
     "run",
     "run_training",
     "step_seconds",
-    "variants",
 ]

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
-from itertools import product
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -149,47 +148,6 @@ def lines(recipe: Recipe) -> list[tuple[str, str]]:
     ]
 
 
-def variants(recipe: Recipe, settings: Sequence[str] | Mapping[str, object]) -> list[tuple[Recipe, tuple[str, ...]]]:
-    """Every combination of the values given for some fields, each with the settings that make it.
-
-    Args:
-        recipe: the recipe to vary
-        settings: as --set takes them, several values with commas between them, "method.weight.value=1,3,10"; a list
-            that is one value stands in brackets, unless it fits its field as it is. Or field -> a list of its values
-
-    Raises:
-        InputError: a field is not there, or a value does not fit it.
-
-    >>> from meanteacher.recipes import find
-    >>> [settings for _, settings in variants(find("moons/mean-teacher"), ["steps=100,200"])]
-    [('steps=100',), ('steps=200',)]
-    """
-    if isinstance(settings, Mapping):
-        lists = {field: given if isinstance(given, list | tuple) else [given] for field, given in settings.items()}
-        if empty := [field for field, given in lists.items() if not given]:
-            raise InputError(f"{empty[0]} has no values. Give at least one, as in {{{empty[0]!r}: [1, 3]}}.")
-        choices = [[f"{field}={_text(value)}" for value in given] for field, given in lists.items()]
-    else:
-        choices = [_alternatives(recipe, setting) for setting in settings]
-    found: dict[str, tuple[Recipe, tuple[str, ...]]] = {}
-    for chosen in product(*choices):
-        changed = override(recipe, *chosen)
-        found.setdefault(changed.name, (changed, chosen))
-    return list(found.values())
-
-
-def _alternatives(recipe: Recipe, setting: str) -> list[str]:
-    """A setting for each of its values; one if the value fits as it is, with its commas."""
-    field, sign, text = setting.partition("=")
-    values = re.split(r",(?![^(\[]*[)\]])", text)  # a comma within brackets is part of a value
-    if len(values) > 1:
-        try:
-            override(recipe, setting)
-        except InputError:
-            return [f"{field}{sign}{value.strip()}" for value in values]
-    return [setting]
-
-
 def _following(recipe: Recipe, every: Sequence[_Wanted]) -> Recipe:
     """The recipe with its schedules stretched to the number of steps that is wanted, and otherwise unchanged."""
     training, steps = recipe.training, recipe.training.steps
@@ -300,7 +258,7 @@ def _fitting(value: Any, declared: Any, wanted: _Wanted) -> Any:
     if (fitting := _converted(type(value) if declared is Any else declared, wanted)) is not _NOTHING:
         return fitting
     expected = " or ".join(_in_words(option, value) for option in options)
-    raise wanted.refused(f"{wanted.where} is {expected}, such as {_text(value)}; got {_shown(wanted.text)!r}")
+    raise wanted.refused(f"{wanted.where} is {expected}, such as {as_typed(value)}; got {_shown(wanted.text)!r}")
 
 
 def _is_part(value: object) -> bool:
@@ -312,7 +270,7 @@ def _is_part(value: object) -> bool:
 
 def _within(value: object, path: tuple[str, ...]) -> str:
     """What can be set instead."""
-    plain = [f"{'.'.join(at)}={_text(item)}" for at, item in _inner(value, path) if not _is_part(item)]
+    plain = [f"{'.'.join(at)}={as_typed(item)}" for at, item in _inner(value, path) if not _is_part(item)]
     if not plain:
         return (
             ". It has no fields of its own: --set changes numbers and words. For another part choose another recipe "
@@ -360,15 +318,15 @@ def _changes(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, s
         for name, (value, _) in before.items():
             yield from _changes(value, after[name][0], (*path, name))
     else:
-        yield ".".join(path), _text(new.value if isinstance(new, Constant) else new)
+        yield ".".join(path), as_typed(new.value if isinstance(new, Constant) else new)
 
 
-def _text(value: object) -> str:
-    """A plain value as one would type it."""
+def as_typed(value: object) -> str:
+    """A plain value as --set takes it."""
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
-        items = [repr(item) if isinstance(item, str) else _text(item) for item in value]
+        items = [repr(item) if isinstance(item, str) else as_typed(item) for item in value]
         return f"({','.join(items)}{',' if len(items) == 1 else ''})"
     quoted = isinstance(value, str) and _parsed(value) != value
     return repr(value) if quoted else str(value).lower() if isinstance(value, bool | NoneType) else str(value)
