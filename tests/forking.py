@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mutate import ASKED
 from support import PATIENCE, child_environment
 
 Done = subprocess.CompletedProcess[str]
@@ -51,6 +52,7 @@ def start_script(
     server, folder = _server(), tempfile.TemporaryDirectory()
     asked = {"script": script, "words": words, "cwd": str(cwd or Path.cwd()), "environment": environment}
     assert server.stdin is not None
+    sys.audit(ASKED)
     server.stdin.write(json.dumps({**asked, "folder": folder.name}).encode() + b"\n")
 
     def ended() -> Done:

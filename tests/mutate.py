@@ -3,7 +3,8 @@
 The catalogue of silent mistakes (`contracts/mutants.py`) is what people thought of. This run depends on nobody's
 imagination: it exchanges comparisons, arithmetic operators, constants, arguments and returned values, one at a time. A
 mutant is caught if a test of its module fails, or one of its folder and of the contracts of its kind. Survivors are
-printed; each is a missing test, or a change that makes no difference.
+printed; each is a missing test, or a change that makes no difference. Only tests that run the changed statement run on
+a mutant: a first run on the code as it is notes which those are.
 
 Every mutant runs in a process that is forked from one that has imported torch, and nothing is written to the tree.
 That is why this is no standard tool: mutmut and cosmic-ray start Python anew for every mutant, which takes longer than
@@ -14,6 +15,7 @@ import argparse
 import ast
 import contextlib
 import copy
+import functools
 import gc
 import importlib.abc
 import importlib.machinery
@@ -25,10 +27,14 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "meanteacher"
@@ -54,6 +60,10 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
+Statement = tuple[str, int, int]
+"""File, line and column."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One changed place of a module."""
@@ -61,7 +71,14 @@ class Mutant:
     path: Path
     line: int
     what: str
-    tree: ast.Module
+    make: Callable[[], ast.Module]
+    """Makes the changed module, which takes longer than to find its place."""
+    statement: Statement | None = None
+    """The innermost statement of a function around the place; None if it is run when the module is imported."""
+
+    @property
+    def tree(self) -> ast.Module:
+        return self.make()
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(ROOT)}:{self.line}: {self.what}"
@@ -71,13 +88,53 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     """Every mutant of a module. Docstrings, annotations and messages of errors are left alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {id(inner) for node in ast.walk(tree) for part in _unimportant(node) for inner in ast.walk(part)}
+    around = {id(node): statement for node, statement in _placed(tree)}
     for position, node in enumerate(ast.walk(tree)):
         if id(node) in skipped:
             continue
+        statement = around[id(node)]
         for what, change in _changes(node):
-            mutated = copy.deepcopy(tree)
-            change(next(other for at, other in enumerate(ast.walk(mutated)) if at == position))
-            yield Mutant(path, getattr(node, "lineno", 0), what, ast.fix_missing_locations(mutated))
+            where = statement and (str(path), statement.lineno, statement.col_offset)
+            make = functools.partial(_mutated, tree, position, change)
+            yield Mutant(path, getattr(node, "lineno", 0), what, make, where)
+
+
+def _mutated(tree: ast.Module, position: int, change: Callable[[ast.AST], None]) -> ast.Module:
+    mutated = copy.deepcopy(tree)
+    change(next(other for at, other in enumerate(ast.walk(mutated)) if at == position))
+    return ast.fix_missing_locations(mutated)
+
+
+def _placed(node: ast.AST, statement: ast.stmt | None = None) -> Iterator[tuple[ast.AST, ast.stmt | None]]:
+    """Every node, and the innermost statement of a function around it.
+
+    The statements of a function whose results are kept have none: tests after the first that calls it need its result,
+    but do not run it.
+    """
+    yield node, statement
+    in_function = isinstance(node, ast.FunctionDef) and not any("cache" in ast.unparse(d) for d in node.decorator_list)
+    for child in ast.iter_child_nodes(node):
+        own = isinstance(child, ast.stmt) and (in_function or statement is not None)
+        yield from _placed(child, child if own else statement)
+
+
+def _marked(path: Path) -> ast.Module:
+    """The module, in which every statement of a function is preceded by a call that says that it is run."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(node) for node, statement in _placed(tree) if node is statement}
+    for node in list(ast.walk(tree)):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                setattr(node, name, [each for one in block for each in _with_mark(one, marked=id(one) in inside)])
+    return ast.fix_missing_locations(tree)
+
+
+def _with_mark(statement: ast.stmt, *, marked: bool) -> list[ast.stmt]:
+    if not marked or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+        return [statement]
+    place: list[ast.expr] = [ast.Constant(statement.lineno), ast.Constant(statement.col_offset)]
+    return [ast.copy_location(ast.Expr(ast.Call(ast.Name("__ran__", ast.Load()), place, [])), statement), statement]
 
 
 def _unimportant(node: ast.AST) -> list[ast.AST]:
@@ -136,31 +193,45 @@ def _exchange(node: ast.AST) -> None:
 
 
 def tests_of(path: Path) -> list[str]:
-    """The tests of a module: those of its name or of its folder, and its own examples."""
+    """The files with the tests of a module: those of its name or of its folder, and its own examples."""
     below = path.relative_to(SOURCE)
     named = ROOT / "tests" / below.parent / f"test_{below.stem}.py"
     folder = ROOT / "tests" / below.parent
-    found = [named] if named.exists() else [folder] if len(below.parts) > 1 and folder.exists() else []
+    found = [named] if named.exists() else _files(folder) if len(below.parts) > 1 else []
     return [str(path) for path in (*found, path)]
 
 
+_SOUND = "contracts/test_mutants.py::test_sound_code_is_not_accused[{}]"
+"""The checks that hold the promises of an area of the catalogue."""
 FURTHER = {
     "costs": ["contracts/test_methods.py"],
     "methods": ["contracts/test_methods.py", "contracts/test_outputs.py"],
+    "photos/fitting": [_SOUND.format(area) for area in ("heads and features", "photos")],
+    "photos/model": [_SOUND.format(area) for area in ("model files", "photos")],
+    "photos": ["photos/test_walk_through.py"],
     "teacher": ["contracts/test_methods.py", "contracts/test_devices.py"],
     "train": ["golden", "faults/test_checkpoint_faults.py", "distributed"],
 }
-"""subject -> what else holds its promises, besides the contracts of its name"""
+"""package or module -> what else holds its promises, besides the contracts of its name"""
 
 
 def further_tests_of(path: Path) -> list[str]:
-    """Those of the whole folder, and of what all of its kind must satisfy: they take longer, so survivors alone meet
-    them."""
+    """Those of the rest of the folder, and of what all of its kind must satisfy: they take longer, so survivors alone
+    meet them."""
     below = path.relative_to(SOURCE)
     subject = below.parts[0].removesuffix(".py")
-    found = [ROOT / "tests" / below.parent] if len(below.parts) > 1 else []
-    found += [ROOT / "tests" / each for each in FURTHER.get(subject, [f"contracts/test_{subject}.py"])]
-    return [str(path) for path in found if path.exists()]
+    wanted = FURTHER.get(below.parent.as_posix(), FURTHER.get(subject, [f"contracts/test_{subject}.py"]))
+    found = [ROOT / "tests" / each for each in wanted]
+    if len(below.parts) > 1:
+        found.append(ROOT / "tests" / below.parent)
+    met = tests_of(path)
+    return [str(file) for each in found for file in _files(each) if str(file) not in met]
+
+
+def _files(place: Path) -> list[Path]:
+    """The files with tests in a folder, or the file itself, or some tests of it."""
+    exists = Path(str(place).partition("::")[0]).exists()
+    return sorted(place.rglob("test_*.py")) if place.is_dir() else [place] if exists else []
 
 
 class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -187,27 +258,95 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 VARIABLE = "MEANTEACHER_MUTANT"
 """Environment variable with the module that processes of a test replace, and the file of what they replace it by."""
+ASKED = "meanteacher.tests.asked_for_a_process"
+FORKS = {"os.fork", ASKED}
+"""The audit events of a process that is forked here, or by the process that forks others for the tests."""
 
 
 def replace_module() -> None:
     """In a process that a test has started: import the mutant that the test itself has met, if there is one."""
     if given := os.environ.get(VARIABLE):
         path, source = map(Path, given.split(os.pathsep))
-        sys.meta_path.insert(0, _Mutated(Mutant(path, 0, "", ast.parse(source.read_text(encoding="utf-8")))))
+        sys.meta_path.insert(0, _Mutated(Mutant(path, 0, "", lambda: ast.parse(source.read_text(encoding="utf-8")))))
 
 
-def is_caught(mutant: Mutant | None, tests: Sequence[str], limit: float) -> tuple[bool, float, list[str]]:
-    """Whether a test fails, or the tests take more seconds of processor time than the limit; None mutates nothing.
+@dataclass(eq=False)
+class _Watch:
+    """A plugin of pytest that notes which statements each test runs, with its fixtures, and the seconds it takes."""
 
-    Also the seconds, and the names of the modules of other packages that were imported.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        return _is_caught(mutant, tests, limit, Path(folder) / "mutant.py")
+    tests: dict[str, set[Statement | None]] = field(default_factory=dict)
+    """Test -> what it runs. None stands for what a forked process runs, which is not known."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Test -> the seconds of processor time; "" -> those of the fixtures that tests share."""
+    outside: set[Statement | None] = field(default_factory=set)
+    """What is run while tests are collected."""
+    names: list[str] = field(default_factory=list)
+    """Modules of other packages that the tests import."""
+
+    def __post_init__(self) -> None:
+        self._running = [self.outside]
+        self._shared: dict[tuple[str, str], set[Statement | None]] = {}
+        sys.addaudithook(lambda event, _: self._running[-1].add(None) if event in FORKS else None)
+
+    def without_state(self) -> "_Watch":
+        """What another process is sent."""
+        del self._running, self._shared
+        return self
+
+    def ran(self, path: str, line: int, column: int) -> None:
+        self._running[-1].add((path, line, column))
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            yield
+            return
+        began = time.process_time()
+        self._running.append(self._shared.setdefault((fixturedef.baseid, fixturedef.argname), set()))
+        yield
+        self._running.pop()
+        self.seconds[""] = self.seconds.get("", 0.0) + time.process_time() - began
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        began, own = time.process_time(), set[Statement | None]()
+        self._running.append(own)
+        yield
+        self._running.pop()
+        used = getattr(item, "fixturenames", ())
+        for (below, name), found in self._shared.items():
+            # A test with `request` may ask for any fixture.
+            if item.nodeid.startswith(below) and (name in used or "request" in used):
+                own |= found
+        self.tests[item.nodeid] = own
+        self.seconds[item.nodeid] = time.process_time() - began
 
 
-def _is_caught(
-    mutant: Mutant | None, tests: Sequence[str], limit: float, source: Path
-) -> tuple[bool, float, list[str]]:
+@dataclass(frozen=True)
+class _Selected:
+    """A plugin of pytest that runs these tests, and all of these files."""
+
+    tests: frozenset[str]
+    files: frozenset[str]
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid in self.tests or str(item.path) in self.files]
+
+
+class _Marked(_Mutated):
+    """Imports a module whose statements tell the watch that they are run."""
+
+    def __init__(self, path: Path, watch: _Watch) -> None:
+        super().__init__(Mutant(path, 0, "", functools.partial(_marked, path)))
+        self.watch = watch
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__ran__"] = functools.partial(self.watch.ran, str(self.mutant.path))
+        super().exec_module(module)
+
+
+def _forked(work: Callable[[], Any], limit: float) -> Any:
+    """What `work` returns in a forked process; None if that ends early, or takes more processor time than the limit."""
     receive, send = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
@@ -216,34 +355,82 @@ def _is_caught(
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
-        import pytest
-
-        before = set(sys.modules)
-        if mutant is not None:
-            mutated = _Mutated(mutant)
-            sys.meta_path.insert(0, mutated)
-            source.write_text(ast.unparse(mutant.tree), encoding="utf-8")
-            os.environ[VARIABLE] = f"{mutant.path}{os.pathsep}{source}"
-            # Before pytest, which imports modules whose examples it tries in its own way, unless they are there.
-            importlib.import_module(mutated.name)
-        code: int | None = int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider"]))
-        if mutant is not None and sys.modules[mutated.name].__loader__ is not mutated:
-            code = None  # the tests have imported something else
-        imported = [name for name in sys.modules if name not in before and _is_installed(sys.modules[name])]
-        send.send((code, imported))
-        os._exit(0)
+        try:
+            send.send(work())
+        finally:
+            os._exit(0)
     send.close()
-    code, names = 1, []
+    found = None
     with contextlib.suppress(EOFError):  # the mutant may have ended the process
         # Only a mutant that waits for something forever takes so long by the clock.
         if receive.poll(60 * limit):
-            code, names = receive.recv()
+            found = receive.recv()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    _, _, usage = os.wait4(child, 0)
-    if code is None:
+    os.waitpid(child, 0)
+    return found
+
+
+def _run(tests: Sequence[str], plugin: object) -> int:
+    return int(pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider"], plugins=[plugin]))
+
+
+def watched(file: str, paths: Sequence[Path]) -> _Watch:
+    """Which statements of the modules each test of a file runs on the code as it is."""
+
+    def work() -> tuple[int, _Watch]:
+        before, watch = set(sys.modules), _Watch()
+        finders = [_Marked(path, watch) for path in paths]
+        sys.meta_path[:0] = finders
+        for each in finders:
+            importlib.import_module(each.name)
+        code = _run([file], watch)
+        watch.names = [name for name in sys.modules if name not in before and _is_installed(sys.modules[name])]
+        return code, watch.without_state()
+
+    code, watch = _forked(work, limit=1800) or (1, None)
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        sys.exit(f"The tests of {Path(file).relative_to(ROOT)} fail on the code as it is.")
+    sys.stderr.write(f"{Path(file).relative_to(ROOT)}: {sum(watch.seconds.values()):.0f} s\n")
+    for name in watch.names:  # so that no process of a mutant takes the time to import them
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # pytest collects all garbage; what the parent has imported is none
+    return watch
+
+
+def is_caught(mutant: Mutant, watches: dict[str, _Watch]) -> bool:
+    """Whether a test of these files fails, or the tests take many times the processor time that they need."""
+    tests: set[str] = set()
+    files, whole, seconds = [], set(), 0.0
+    for file, watch in watches.items():
+        everything = mutant.statement is None or mutant.statement in watch.outside
+        found = {test for test, ran in watch.tests.items() if everything or {mutant.statement, None} & ran}
+        if found:
+            files.append(file)
+            tests |= found
+            whole |= {file.partition("::")[0]} if everything else set()
+            seconds += watch.seconds.get("", 0.0) + sum(watch.seconds[test] for test in found)
+    if not files:
+        return False
+
+    def work() -> int:
+        mutated = _Mutated(mutant)
+        sys.meta_path.insert(0, mutated)
+        source.write_text(ast.unparse(mutant.tree), encoding="utf-8")
+        os.environ[VARIABLE] = f"{mutant.path}{os.pathsep}{source}"
+        # Before pytest, which imports modules whose examples it tries in its own way, unless they are there.
+        importlib.import_module(mutated.name)
+        code = _run(files, _Selected(frozenset(tests), frozenset(whole)))
+        return code if sys.modules[mutated.name].__loader__ is mutated else -1
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "mutant.py"
+        code = _forked(work, limit=10 + 5 * seconds)
+    if code == -1:
         raise RuntimeError(f"{mutant} was not imported by its tests")
-    return code != 0, usage.ru_utime + usage.ru_stime, names
+    return code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def _is_installed(module: ModuleType) -> bool:
@@ -260,7 +447,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    import pytest  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
@@ -273,23 +459,13 @@ def main() -> None:
             sys.exit(f"There is no {missing[0]}: name a module or package of src/meanteacher.")
         mutants = [mutant for path in paths for mutant in mutants_of(path) if line in {"", str(mutant.line)}]
         drawn = random.Random(arguments.seed).sample(mutants, min(arguments.sample, len(mutants)))
-        seconds: dict[Path, float] = {}
-        for path in sorted({mutant.path for mutant in drawn}):
-            failed, seconds[path], names = is_caught(None, tests_of(path), limit=1800)
-            if failed:
-                sys.exit(f"The tests of {path.relative_to(ROOT)} fail on the code as it is.")
-            for name in names:  # so that no process of a mutant takes the time to import them
-                with contextlib.suppress(Exception):
-                    importlib.import_module(name)
-            sys.stderr.write(f"{path.relative_to(SOURCE)}: {seconds[path]:.0f} s\n")
-        gc.collect()
-        gc.freeze()  # pytest collects all garbage; what the parent has imported is none
+        changed = sorted({mutant.path for mutant in drawn})
+        watch = functools.cache(functools.partial(watched, paths=changed))
         survivors = []
         for number, mutant in enumerate(sorted(drawn, key=str), start=1):
-            further = further_tests_of(mutant.path)
-            if not (
-                is_caught(mutant, tests_of(mutant.path), 10 + 5 * seconds[mutant.path])[0]
-                or (further and is_caught(mutant, further, limit=1800)[0])
+            if not any(
+                is_caught(mutant, {file: watch(file) for file in tests})
+                for tests in (tests_of(mutant.path), further_tests_of(mutant.path))
             ):
                 survivors.append(mutant)
                 print(f"survived: {mutant}", flush=True)  # noqa: T201

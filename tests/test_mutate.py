@@ -1,6 +1,7 @@
 """The mechanical mutants: what is changed, what is left alone, and that a mutant is really what the tests import."""
 
 import ast
+import builtins
 import os
 import subprocess
 import sys
@@ -55,10 +56,133 @@ def test_operators_constants_arguments_and_values_are_changed_one_at_a_time(muta
 def test_the_tests_of_a_module_are_those_of_its_name_or_folder():
     assert [Path(test).name for test in mutate.tests_of(mutate.SOURCE / "stats.py")] == ["test_stats.py", "stats.py"]
     further = [Path(test).name for test in mutate.further_tests_of(mutate.SOURCE / "methods" / "vat.py")]
-    assert further == ["methods", "test_methods.py", "test_outputs.py"]
+    assert further[:2] == ["test_methods.py", "test_outputs.py"]
+    assert "test_vat.py" not in further, "it has met the mutant before"
+    assert {Path(test).parent.name for test in mutate.further_tests_of(mutate.SOURCE / "methods" / "vat.py")[2:]} == {
+        "methods"
+    }
     assert mutate.further_tests_of(mutate.SOURCE / "stats.py") == []
-    (first, _) = mutate.tests_of(mutate.SOURCE / "train" / "optim.py")
-    assert Path(first).relative_to(mutate.ROOT / "tests").parts[0] == "train"
+    without_own = mutate.SOURCE / "photos" / "model" / "manifest.py"
+    *folder, examples = mutate.tests_of(without_own)
+    assert examples == str(without_own)
+    assert {Path(test).parent.relative_to(mutate.ROOT / "tests").as_posix() for test in folder} == {"photos/model"}
+    assert {"test_bundle.py", "test_sorting.py"} <= {Path(test).name for test in folder}
+
+
+WATCHED = '''
+from functools import cache, partial
+
+def double(x, by=2):
+    """Twice."""
+    if x > 9:
+        return (
+            x - 1
+        )
+    larger = lambda: x * by
+    return larger()
+
+@cache
+def kept():
+    return 1 + 1
+'''
+
+
+def test_the_statements_of_functions_are_marked_and_do_what_they_did(tmp_path: Path):
+    path = tmp_path / "module.py"
+    path.write_text(WATCHED, encoding="utf-8")
+    ran: list[tuple[int, int]] = []
+    module = {"__ran__": lambda *where: ran.append(where)}
+    exec(compile(mutate._marked(path), str(path), "exec"), module)
+    assert ran == []
+    assert (module["double"](3), module["double"].__doc__, module["kept"]()) == (6, "Twice.", 2)
+    assert ran == [(6, 4), (10, 4), (11, 4)]
+    assert module["double"](10) == 9
+    assert ran[3:] == [(6, 4), (7, 8)]
+
+
+def test_a_mutant_knows_its_statement_unless_that_is_run_at_import_or_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text(WATCHED, encoding="utf-8")
+    statements = {(mutant.line, mutant.what): mutant.statement for mutant in mutate.mutants_of(path)}
+    assert statements == {
+        (4, "2 -> 3"): None,  # a default
+        (6, "Gt -> GtE"): (str(path), 6, 4),
+        (6, "9 -> 10"): (str(path), 6, 4),
+        (8, "Sub -> Add"): (str(path), 7, 8),
+        (8, "1 -> 2"): (str(path), 7, 8),
+        (10, "Mult -> Div"): (str(path), 10, 4),
+        (15, "Add -> Sub"): None,  # the result is kept for later tests
+        (15, "1 -> 2"): None,
+    }
+
+
+FIXTURES = f"""
+import os
+import sys
+import pytest
+
+@pytest.fixture(scope="module")
+def shared():
+    ran("setup")
+    yield 1
+
+@pytest.fixture
+def own():
+    ran("own")
+
+ran("collected")
+
+def test_alone():
+    ran("alone")
+
+def test_first(shared, own):
+    ran("first")
+
+def test_second(shared):
+    pass
+
+def test_asks(request):
+    request.getfixturevalue("shared")
+
+def test_forks():
+    if not (child := os.fork()):
+        os._exit(0)
+    os.waitpid(child, 0)
+
+def test_starts():
+    sys.audit("{mutate.ASKED}")
+"""
+
+
+def test_a_test_runs_what_its_fixtures_ran_even_for_an_earlier_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In a process of its own: pytest is not made to run within pytest."""
+    path = tmp_path / "test_fixtures.py"
+    path.write_text(FIXTURES, encoding="utf-8")
+
+    def work() -> mutate._Watch:
+        watch = mutate._Watch()
+        vars(builtins)["ran"] = lambda what: watch.ran(what, 0, 0)
+        pytest.main([str(path), "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", os.devnull], plugins=[watch])
+        return watch.without_state()
+
+    watch = mutate._forked(work, limit=PATIENCE)
+    found = {
+        test.rpartition("_")[2]: {None if ran is None else ran[0] for ran in every}
+        for test, every in watch.tests.items()
+    }
+    assert found == {
+        "alone": {"alone"},
+        "first": {"first", "setup", "own"},
+        "second": {"setup"},
+        "asks": {"setup"},
+        "forks": {None},
+        "starts": {None},
+    }
+    assert {ran[0] for ran in watch.outside} == {"collected"}
+    assert watch.seconds.keys() == {"", *watch.tests}
 
 
 def test_a_mutant_replaces_its_module_alone():
@@ -80,6 +204,7 @@ def test_a_mutant_is_what_the_tests_and_the_examples_try():
         text=True,
         env=child_environment(),
     )
+    assert ended.stdout.startswith("formats: 0 of 2 mutants survived"), ended.stdout
     assert ended.stdout.startswith("formats: 0 of 2 mutants survived"), ended.stdout
 
 

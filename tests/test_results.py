@@ -229,11 +229,7 @@ def test_all_methods_that_ran_are_listed_by_the_error_of_the_average(records: Pa
     for name, error in {"vat": 0.3, "supervised": 0.5, "mean-teacher": 0.25}.items():
         (run,) = runs_of([f"compare/cifar10-250/{name}"], seeds=1, out=records)
         write_record(run, error)
-    page = results.page()
-    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith(("| `", "| method"))]
-    assert rows == [
-        ["| method", "test error, %"],
-        ["| `mean-teacher`", "25.0"],
-        ["| `vat`", "30.0"],
-        ["| `supervised`", "50.0"],
-    ]
+    _, _, after = results.page().partition("table cifar10-250")
+    section, _, _ = after.partition("Runs planned")
+    rows = [line.split(" | ")[:2] for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [["| `mean-teacher`", "25.00"], ["| `vat`", "30.00"], ["| `supervised`", "50.00"]]

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,3 +111,67 @@ def test_the_network_sees_what_it_was_trained_on(monkeypatch: pytest.MonkeyPatch
     with torch.inference_mode():
         expected = backbone.network()((pixels - mean) / deviation).numpy()
     np.testing.assert_allclose(look([image]), expected, atol=1e-3 * np.abs(expected).max())
+
+
+def test_labelled_photos_are_looked_at_first_and_the_first_choice_comes_before_all_are(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name, value in {"_MOST_LABELLED": 3, "_MOST": 11, "_ENOUGH": 4, "_CHUNK": 2, "_PAUSE": 0.0}.items():
+        monkeypatch.setattr(choosing, name, value)
+    asked: list[tuple[int, int]] = []
+
+    def decoded(path: int, size: int) -> np.ndarray | None:
+        asked.append((path, size))
+        return None if path % 7 == 0 else np.full((2, 2, 3), path, np.uint8)
+
+    monkeypatch.setattr(choosing, "_decoded", decoded)
+    monkeypatch.setattr(choosing, "_look", lambda: (2, lambda images: np.stack(images)[:, 0, 0].astype(np.float32)))
+    labels = dict.fromkeys([29, 3, 8, 17, 22], "a")
+    photos = type("Some", (), {"path": lambda self, k: k, "__len__": lambda self: 30})()
+    session: Any = SimpleNamespace(photos=photos, labels=lambda: labels)
+    parts = []
+    for rows, features in choosing._looked_at(session, lambda: False):
+        assert features[:, 0].tolist() == rows.tolist()
+        parts.append((len(asked), rows.tolist()))
+        if len(parts) == 5:
+            break
+    assert {size for _, size in asked} == {2}
+    order = [path for path, _ in asked]
+    assert len(order) == len(set(order)) == 11
+    assert set(order[:3]) < labels.keys()
+    assert not set(order[3:]) & labels.keys()
+    assert order[3:] != sorted(order[3:]), "the first photos by name may all be of one day"
+    # Three labelled ones and four others suffice for a choice. Then it is repeated, without another look.
+    assert [n for n, _ in parts] == [8, 10, 11, 11, 11]
+    assert [rows for _, rows in parts] == [[k for k in order[:n] if k % 7] for n, _ in parts]
+    assert list(choosing._looked_at(session, lambda: True)) == []
+
+
+def test_photos_of_no_class_are_known_but_teach_no_class():
+    draws = np.random.default_rng(0)
+    kinds = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
+    features = (5 * np.eye(3)[kinds] + draws.normal(size=(12, 3)) / 9).astype(np.float32)
+    rows = 100 - np.arange(12)
+    labels = {100: "zebra", 99: "ant", 98: "None of These", 96: "ant", 3: "elsewhere"}
+    found = choosing._questions(labels, rows, features)
+    assert {each.chosen for each in found} == {"next"}
+    assert {each.guess for each in found} == {"ant", "zebra"}
+    assert sorted(each.index for each in found) == sorted(set(rows.tolist()) - labels.keys())
+    sure = {each.index: each for each in found}
+    assert (sure[97].guess, sure[93].guess) == ("zebra", "ant")
+    for each in found:
+        assert each.confidence is not None
+        assert 0.5 <= each.confidence <= 1
+    few = choosing._questions({100: "zebra", 98: "none of these"}, rows, features)
+    assert {(each.chosen, each.guess, each.confidence) for each in few} == {("diverse", "", None)}
+    assert kinds[100 - few[0].index] == 1, "unlike both that have a label"
+    assert {100, 98}.isdisjoint(each.index for each in few)
+
+
+def test_without_a_network_the_features_are_colours_from_nought_to_one(window: Window):
+    size, look = choosing._look()
+    assert size == 8
+    images = np.random.default_rng(0).integers(0, 256, (3, size, size, 3), dtype=np.uint8)
+    found = look(list(images))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, images.reshape(3, -1) / 255, rtol=1e-6)

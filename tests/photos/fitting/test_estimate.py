@@ -5,6 +5,7 @@ import pytest
 
 from clusters import clusters, shown
 from meanteacher.core import UNLABELLED
+from meanteacher.photos.fitting import estimate as module
 from meanteacher.photos.fitting.estimate import (
     VARIANCE,
     OutOfFold,
@@ -137,3 +138,80 @@ def test_photos_of_a_burst_do_not_make_all_others_strange() -> None:
 
 def test_the_frequencies_of_answers_are_their_mean() -> None:
     np.testing.assert_allclose(class_frequencies(np.array([[0.5, 0.5], [1.0, 0.0]])), [0.75, 0.25])
+
+
+def test_the_groups_of_each_class_are_dealt_to_the_folds_in_turn_and_the_next_class_goes_on_from_there() -> None:
+    labels = np.array([2] * 7 + [0] * 6 + [-1] * 3 + [1] * 2 + [0])
+    groups = np.array([0, 0, 1, 2, 3, 4, 4, *range(10, 16), 20, 21, 22, 30, 31, 16])
+    folds = module._folds(labels, groups, seed=0)
+    assert (folds == -1).tolist() == (labels == UNLABELLED).tolist()
+    for group in np.unique(groups):
+        assert len(set(folds[groups == group])) == 1
+    # Seven groups of class 0, then two of class 1, then five of class 2.
+    sizes = {
+        k: np.bincount([folds[groups == g][0] for g in np.unique(groups[labels == k])], minlength=5) for k in range(3)
+    }
+    assert [sizes[k].tolist() for k in range(3)] == [[2, 2, 1, 1, 1], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert module._folds(labels, groups, seed=0).tolist() == folds.tolist()
+    assert any(module._folds(labels, groups, seed=k).tolist() != folds.tolist() for k in range(1, 4))
+
+
+def test_photos_are_compared_with_thinned_out_labelled_ones_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KNOWN", 10)
+    draws = np.random.default_rng(0)
+    labels, features = draws.permutation([2] * 13 + [0] * 8 + [1] * 2), 3 * draws.normal(size=(23, 4))
+    groups = np.arange(23) // 2
+    known = known_photos(features, labels, groups)
+    assert known is not None
+    # More than twice ten labels, so every third one of each class.
+    rows = np.concatenate([np.flatnonzero(labels == k)[::3] for k in range(3)])
+    directions = features[rows] / np.linalg.norm(features[rows], axis=1, keepdims=True)
+    np.testing.assert_allclose(known.features, directions, atol=1e-5)
+    others = groups[rows][:, None] != groups[rows]
+    nearest = np.array([1 - max((one @ directions.T)[keep]) for one, keep in zip(directions, others, strict=True)])
+    assert known.strange_above == pytest.approx(nearest.mean() + 2 * nearest.std(), rel=1e-4)
+
+
+def test_equal_photos_still_leave_room_for_those_that_are_nearly_the_same() -> None:
+    known = known_photos(np.ones((4, 3)), np.array([0, 0, 1, 1]), np.arange(4))
+    assert known is not None
+    assert known.strange_above == pytest.approx(1e-3)
+
+
+def test_the_most_similar_known_photo_is_found_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, truth = clusters(3, 20)
+    known = known_photos(features[0], truth, np.arange(20))
+    assert known is not None
+    whole = most_similar(features[0][:11] + 0.5, known)
+    monkeypatch.setattr(module, "_CHUNK", 3)
+    np.testing.assert_allclose(most_similar(features[0][:11] + 0.5, known), whole, rtol=1e-5)
+    rows = features[0][:11] + 0.5
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(whole, (rows @ known.features.numpy().T).max(1), rtol=1e-5)
+
+
+def test_the_error_on_independent_photos_counts_groups_by_their_sizes() -> None:
+    """Photos of one group are one photo; of groups of 4, 1 and 1, the six photos tell as much as two."""
+    found = answered([0] * 6 + [1] * 3, [0, 0, 0, 0, 1, 0, 1, 1, 0], groups=np.array([7, 7, 7, 7, 3, 1, 4, 5, 6]))
+    result = error_estimate(found, np.array([0.25, 0.75]))
+    error = 0.25 / 6 + 0.75 / 3
+    n = 1 / (0.25**2 / (36 / 18) + 0.75**2 / 3) / (1 + 5 / 4)
+    interval = error_interval(error * n, n)
+    assert result.error == pytest.approx(error)
+    assert (result.low, result.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert (result.n, result.wrong, result.frequencies) == (9, 2, (0.25, 0.75))
+    assert result.per_class == (pytest.approx(1 / 6), pytest.approx(1 / 3))
+
+
+def test_a_temperature_makes_the_tested_labels_most_probable_and_the_probabilities_have_it() -> None:
+    features, truth = clusters(3, 60, spread=1.5)
+    found = cross_validated(features, truth, 3, groups=np.arange(60), seed=0)
+
+    def cost(temperature: float) -> float:
+        logits = found.logits.astype(np.float64) / temperature
+        return float((np.log(np.exp(logits).sum(1)) - logits[np.arange(60), truth]).mean())
+
+    assert cost(found.temperature) <= min(cost(found.temperature * factor) for factor in (0.8, 1.25)) + 1e-6
+    scaled = np.exp(found.logits / found.temperature)
+    np.testing.assert_allclose(found.probabilities, scaled / scaled.sum(1, keepdims=True), rtol=1e-4)
+    assert found.wrong.tolist() == (found.logits.argmax(1) != truth).tolist()

@@ -269,6 +269,8 @@ def test_one_label_per_class_gives_a_model_and_no_percentage(photos: Path, tmp_p
     content = run_fit(config(some, tmp_path / "fit"), Recorder())
     assert content["headline"].startswith("How often it is right cannot be estimated from one label per class.")
     assert content["estimate"]["error"] is None
+    assert content["calibration"] == {"temperature": 1.0, "before": 0.0, "after": 0.0, "bins": []}
+    assert content["sure"][0]["error"] is None
     rows = {row["path"]: row for row in table(tmp_path / "fit" / "predictions.csv")}
     assert rows["red/0.png"]["guess"] == ""
     assert rows["unlabelled/00.png"]["guess"] == "blue"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from meanteacher.photos.fitting import label_next as module
-from meanteacher.photos.fitting.label_next import Suggestion, label_next
+from meanteacher.photos.fitting.label_next import Suggestion, label_next, most_diverse
 
 NAMES = ("ant", "bee", "cat")
 
@@ -126,3 +126,68 @@ def test_with_features_the_reason_says_what_the_image_resembles() -> None:
     assert KIND[known.index] == 0
     assert mentioned(known.reason) == {"ant (50.0 %)", "bee (45.0 %)"}
     assert "unlike" not in known.reason
+
+
+def test_an_image_is_called_unlike_if_it_is_of_the_quarter_farthest_from_any_labelled_one() -> None:
+    angles = around(0, 10, 25, 45, 70, 110, 160, 220, 300)
+    picked = most_diverse(angles, np.arange(1, 9), labelled=[0], n=8)
+    points = angles / np.linalg.norm(angles, axis=1, keepdims=True)
+    centred = points - points[1:].mean(0)
+    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
+    farthest = 1 + np.argsort(centred[1:] @ centred[0])[:2]
+    assert sorted(each.index for each in picked) == list(range(1, 9))
+    assert {each.index for each in picked if "unlike" in each.reason} == set(farthest.tolist())
+
+
+def test_each_choice_adds_most_to_the_similarity_of_all_images_to_the_nearest_chosen_one() -> None:
+    draws = np.random.default_rng(3)
+    features = draws.normal(size=(14, 3)) * draws.uniform(1, 5, (14, 1))
+    candidates, labelled = np.array([13, 2, 5, 7, 1, 0, 9, 11, 4]), [3, 6]
+    picked = [each.index for each in most_diverse(features, candidates, labelled=labelled, n=4)]
+    points = features / np.linalg.norm(features, axis=1, keepdims=True)
+    points -= points[candidates].mean(0)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    chosen: list[int] = []
+
+    def covered(among: list[int]) -> float:
+        return float((points[candidates] @ points[[*labelled, *among]].T).max(1).sum())
+
+    for one in picked:
+        rest = [k for k in candidates.tolist() if k not in chosen]
+        best = max(rest, key=lambda k: covered([*chosen, k]))
+        assert covered([*chosen, one]) >= covered([*chosen, best]) - 1e-5
+        chosen.append(one)
+    assert len(set(picked)) == 4
+    assert most_diverse(features, np.array([], dtype=int)) == []
+
+
+def test_labelled_images_are_compared_in_parts_and_of_many_candidates_the_first_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = np.random.default_rng(5).normal(size=(20, 4))
+    candidates, labelled = np.arange(12), np.arange(12, 20)
+    whole = most_diverse(features, candidates, labelled=labelled, n=3)
+    monkeypatch.setattr(module, "_N_SUGGESTIBLE", 12)
+    assert most_diverse(features, candidates, labelled=labelled, n=3) == whole
+    monkeypatch.setattr(module, "_N_SUGGESTIBLE", 3)
+    few = most_diverse(features, candidates, labelled=labelled, n=5)
+    assert {each.index for each in few} == {0, 1, 2}
+    monkeypatch.setattr(module, "_N_COVERED", 2)
+    assert {each.index for each in most_diverse(features, candidates, labelled=labelled, n=5)} == {0, 1}
+
+
+def test_a_doubtful_image_counts_more_than_two_that_are_nearly_sure() -> None:
+    p = rows(*[(0.97, 0.02, 0.01)] * 2, *[(0.4, 0.36, 0.24)] * 2, (0.9, 0.05, 0.05), (0.95, 0.03, 0.02))
+    picked = chosen(p, n=1, features=around(0, 2, 120, 122, 240, 200), labelled=[4])
+    assert picked in ([2], [3])
+
+
+def test_the_boundaries_of_the_reasons() -> None:
+    def reason(*p: float) -> str:
+        return suggested(np.array([p]), n=1)[0].reason.replace("\N{NO-BREAK SPACE}", " ")
+
+    assert reason(0.5, 0.25, 0.25).startswith("hesitates"), "the third has half of the first"
+    assert reason(0.5, 0.24, 0.26).startswith("no class fits well") is False
+    assert reason(0.44, 0.3, 0.26).startswith("no class fits well")
+    assert reason(0.8, 0.15, 0.05).startswith("less sure here than elsewhere: ant (80.0 %) or bee (15.0 %)")
+    assert reason(0.79, 0.16, 0.05).startswith("hesitates between ant (79.0 %) and bee (16.0 %)")

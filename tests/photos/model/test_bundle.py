@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from meanteacher.core import InitialisesFromData, InputError, Problem
 from meanteacher.models import Conv13Spec, ExternalSpec, FastNetSpec, LiteSpec, ModelSpec, WideResNetSpec
 from meanteacher.photos.model.bundle import Classifier, Seen, load
+from meanteacher.photos.model.predict import Known
 from meanteacher.views import Normaliser, PerChannel, PerImage, Zca
 
 NAMES = ("cat", "dog", 'naïve = "owl"', "\udcff")
@@ -468,3 +469,20 @@ def test_network_is_not_built_before_its_weights_are_seen(saved: Path, monkeypat
     rewrite(saved, lambda c: c["network"]["fields"].update(width=8))
     refused(saved, "is expected")
     assert set(devices) == {"meta"}
+
+
+def test_photos_to_compare_with_are_kept_to_the_bit(tmp_path: Path):
+    directions = torch.nn.functional.normalize(torch.randn(5, 1280, generator=torch.Generator().manual_seed(1)))
+    model = dataclasses.replace(made(LiteSpec(width=0.25, depth=0.5)), known=Known(directions, 0.375))
+    model.save(tmp_path / "model")
+    found = load(tmp_path / "model").known
+    assert found is not None
+    assert torch.equal(found.features, directions)
+    assert found.strange_above == 0.375
+
+
+@pytest.mark.parametrize("spec", [FAST, WideResNetSpec(depth=10, widen=1, outputs=2)], ids=repr)
+def test_photos_to_compare_with_are_refused_for_a_network_without_pooled_features(spec: ModelSpec, tmp_path: Path):
+    folder = made(spec).save(tmp_path / "model")
+    rewrite(folder, lambda c: c.update(known={"n": 5, "strange_above": 0.5}))
+    refused(folder, "has no pooled features to compare photos by")

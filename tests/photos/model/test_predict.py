@@ -458,3 +458,16 @@ def test_arrays_cannot_be_sorted_into_folders(tmp_path: Path):
     with pytest.raises(InputError, match="These images are not files"):
         found.sort_into(tmp_path / "out")
     assert found._repr_html_().count("<img") == 2
+
+
+def test_a_contact_sheet_has_the_given_title_or_the_name_of_the_folder(photos: Path):
+    found = colour_model().predict(photos)
+    assert "<title>Holidays" in found.contact_sheet("Holidays")
+    assert f"<title>{photos.name}" in found.contact_sheet()
+    assert "<title>these images" in colour_model().predict([photos / "00.png"]).contact_sheet()
+
+
+def test_a_table_is_written_into_folders_that_are_made_for_it(photos: Path, tmp_path: Path):
+    out = tmp_path / "not" / "yet" / "p.csv"
+    colour_model().predict(photos, out=out)
+    assert len(read(out)) == 11

@@ -208,3 +208,18 @@ def test_sorting_can_be_stopped(tmp_path: Path):
     found = sort(files, ["rose"] * 3, tmp_path / "out", how="move", should_stop=lambda: next(answers))
     assert (found.n_sorted, found.complete) == (1, False)
     assert set(content(tmp_path / "photos")) == {"b.jpg", "c.jpg"}
+
+
+def test_a_photo_that_is_moved_on_one_disk_is_not_copied(tmp_path: Path):
+    (file,) = photos_in(tmp_path / "photos", "a.jpg")
+    before = file.stat().st_ino
+    assert sort([file], ["rose"], tmp_path / "out", how="move").n_sorted == 1
+    assert (tmp_path / "out/rose/a.jpg").stat().st_ino == before
+    assert not file.exists()
+
+
+def test_the_folder_of_a_long_name_has_two_hundred_characters(tmp_path: Path):
+    files = photos_in(tmp_path / "photos", "a.jpg", "b.jpg", "c.jpg")
+    sort(files, ["x" * 300, "x" * 300 + "y", "z" * 200], tmp_path / "out")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert names == ["x" * 200, "x" * 200 + " (2)", "z" * 200]
