@@ -115,6 +115,25 @@ def test_a_gpu_computes_the_same_features(tmp_path: Path) -> None:
     np.testing.assert_allclose(there.astype(np.float32), here.astype(np.float32), rtol=1e-2, atol=1e-2)
 
 
+def test_a_network_whose_features_vanish_in_half_precision_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new network that normalises has features of about 2e-9, and half precision has nothing below 6e-8."""
+    computing = features.computing
+
+    def scaled(factor: float) -> Extraction:
+        def smaller(*given: Any) -> Callable[[np.ndarray], np.ndarray]:
+            compute = computing(*given)
+            return lambda batch: np.float32(factor) * compute(batch)
+
+        monkeypatch.setattr(features, "computing", smaller)
+        return extraction(tmp_path / str(factor))
+
+    assert computed(scaled(0.01).run()).all()
+    with pytest.raises(InputError, match="All features of lite0 are zero in half precision"):
+        scaled(1e-9).run()
+
+
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 

@@ -118,7 +118,13 @@ class Extraction:
                     for k, row in enumerate(chunk)
                 ]
                 # Half precision ends at 65,504. No feature of a sensible network comes near it.
-                return compute(torch.cat(seen).numpy()).clip(-60000, 60000).astype(np.float16)
+                found = compute(torch.cat(seen).numpy()).clip(-60000, 60000).astype(np.float16)
+            if not found.any():
+                raise InputError(
+                    f"All features of {self.backbone.name} are zero in half precision, so every photo looks the same. "
+                    "Take another network (--backbone), or leave the choice to the fit."
+                )
+            return found
 
         with one_network_per_thread() as (pool, _):
             for chunk, found in zip(missing, pool.map(values_of, missing), strict=True):
