@@ -37,8 +37,8 @@ def test_as_many_folds_are_tested_as_leave_each_network_enough_steps(
         return [9.0, 0.5 * each, 1.5 * each]
 
     monkeypatch.setattr(scratch, "step_seconds", timed)
-    monkeypatch.setattr(scratch, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    work: Any = SimpleNamespace(record=SimpleNamespace(flip=False), ends=seconds, device="cpu")
+    monkeypatch.setattr(scratch, "time", SimpleNamespace(perf_counter=lambda: 70.0))
+    work: Any = SimpleNamespace(record=SimpleNamespace(flip=False), ends=70 + seconds, device="cpu")
     images, labels = np.zeros((4, 3, 8, 8), np.uint8), np.array([0, 1, -1, -1])
     assert scratch._length(images, labels, 2, work) == (width, steps, n_tested)
 

@@ -146,6 +146,13 @@ def test_images_have_names(model: Classifier, folder: Path):
     assert list(model.predict(pixels(2)).names) == list(model.predict(list(pixels(2))).names) == ["image 0", "image 1"]
 
 
+def test_only_a_folder_has_files_that_are_left_alone(folder: Path):
+    (folder / "notes.txt").write_text("")
+    path = next(folder.rglob("*.png"))
+    assert as_images(folder).n_ignored == 1
+    assert as_images([path]).n_ignored == as_images(np.zeros((1, SIZE, SIZE, 3), np.uint8)).n_ignored == 0
+
+
 def test_predictions_are_a_sequence_of_labels(model: Classifier, folder: Path):
     predictions = model.predict(folder)
     labels = list(predictions)

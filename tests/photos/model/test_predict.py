@@ -73,6 +73,12 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def test_large_images_are_computed_a_few_at_a_time(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(prediction, "_CHUNK_BYTES", 4 * 3 * SIZE**2 + 1)
+    chunks = prediction.classify(colour_model(), as_images(photos))
+    assert [list(chunk.index) for chunk in chunks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
 @pytest.mark.parametrize("chunk", [1, 4, 128])
 @pytest.mark.usefixtures("two_threads")
 def test_every_image_gets_the_models_three_best_classes_in_the_order_of_names(
@@ -440,6 +446,9 @@ def test_images_unlike_all_known_ones_are_strange_and_kept_apart(photos: Path, t
     found = model.predict(photos, out=tmp_path / "p.csv", unsure_below=1.0)
     assert [name for name, strange in zip(found.names, found.is_strange, strict=True) if strange] == ["stranger.png"]
     assert np.isnan(found.strangeness[list(found.names).index("broken.png")])
+    apart = {"stranger.png": "none of these", "broken.png": ""}
+    assert found.apart == [apart.get(name, "unsure") for name in found.names]
+    assert set(model.predict(photos).apart) == {"none of these", ""}
     with (tmp_path / "p.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = {row["path"]: row["strangeness"] for row in csv.DictReader(file)}
     assert float(rows["stranger.png"]) > 1 > float(rows["00.png"])
