@@ -14,6 +14,7 @@ from meanteacher.core import InputError, Interrupted
 from meanteacher.photos.features import extraction as features
 from meanteacher.photos.features.backbones import find_backbone
 from meanteacher.photos.features.extraction import VIEWS, Extraction, computed, views
+from meanteacher.views import Chain, Crop, Cutout, RandAugment
 from meanteacher.views.normalise import per_channel
 from pretend_gpu import GPU, pretend_gpu
 
@@ -82,6 +83,12 @@ def test_the_first_view_is_the_photo_itself_and_none_is_mirrored_without_flip() 
     assert n_mirrored("mirrored", flip=True) == 40
     assert 10 < n_mirrored("crop", flip=True) < 30
     assert n_mirrored("crop", flip=False) == 0
+
+
+def test_strong_views_crop_more_change_colours_and_cut_a_quarter_of_the_side_out() -> None:
+    strong = Chain((Crop(scale=(0.3, 1.0)), RandAugment(), Cutout(SIZE // 4)))
+    assert {features._view(f"strong-{k}", SIZE, flip=False) for k in (1, 2, 3)} == {strong}
+    assert features._view("crop", SIZE, flip=False) == Chain((Crop(scale=(0.6, 1.0)),))
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
