@@ -222,6 +222,20 @@ def test_ablations_of_the_fast_recipe_are_compared_with_mean_teacher(records: Pa
     assert "| Mean Teacher without the average (decay 0) | 16.00 ± 1.00 | −5.00 (−5.00 to −5.00) | – | – |" in page
     assert "| Mean Teacher | 11.00 ± 1.00 | – | – | – |" in page
     assert "1,440 steps" in page.replace("\n", " ")
+    assert "the average does not" not in page
+
+
+def test_the_page_says_so_if_the_average_adds_nothing_to_the_fast_recipe(records: Path) -> None:
+    column = [f"laptop/table1/svhn-250/{system}" for system in ("supervised", "pi-model", "mean-teacher")]
+    fill(records, column, seeds=3)
+    for n_shown, data in enumerate(("svhn-250", "cifar10-1000")):
+        assert "the average does not" not in results.page()
+        assert "no gain" not in results.readme(README)
+        for name in ("mean-teacher", "no-average"):
+            for run in runs_of([f"fast/{data}/ablation/{name}"], seeds=3, out=records):
+                write_record(run, 0.1 + (0.01 * run.seed if name == "no-average" else 0.005 * n_shown))
+    assert "the average does not" in results.page()
+    assert "no gain from the average" in " ".join(results.readme(README).split())
 
 
 def test_all_methods_that_ran_are_listed_by_the_error_of_the_average(records: Path) -> None:
