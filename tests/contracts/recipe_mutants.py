@@ -247,7 +247,8 @@ def network_is_half_as_wide(patch: Patch) -> None:
 @mutant
 def supervised_svhn_trains_as_long_as_mean_teacher(patch: Patch) -> None:
     """It then overfits, and Mean Teacher looks the better."""
-    _constant(patch, table1, "_STEPS", {**table1._STEPS, "supervised": table1._STEPS["mean-teacher"]})
+    wrap(patch, table1._as_coded, lambda real, name, *cell: real("mean-teacher", *cell))
+    _made_anew(patch)
 
 
 @mutant
