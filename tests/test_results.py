@@ -196,6 +196,22 @@ def test_all_records_of_a_laptop_are_shown_with_orderings_curves_and_optima(reco
     assert set(results.pictures()) == {f"figure-{name}-laptop.svg" for name in results.LAPTOP_FIGURES}
 
 
+def test_a_part_of_figure_4_is_shown_if_every_setting_has_a_run(records: Path) -> None:
+    fill(records, ["laptop/table1/svhn-250/mean-teacher"], seeds=1)
+    names = recipe_names(results.LAPTOP_FIGURES["4d"])
+    fill(records, names[:-1], seeds=1)
+    assert "### Figure 4" not in results.page()
+    fill(records, names, seeds=1)
+    page = results.page()
+    assert [line[:4] for line in page.splitlines() if line.startswith("| 4")] == ["| 4d"]
+    assert "in one run per setting, all with the same labels" in page
+    assert "Not run on a laptop yet: 4a, 4b, 4c, 4e and 4f." in page
+    assert "figure-4d-laptop.svg" in results.pictures()
+    assert "figure-4c-laptop.svg" not in results.pictures()
+    fill(records, names, seeds=2)
+    assert "mean ± standard deviation over label draws. Differences" in results.page()
+
+
 def test_the_readme_begins_with_the_laptop_versions_if_there_are_three_draws_of_them(records: Path) -> None:
     assert "laptop" not in results.readme(README).split("## Install")[0]
     column = [f"laptop/table1/svhn-250/{system}" for system in ("supervised", "pi-model", "mean-teacher")]

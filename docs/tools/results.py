@@ -406,8 +406,7 @@ def _laptop() -> dict[str, Any]:
     runs = [run for table in tables.values() for cell in table.cells for run in cell.runs]
     if not runs:
         return {}
-    panels = {name: laptop_panels(name) for name in FIGURE4}
-    figures = {name: found for name, found in panels.items() if any(map(_all, found.values()))}
+    figures = {name: laptop_panels(name) for name in FIGURE4 if _is_shown(name)}
     varied = {run.file: run for panels in figures.values() for settings in panels.values() for run in _all(settings)}
     orderings = {name: orderings_of([table], COMPARED) for name, table in tables.items()}
     return {
@@ -424,8 +423,16 @@ def _laptop() -> dict[str, Any]:
         "rows": [_rows(name) for name in (MEAN_TEACHER, "laptop/table2/cifar10-4000/mean-teacher")],
         "figure4": _figure4(figures) if figures else "",
         "parts": {name: LAPTOP_FIGURES[name].title for name in figures},
+        "left_out": listed([name for name in FIGURE4 if name not in figures]),
         "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.1f}"],
+        "varied_seeds": len({run.seed for run in varied.values()}),
     }
+
+
+def _is_shown(figure: str) -> bool:
+    """Whether there is a curve of figure 3, or a run of every setting of a part of figure 4."""
+    recorded = [bool(runs) for settings in laptop_panels(figure).values() for runs in settings.values()]
+    return all(recorded) if figure in FIGURE4 else any(recorded)
 
 
 def _students(tables: Mapping[str, PaperTable]) -> str:
@@ -528,7 +535,7 @@ def pictures() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(RECORDS, folder, dirs_exist_ok=True)
         for name in LAPTOP_FIGURES:
-            if any(map(_all, laptop_panels(name).values())):
+            if _is_shown(name):
                 written = mt.figure(name, laptop=True, out=folder, train=False).files
                 found |= {path.name: path.read_bytes() for path in written if path.suffix == ".svg"}
     return found
