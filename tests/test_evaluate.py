@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -155,3 +156,35 @@ def test_an_error_rate_on_unlabelled_images_is_refused() -> None:
     assert error_rate(Reads(4), data, torch.tensor([0, 2]), normalise=as_it_is) == 0
     with pytest.raises(InputError, match="unlabelled"):
         error_rate(Reads(4), data, torch.tensor([2, 1]), normalise=as_it_is)
+
+
+def test_evaluations_that_overlap_in_threads_do_not_switch_the_compiler_off() -> None:
+    import torch._dynamo
+
+    both, first_is_over = threading.Barrier(2), threading.Event()
+
+    def evaluate(*, is_first: bool) -> None:
+        if not is_first:
+            started.wait(60)
+        with evaluation_mode(nn.Linear(2, 2)):
+            started.set()
+            both.wait(60)
+            if not is_first:
+                first_is_over.wait(60)
+        first_is_over.set()
+
+    started = threading.Event()
+    threads = [threading.Thread(target=evaluate, kwargs={"is_first": is_first}) for is_first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.compile(nn.Linear(2, 2), backend=count)(torch.zeros(1, 2))
+    assert len(graphs) == 1

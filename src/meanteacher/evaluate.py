@@ -1,6 +1,7 @@
 """Predictions and errors of a network: the same code for student, teacher and shipped model."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
@@ -17,6 +18,31 @@ _BATCH, _GPU_BATCH = 100, 500
 """Images per pass. Larger batches do not fit a CPU's caches: 500 is a third slower than 100. They fill a GPU."""
 
 
+class _Eager:
+    """Switches torch's compiler off from the first of several overlapping evaluations to the last.
+
+    Its stance is one of the whole process: threads that each restored what they had found would leave it switched off.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._n, self._stance = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._n:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+            self._n += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n -= 1
+            if not self._n:
+                self._stance.close()
+
+
+_EAGER = _Eager()
+
+
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; the mode of every module is restored afterwards."""
@@ -26,7 +52,7 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
         # Compiling again for another mode and batch size takes longer than it saves. If torch's compiler was never
         # imported, nothing is compiled, and an import would take seconds.
         is_compiled = "torch._dynamo" in sys.modules
-        with torch.compiler.set_stance("force_eager") if is_compiled else nullcontext(), torch.inference_mode():
+        with _EAGER if is_compiled else nullcontext(), torch.inference_mode():
             yield
     finally:
         for module in training:
