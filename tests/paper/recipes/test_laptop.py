@@ -84,7 +84,7 @@ def test_figure_4_varies_one_thing_at_a_time_on_validation_images() -> None:
 
 
 def test_every_point_of_figure_4_is_there_once() -> None:
-    noises, rates, weights, decays, taus, distances = 2**3, 3, 7, 8, 9, 5
+    noises, rates, weights, decays, taus, distances = 2**3, 3, 7, 8, 6, 3
     n_points = (noises - 1) + (rates**2 - 2) + (weights - 1) + (decays - 1) + (taus - 1) + (2 * distances + 1)
     trainings = [recipe.training for recipe in FIGURE4]
     assert len(FIGURE4) == n_points + 1

@@ -26,8 +26,6 @@ TITLES = {
     "4f": "from squared error (tau = 0) to KL divergence (tau = 1)",
 }
 _WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-_DISTANCES = (0.0, 0.001, 0.01, 0.1, 1.0)
-_TAUS = (0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +101,8 @@ class Grid:
     rates: tuple[float, ...]
     """Rates of the dropout."""
     decays: tuple[float | None, ...]
+    distances: tuple[float, ...]
+    taus: tuple[float, ...]
 
     def points(self) -> list[Point]:
         names = {self.evaluation: "figure4/evaluation"}
@@ -135,12 +135,12 @@ class Grid:
         for decay in self.decays:
             label = "0.99, then 0.999" if decay is None else f"{decay:g}"
             yield "4d", "decay", label, f"decay-{label}", replace(ours, decay=decay)
-        for ramp_up, distance in product((True, False), (None, *_DISTANCES)):
+        for ramp_up, distance in product((True, False), (None, *self.distances)):
             panel = "with ramp-up" if ramp_up else "without ramp-up"
             label = ("one output" if distance is None else f"{distance:g}") + ", no ramp-up" * (not ramp_up)
             name = ("" if distance is None else "distance-") + label.replace(",", "").replace(" ", "-")
             yield "4e", panel, label, name, replace(ours, ramp_up=ramp_up, distance=distance)
-        for tau in _TAUS:
+        for tau in self.taus:
             yield "4f", "tau", f"{tau:g}", f"tau-{tau:g}", replace(ours, tau=tau)
 
 
@@ -148,9 +148,13 @@ PAPER = Grid(
     evaluation=Setting(noise=True, dropout=0.5, decay=None),
     rates=(0.0, 0.25, 0.5, 0.75),
     decays=(0.0, 0.9, 0.97, 0.99, 0.997, 0.999, 0.9997, 0.9999, None),
+    distances=(0.0, 0.001, 0.01, 0.1, 1.0),
+    taus=(0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0),
 )
 LAPTOP = Grid(
     evaluation=Setting(noise=False, dropout=0.25, decay=0.995),
     rates=(0.0, 0.25, 0.5),
     decays=(0.0, 0.9, 0.97, 0.99, 0.995, 0.998, 0.999, 0.9997),
+    distances=(0.0, 0.01, 1.0),
+    taus=(0.0, 0.01, 0.1, 0.5, 0.9, 1.0),
 )
