@@ -62,7 +62,7 @@ class _Count(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(layer, "__module__", "") == nn.init.__name__:
             return kwargs["tensor"]  # as it is: no count depends on the values
-        if layer in (Tensor.clone, torch.batch_norm):
+        if layer in (Tensor.clone, nn.functional.batch_norm):
             return args[0]
         output = (_like_convolution if layer is torch.conv2d else layer)(*args, **kwargs)
         if layer in (torch.conv2d, torch.conv_transpose2d, nn.functional.linear):
