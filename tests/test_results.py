@@ -147,7 +147,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return results.RECORDS
 
 
-def fill(records: Path, names: list[str], seeds: int) -> None:
+def fill(records: Path, names: list[str], seeds: int | None = None) -> None:
     """Runs of these recipes, whose errors differ between the draws by more than between the systems."""
     for run in runs_of(names, seeds=seeds, out=records):
         write_record(run, ERRORS.get(run.name.rpartition("/")[2], 0.1) + 0.05 * run.seed)
@@ -162,10 +162,25 @@ def test_some_records_of_a_laptop_are_shown_and_the_others_counted(records: Path
     fill(records, [f"laptop/table1/svhn-250/{system}" for system in ("pi-model", "mean-teacher")], seeds=3)
     page = results.page()
     assert "| Mean Teacher | 15.00 ± 5.00 | – | – | – | 1.2 |" in page
-    assert "Not complete: 58 runs." in page
+    assert "Not complete: 51 runs." in page
     assert "1 of 1\norderings" in page
     assert "(figure-4" not in page
     assert "### Figure 4" not in page
+
+
+def test_the_pi_model_is_also_read_where_the_paper_stops_it(records: Path) -> None:
+    """After 100,000 of 180,000 steps with 250 labels: 3,333 of our 6,000. With 500 labels it goes on to the end."""
+    names = [f"laptop/table1/svhn-{n}/{system}" for n in (250, 500) for system in ("supervised", "pi-model")]
+    for run in runs_of(names, seeds=3, out=records):
+        early = 0.25 + 0.01 * run.seed
+        points = [(3000, "test", 0.1), (3400, "validation", 0.1), (3500, "test", early), (6000, "test", 0.3)]
+        curve = [{"step": step, "part": part, "student": 0.5, "teacher": error} for step, part, error in points]
+        write_record(run, 0.28 if "supervised" in run.name else 0.3, curve=curve)
+    page = " ".join(results.page().split())
+    assert (
+        "at their end, where it is lower, the difference is −2.0 (−4.5 to +0.5) on SVHN with 250 labels. With" in page
+    )
+    assert "student against student the difference is +2.0 (+2.0 to +2.0) on SVHN with 250 labels and +2.0" in page
 
 
 def test_orderings_that_do_not_hold_are_counted_by_verdict(records: Path) -> None:
@@ -176,19 +191,19 @@ def test_orderings_that_do_not_hold_are_counted_by_verdict(records: Path) -> Non
 
 def test_all_records_of_a_laptop_are_shown_with_orderings_curves_and_optima(records: Path) -> None:
     for parts in results.LAPTOP_TABLES.values():
-        fill(records, recipe_names(parts), seeds=4)
+        fill(records, recipe_names(parts))
     for name in results.FIGURE4:
         fill(records, recipe_names(results.LAPTOP_FIGURES[name]), seeds=1)
     (best,) = runs_of(["laptop/figure4d/decay-0.99"], seeds=1, out=records)
     write_record(best, 0.05)
     page = results.page()
-    assert "| Temporal Ensembling | 32.50 ± 6.45 | 32.50 ± 6.45 | 32.50 ± 6.45 | 32.50 ± 6.45 | 1.2 |" in page
+    assert "| Temporal Ensembling | 30.00 ± 5.00 | 30.00 ± 5.00 | 30.00 ± 5.00 | 30.00 ± 5.00 | 1.2 |" in page
     assert "Not complete" not in page
     assert "12 of 12\norderings" in page
     assert all(f"(figure-{name}-laptop.svg)" in page for name in results.LAPTOP_FIGURES)
     assert "| SVHN, 250 labels | Mean Teacher than Pi model | −5.34 | −10.00 (−10.00 to −10.00) | 4 | yes |" in page
     assert (
-        "| CIFAR-10, 4000 labels | Temporal Ensembling than Pi model | −1.04 | +5.00 (+5.00 to +5.00) | 4 | no |"
+        "| CIFAR-10, 4000 labels | Temporal Ensembling than Pi model | −1.04 | +5.00 (+5.00 to +5.00) | 3 | no |"
         in page
     )
     assert page.count("Mean Teacher minus Pi model is −10.00") == 3
@@ -219,13 +234,14 @@ def test_the_readme_begins_with_the_laptop_versions_if_there_are_three_draws_of_
     fill(records, column, seeds=2)
     assert "laptop" not in results.readme(README).split("## Install")[0]
     for parts in results.LAPTOP_TABLES.values():
-        fill(records, recipe_names(parts), seeds=4)
+        fill(records, recipe_names(parts))
     filled = results.readme(README)
-    assert "| **Mean Teacher** | **17.5 %** | **17.5 %** | **17.5 %** | **17.5 %** |" in filled
+    assert "| **Mean Teacher** | **17.5 %** | **17.5 %** | **17.5 %** | **15.0 %** |" in filled
     assert "| Mean Teacher minus Pi model | −10.0 ± 0.0 |" in filled
-    assert "Mean over 4 draws of the labels" in filled
-    assert "squared error of the softmax outputs, translations by 2 pixels" in filled
-    assert "487 times the computation" in filled.replace("\n", " ")
+    assert "Mean over 3 or 4 draws of the labels" in filled
+    words = " ".join(filled.split())
+    assert "squared error of the softmax outputs, translations by 2 pixels" in words
+    assert "487 times the computation" in words
     assert len(filled.splitlines()) <= 120
     assert [line for line in filled.splitlines() if len(line) > 120] == []
 

@@ -61,12 +61,7 @@ _SYSTEMS = {
     "VAT+EntMin (Miyato et al. 2017)": "vat-entmin",
     **_OURS,
 }
-_LAPTOP_SYSTEMS = {
-    "Supervised-only": "supervised",
-    "Pi model": "pi-model",
-    "Temporal Ensembling": "temporal-ensembling",
-    "Mean Teacher": "mean-teacher",
-}
+_LAPTOP_SYSTEMS = {"Temporal Ensembling": "temporal-ensembling", **_OURS}
 _NAMES = frozenset(recipe.name for recipe in RECIPES)
 
 

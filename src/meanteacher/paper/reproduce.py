@@ -112,14 +112,13 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     panels = panels_of(place, selected.runs, selected.records)
     title = f"Figure {name} of the paper{selected.on_a}: {place.title}"
     caption = _laptop_caption(selected.runs)
-    findings: list[str] = []
     part: Part = "validation" if place.bold else "test"
+    findings = [] if place.bold else describe_curves(panels)
     if place.bold:
         drawn = draw_settings(panels, title, caption, bold=place.bold)
     else:
-        drawn, findings = draw_curves(panels, title, caption), describe_curves(panels)
-    text = _figure_text(title, caption, panels, part)
-    text += "".join(f"{finding}\n" for finding in findings)
+        drawn = draw_curves(panels, title, caption)
+    text = _figure_text(title, caption, panels, part) + "".join(f"{finding}\n" for finding in findings)
     return selected.reproduced(text, f"figure-{name}", as_files(drawn, title), part, findings=tuple(findings))
 
 

@@ -107,8 +107,7 @@ class Benchmark:
 
     def both(self) -> tuple[Recipe, ...]:
         """Mean Teacher and supervised-only, half an hour each."""
-        supervised = self.recipe(f"{self.name}/supervised", "supervised", 30)
-        return self.recipe(self.name, "mean-teacher", 30), supervised
+        return self.recipe(self.name, "mean-teacher", 30), self.recipe(f"{self.name}/supervised", "supervised", 30)
 
     def curve(self) -> tuple[Recipe, ...]:
         """Mean Teacher in less and in more time."""
@@ -166,10 +165,6 @@ _CIFAR10 = Benchmark(
     weak_labelled_view=True,
 )
 CIFAR10_250 = replace(_CIFAR10, name="fast/cifar10-250", n_labelled=250, labelled_rows=32, weak_labelled_view=False)
-_ABLATED = (
-    replace(_SVHN, name="fast/svhn-250", n_labelled=250),
-    replace(_CIFAR10, name="fast/cifar10-1000", n_labelled=1000),
-)
 
 RECIPES = (
     *_SVHN.both(),
@@ -177,5 +172,6 @@ RECIPES = (
     *_CIFAR10.both(),
     *_CIFAR10.curve(),
     *CIFAR10_250.both(),
-    *(recipe for benchmark in _ABLATED for recipe in benchmark.ablation()),
+    *replace(_SVHN, name="fast/svhn-250", n_labelled=250).ablation(),
+    *replace(_CIFAR10, name="fast/cifar10-1000", n_labelled=1000).ablation(),
 )

@@ -38,7 +38,7 @@ def test_the_systems_of_a_column_differ_in_their_method_alone(place: str) -> Non
     for system, recipe in cells.items():
         labelled = replace(batch, size=batch.labelled) if system == "supervised" else batch
         assert recipe.training == replace(reference, method=recipe.training.method, batch=labelled)
-        assert recipe.seeds == cells["mean-teacher"].seeds
+        assert recipe.seeds == cells["mean-teacher"].seeds[: len(recipe.seeds)]
         assert len(recipe.seeds) >= 3
 
 

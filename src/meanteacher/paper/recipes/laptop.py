@@ -59,6 +59,7 @@ def _recipe(
     normalise: Normaliser,
     view: Augment,
     weight: float,
+    n_seeds: int = 3,
     labelled_rows: int = 32,
     other_rows: int = 96,
 ) -> Recipe:
@@ -84,7 +85,7 @@ def _recipe(
             evaluate_every=500,
             evaluate_costs=True,
         ),
-        seeds=(0, 1, 2, 3),
+        seeds=tuple(range(3 if system == "temporal-ensembling" else n_seeds)),  # figure 3 does not show it
         deviations=_DEVIATIONS,
     )
 
@@ -99,6 +100,7 @@ _SVHN: Any = {
     "normalise": PerImage(),
     "view": Chain((Translate(2),)),
     "weight": 20.0,
+    "n_seeds": 4,
 }
 _CIFAR10: Any = {
     "source": Cifar10(),
@@ -109,7 +111,7 @@ _CIFAR10: Any = {
 _COLUMNS: dict[str, Any] = {
     "table1/svhn-250": {"n_labelled": 250, **_SVHN},
     "table1/svhn-500": {"n_labelled": 500, **_SVHN},
-    "table2/cifar10-1000": {"n_labelled": 1000, "weight": 50.0, **_CIFAR10},
+    "table2/cifar10-1000": {"n_labelled": 1000, "weight": 50.0, "n_seeds": 4, **_CIFAR10},
     "table2/cifar10-4000": {"n_labelled": 4000, "weight": 20.0, "labelled_rows": 64, "other_rows": 64, **_CIFAR10},
 }
 
