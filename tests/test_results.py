@@ -280,3 +280,4 @@ def test_all_methods_that_ran_are_listed_by_the_error_of_the_average(records: Pa
     section, _, _ = after.partition("Runs planned")
     rows = [line.split(" | ")[:2] for line in section.splitlines() if line.startswith("| `")]
     assert rows == [["| `mean-teacher`", "25.00"], ["| `vat`", "30.00"], ["| `supervised`", "50.00"]]
+    assert "Not run: `pseudo-label`, `pseudo-ensemble`," in section

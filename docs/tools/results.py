@@ -179,7 +179,7 @@ def _contains_zero(interval: Interval) -> bool:
     return interval.low <= 0 <= interval.high
 
 
-def _compared() -> str:
+def _compared() -> dict[str, str]:
     """The errors of all methods on CIFAR-10 with 250 labels, the lowest first: empty without a record."""
     parts = OUR_TABLES["cifar10-250"]
     runs = runs_of(recipe_names(parts), out=RECORDS)
@@ -192,7 +192,8 @@ def _compared() -> str:
         minutes = fmean(run.cpu_seconds or run.seconds for run in cell.runs) / 60
         shown = [percent_spread(each, cell.n_images) for each in (cell.ours, students)]
         lines.append((f"`{cell.system}`", *shown, f"{minutes:.1f}"))
-    return markdown_table(header, lines) if lines else ""
+    left_out = listed([f"`{cell.system}`" for cell in table.cells if not cell.runs])
+    return {"table": markdown_table(header, lines), "left_out": left_out} if lines else {}
 
 
 # --- two moons --------------------------------------------------------------------------------------------------------
@@ -554,13 +555,19 @@ def _figure4(figures: Mapping[str, Mapping[str, Mapping[str, Sequence[Record]]]]
     lines = []
     for name, panels in figures.items():
         place = LAPTOP_FIGURES[name]
-        errors = {label: runs for settings in panels.values() for label, runs in settings.items() if runs}
-        means = {label: fmean(run.error("validation") for run in runs) for label, runs in errors.items()}
-        best = min(means, key=means.__getitem__)
-        n = errors[best][0].data.n_validation
-        own = percent_spread(spread([run.error("validation") for run in errors.get(place.bold, [])]), n)
-        lowest = percent_spread(spread([run.error("validation") for run in errors[best]]), n)
-        lines.append((name, place.title.partition(": ")[2], best, lowest, place.bold, own))
+        assert place.evaluation is not None
+        errors = {
+            (panel, label): [run.error("validation") for run in runs]
+            for panel, settings in panels.items()
+            for label, runs in settings.items()
+        }
+        best = min(errors, key=lambda setting: fmean(errors[setting]))
+        cells = []
+        for panel, label in (best, place.evaluation):
+            n = panels[panel][label][0].data.n_validation
+            shown = f"{label}, {panel}" if len(panels) > 1 else label
+            cells += [shown, percent_spread(spread(errors[panel, label]), n)]
+        lines.append((name, place.title.partition(": ")[2], *cells))
     return markdown_table(("figure", "varied", "lowest at", "error, %", "table 1 has", "error, %"), lines, n_left=3)
 
 

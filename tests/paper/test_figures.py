@@ -6,6 +6,7 @@ import pytest
 from meanteacher.paper.figures import as_files, describe_curves, draw_curves, draw_settings
 
 TITLE, CAPTION = "Figure 9 of the paper: a title", "Laptop version: 6,000 steps."
+EVALUATION = ("decay", "0.99")
 
 
 def point(step, student, teacher, costs=None, part="test"):
@@ -151,22 +152,34 @@ def test_step_that_not_all_runs_reached_and_costs_that_were_not_recorded_are_lef
 
 
 def test_figure_4_has_one_dot_per_run_and_a_line_through_the_means(settings):
-    (axes,) = draw_settings(settings, TITLE, "", bold="0.99").axes
-    *dots, line = axes.get_lines()
-    assert [data(each) for each in dots] == [[[0, 0], [30, 40]], [[1, 1, 1], [10, 20, 30]], [[], []]]
-    assert {each.get_linestyle() for each in dots} == {"None"}
+    (axes,) = draw_settings(settings, TITLE, "", evaluation=("decay", "0.999")).axes
+    dots, line = axes.get_lines()
+    assert data(dots) == [[0, 0, 1, 1, 1], [30, 40, 10, 20, 30]]
+    assert dots.get_linestyle() == "None"
     assert data(line) == [[0, 1], [35, 20]]
     assert axes.get_ylim()[0] == 0
     assert "alidation error" in axes.get_ylabel()
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "0.99", "0.999"]
 
 
-def test_setting_of_the_evaluation_runs_is_bold(settings):
-    (axes,) = draw_settings(settings, TITLE, "", bold="0.99").axes
-    assert [(tick.get_text(), tick.get_fontweight()) for tick in axes.get_xticklabels()] == [
-        ("0.9", "normal"),
-        ("0.99", "bold"),
-        ("0.999", "normal"),
-    ]
+def test_setting_of_the_evaluation_runs_has_a_ring(settings):
+    drawn = draw_settings(settings, TITLE, "", evaluation=EVALUATION)
+    *_, ring = drawn.axes[0].get_lines()
+    assert data(ring) == [[1], [20]]
+    assert ring.get_markerfacecolor() == "none"
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["setting of table 1"]
+
+
+def test_panels_of_figure_4_are_lines_over_the_same_settings(settings):
+    more = {"0.99": settings["decay"]["0.9"], "0.5": settings["decay"]["0.99"]}
+    drawn = draw_settings({**settings, "without": more}, TITLE, "", evaluation=("without", "0.99"))
+    (axes,) = drawn.axes
+    _, line, _, other, ring = axes.get_lines()
+    assert [data(each) for each in (line, other, ring)] == [[[0, 1], [35, 20]], [[1, 3], [35, 20]], [[1], [35]]]
+    assert line.get_color() != other.get_color()
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.9", "0.99", "0.999", "0.5"]
+    legend = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert legend == ["decay", "without", "setting of table 1"]
 
 
 @pytest.mark.parametrize("kind", ["curves", "settings"])
@@ -174,7 +187,7 @@ def test_both_files_are_images_with_title_and_caption(kind, curves, settings):
     drawn = (
         draw_curves(curves, TITLE, CAPTION)
         if kind == "curves"
-        else draw_settings({**settings, "without": settings["decay"]}, TITLE, CAPTION, bold="0.99")
+        else draw_settings({**settings, "without": settings["decay"]}, TITLE, CAPTION, evaluation=EVALUATION)
     )
     files = as_files(drawn, TITLE)
     assert set(files) == {"svg", "png"}
@@ -189,7 +202,10 @@ def test_both_files_are_images_with_title_and_caption(kind, curves, settings):
 
 def test_figures_without_any_run_are_drawn_empty():
     nothing = {"a panel": {"Pi model": [], "Mean Teacher": []}}
-    for drawn in (draw_curves(nothing, TITLE, ""), draw_settings(nothing, TITLE, "", bold="")):
+    for drawn in (
+        draw_curves(nothing, TITLE, ""),
+        draw_settings(nothing, TITLE, "", evaluation=("a panel", "Pi model")),
+    ):
         assert as_files(drawn, TITLE)["png"]
     for drawn in (draw_curves({}, TITLE, ""),):
         assert as_files(drawn, TITLE)["svg"]
@@ -207,12 +223,14 @@ def test_error_of_zero_does_not_break_the_log_axis(run):
 
 
 def test_the_same_runs_give_the_same_bytes(settings):
-    first, again = (as_files(draw_settings(settings, TITLE, CAPTION, bold="0.9"), TITLE) for _ in range(2))
+    first, again = (as_files(draw_settings(settings, TITLE, CAPTION, evaluation=EVALUATION), TITLE) for _ in range(2))
     assert first["svg"] == again["svg"]
 
 
 def test_hostile_title_is_text(settings):
     hostile = "<script>alert(1)</script>"
-    svg = as_files(draw_settings({hostile: settings["decay"]}, hostile, hostile, bold=""), hostile)["svg"]
+    svg = as_files(
+        draw_settings({hostile: settings["decay"]}, hostile, hostile, evaluation=(hostile, "0.99")), hostile
+    )["svg"]
     assert b"<script" not in svg
     ET.fromstring(svg)

@@ -2,10 +2,10 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from statistics import fmean
 from typing import Literal, get_args
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -13,13 +13,15 @@ from matplotlib.ticker import MaxNLocator
 from meanteacher.formats import BASELINE, count, percent
 from meanteacher.records import Record
 from meanteacher.report.compare import difference_by_seed, one_run_per_seed
-from meanteacher.report.figures import INK, PALETTE, at_common_steps, curve, log_axis, styled, to_svg
+from meanteacher.report.figures import INK, MARKERS, OTHERS, PALETTE, at_common_steps, curve, log_axis, styled, to_svg
 
 Panels = Mapping[str, Mapping[str, Sequence[Record]]]
 """panel -> curve or setting -> its complete runs"""
 
 _Model = Literal["teacher", "student"]
 _SHOWN: dict[_Model, str] = {"teacher": "average", "student": "student"}
+_COLOURS = (PALETTE["mean-teacher"], *OTHERS)
+"""Colours of the lines of figure 4, which are all Mean Teacher's."""
 
 
 def draw_curves(panels: Panels, title: str, caption: str) -> Figure:
@@ -91,37 +93,38 @@ def _crossing(mean: Mapping[int, float], other: Mapping[int, float], name: str) 
     return f"{name} is below from step {below[0]:,} on." if below else f"{name} is not below at the end."
 
 
-def draw_settings(panels: Panels, title: str, caption: str, *, bold: str) -> Figure:
-    """Figure 4: the validation error over the setting, each run a dot and their mean a line."""
+def draw_settings(panels: Panels, title: str, caption: str, *, evaluation: tuple[str, str]) -> Figure:
+    """Figure 4: the validation error over the setting, each run a dot, and a line through the means of a panel.
+
+    A ring marks the setting of the evaluation runs.
+    """
+    labels = list(dict.fromkeys(label for settings in panels.values() for label in settings))
     with styled():
-        figure = Figure(figsize=(4.6 * max(1, len(panels)), 3.6), layout="constrained")
-        for axes, (panel, settings) in zip(
-            figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels.items(), strict=True
-        ):
-            _settings(axes, settings, bold)
+        figure = Figure(figsize=(5.2, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        handles: dict[str, Line2D] = {}
+        for (panel, settings), colour, marker in zip(panels.items(), cycle(_COLOURS), cycle(MARKERS), strict=False):
+            errors = {label: [100 * run.error("validation") for run in runs] for label, runs in settings.items()}
+            dots = [(labels.index(label), error) for label, each in errors.items() for error in each]
+            means = {labels.index(label): fmean(each) for label, each in errors.items() if each}
+            axes.plot([x for x, _ in dots], [y for _, y in dots], marker, color=colour, alpha=0.6, markersize=5)
+            (line,) = axes.plot(list(means), list(means.values()), color=colour, linewidth=1.4)
             if len(panels) > 1:
-                axes.set_title(panel, loc="left", fontsize=9)
-            axes.set_ylabel("Validation error, %")
+                handles[panel] = line
+        panel, label = evaluation
+        if runs := panels.get(panel, {}).get(label):
+            mean = 100 * fmean(run.error("validation") for run in runs)
+            (ring,) = axes.plot(labels.index(label), mean, "o", markersize=12, markerfacecolor="none", color=INK)
+            handles["setting of table 1"] = ring
+        axes.margins(y=0.1)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("Validation error, %")
+        axes.set_xticks(range(len(labels)), labels)
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+        if handles:
+            figure.legend(list(handles.values()), list(handles), loc="outside lower left", ncols=2, frameon=False)
         _caption(figure, title, caption)
         return figure
-
-
-def _settings(axes: Axes, settings: Mapping[str, Sequence[Record]], bold: str) -> None:
-    means: list[tuple[int, float]] = []
-    for x, runs in enumerate(settings.values()):
-        errors = [100 * run.error("validation") for run in runs]
-        axes.plot([x] * len(errors), errors, "o", color=PALETTE["mean-teacher"], alpha=0.6, markersize=5)
-        if errors:
-            means.append((x, fmean(errors)))
-    if means:
-        axes.plot(*zip(*means, strict=True), "-", color=PALETTE["mean-teacher"], linewidth=1.4)
-        axes.set_ylim(bottom=0)
-    axes.set_xticks(range(len(settings)), list(settings))
-    for tick, label in zip(axes.get_xticklabels(), settings, strict=True):
-        tick.set_fontweight("bold" if label == bold else "normal")
-        if sum(map(len, settings)) > 40:
-            tick.set(rotation=30, ha="right")
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
 
 
 def _costs(runs: Sequence[Record], model: _Model) -> dict[int, list[float]]:

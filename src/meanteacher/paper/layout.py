@@ -44,8 +44,8 @@ class Figure:
     title: str
     panels: Mapping[str, Mapping[str, str]]
     """panel -> label of the curve or setting -> name of the recipe"""
-    bold: str = ""
-    """Label of the setting of the evaluation runs, which the paper prints in bold in figure 4; empty for curves."""
+    evaluation: tuple[str, str] | None = None
+    """Panel and label of the setting of the evaluation runs, which figure 4 marks; None for curves."""
 
 
 LAPTOP = "laptop/"
@@ -191,8 +191,8 @@ def _figure4(grid: Grid, start: str = "") -> dict[str, Figure]:
         panels: dict[str, dict[str, str]] = {}
         for point in points:
             panels.setdefault(point.panel, {})[point.label] = start + point.name
-        (bold,) = [point.label for point in points if point.setting == grid.evaluation]
-        figures[part] = Figure(f"SVHN, 250 labels: {title}", panels, bold)
+        (evaluation,) = [(point.panel, point.label) for point in points if point.setting == grid.evaluation]
+        figures[part] = Figure(f"SVHN, 250 labels: {title}", panels, evaluation)
     return figures
 
 

@@ -112,10 +112,10 @@ def figure(name: str, **selection: Unpack[Selection]) -> Reproduced:
     panels = panels_of(place, selected.runs, selected.records)
     title = f"Figure {name} of the paper{selected.on_a}: {place.title}"
     caption = _laptop_caption(selected.runs)
-    part: Part = "validation" if place.bold else "test"
-    findings = [] if place.bold else describe_curves(panels)
-    if place.bold:
-        drawn = draw_settings(panels, title, caption, bold=place.bold)
+    part: Part = "validation" if place.evaluation else "test"
+    findings = [] if place.evaluation else describe_curves(panels)
+    if place.evaluation:
+        drawn = draw_settings(panels, title, caption, evaluation=place.evaluation)
     else:
         drawn = draw_curves(panels, title, caption)
     text = _figure_text(title, caption, panels, part) + "".join(f"{finding}\n" for finding in findings)
@@ -213,10 +213,11 @@ def _laptop_caption(runs: Sequence[Run]) -> str:
 
 def _figure_text(title: str, caption: str, panels: dict[str, dict[str, list[Record]]], part: Part) -> str:
     lines = [title, caption, ""] if caption else [title, ""]
+    width = max((len(label) for settings in panels.values() for label in settings), default=0)
     for panel, settings in panels.items():
         lines += [panel] if len(panels) > 1 else []
         for label, runs in settings.items():
             n_images = runs[0].data.n_images(part) if runs else 0
             errors = percent_spread(spread([run.error(part) for run in runs]), n_images)
-            lines.append(f"  {label:<24} {part} error, %: {errors:>14}  n = {len(runs)}")
+            lines.append(f"  {label:<{width}}  {part} error, %: {errors:>14}  n = {len(runs)}")
     return "\n".join(lines) + "\n"

@@ -3,8 +3,7 @@
 All methods share network, steps, batch size and the view of the labelled rows; supervised-only has labelled rows alone.
 The consistency methods share their cost and its weight, those of `fast/cifar10-250`, and differ in where the target
 comes from; no gradient flows through a sharpened target, so the Pi model is trained on one side. Other settings are
-those of each method's authors. None was tuned here, and no result is recorded yet. `meanteacher table cifar10-250` runs
-them all.
+those of each method's authors. None was tuned here. `meanteacher table cifar10-250` runs them all.
 """
 
 from dataclasses import replace

@@ -86,7 +86,9 @@ class Point(NamedTuple):
     part: str
     """One of `TITLES`."""
     panel: str
+    """Title of the line."""
     label: str
+    """On the axis."""
     name: str
     """Name of the recipe. A setting that several parts show has one."""
     setting: Setting
@@ -119,17 +121,15 @@ class Grid:
         ours = self.evaluation
         for augmented, noise, dropout in product((True, False), repeat=3):
             panel = "with augmentation" if augmented else "without augmentation"
-            words = ["augmentation" if augmented else "no augmentation", *["input noise"] * noise]
-            label = ", ".join(words + ["dropout"] * dropout)
-            name = label.replace("input ", "").replace(",", "").replace(" ", "-")
+            added = ["input noise"] * noise + ["dropout"] * dropout
+            name = "-".join(["augmentation" if augmented else "no-augmentation", *added]).replace("input ", "")
             setting = replace(ours, augmented=augmented, noise=noise, dropout=ours.dropout * dropout)
-            yield "4a", panel, label, name, setting
+            yield "4a", panel, ", ".join(added) or "neither", name, setting
         for student, teacher in product(self.rates, repeat=2):
-            label = f"student {student:g}, teacher {teacher:g}"
-            name = label.replace(",", "").replace(" ", "-")
+            name = f"student-{student:g}-teacher-{teacher:g}"
             elsewhere = student == teacher and student in (0.0, ours.dropout)  # in figure 4a, with the student's rate
             setting = replace(ours, dropout=student, teacher_dropout=None if elsewhere else teacher)
-            yield "4b", f"student's dropout {student:g}", label, name, setting
+            yield "4b", f"student {student:g}", f"teacher {teacher:g}", name, setting
         for weight in _WEIGHTS:
             yield "4c", "weight", f"{weight:g}", f"weight-{weight:g}", replace(ours, weight=weight)
         for decay in self.decays:
@@ -137,8 +137,8 @@ class Grid:
             yield "4d", "decay", label, f"decay-{label}", replace(ours, decay=decay)
         for ramp_up, distance in product((True, False), (None, *self.distances)):
             panel = "with ramp-up" if ramp_up else "without ramp-up"
-            label = ("one output" if distance is None else f"{distance:g}") + ", no ramp-up" * (not ramp_up)
-            name = ("" if distance is None else "distance-") + label.replace(",", "").replace(" ", "-")
+            label = "one output" if distance is None else f"{distance:g}"
+            name = ("one-output" if distance is None else f"distance-{distance:g}") + "-no-ramp-up" * (not ramp_up)
             yield "4e", panel, label, name, replace(ours, ramp_up=ramp_up, distance=distance)
         for tau in self.taus:
             yield "4f", "tau", f"{tau:g}", f"tau-{tau:g}", replace(ours, tau=tau)
