@@ -431,6 +431,7 @@ def _laptop() -> dict[str, Any]:
         "hours": f"{sum(run.cpu_seconds or 0 for run in runs) / 3600:.1f}",
         "rows": [_rows(name) for name in (MEAN_TEACHER, "laptop/table2/cifar10-4000/mean-teacher")],
         "figure4": _figure4(figures) if figures else "",
+        "uncoupled": _uncoupled(figures.get("4e", {})),
         "parts": {name: LAPTOP_FIGURES[name].title for name in figures},
         "left_out": listed([name for name in FIGURE4 if name not in figures]),
         "varied": [f"{len(varied)}", f"{sum(run.cpu_seconds or 0 for run in varied.values()) / 3600:.1f}"],
@@ -578,6 +579,19 @@ def _figure4(figures: Mapping[str, Mapping[str, Mapping[str, Sequence[Record]]]]
         lines.append((name, place.title.partition(": ")[2], FIGURE4[name], *cells))
     header = ("figure", "varied", "the paper finds", "lowest at", "error, %", "table 1 has", "error, %")
     return markdown_table(header, lines, n_left=4)
+
+
+def _uncoupled(panels: Mapping[str, Mapping[str, Sequence[Record]]]) -> bool:
+    """Whether, in figure 4e, two outputs do best without a cost on their distance, and need the ramp-up less then."""
+    errors = {
+        panel: {label: fmean(run.error("validation") for run in runs) for label, runs in settings.items()}
+        for panel, settings in panels.items()
+    }
+    if not errors:
+        return False
+    ramped, constant = errors["with ramp-up"], errors["without ramp-up"]
+    gains = {label: constant[label] - ramped[label] for label in ramped}
+    return min(ramped, key=ramped.__getitem__) == "0" and gains["0"] < gains["one output"]
 
 
 def pictures() -> dict[str, bytes]:

@@ -135,7 +135,7 @@ class Grid:
         for decay in self.decays:
             label = "0.99, then 0.999" if decay is None else f"{decay:g}"
             yield "4d", "decay", label, f"decay-{label}", replace(ours, decay=decay)
-        for ramp_up, distance in product((True, False), (None, *self.distances)):
+        for ramp_up, distance in product((True, False), (*self.distances, None)):
             panel = "with ramp-up" if ramp_up else "without ramp-up"
             label = "one output" if distance is None else f"{distance:g}"
             name = ("one-output" if distance is None else f"distance-{distance:g}") + "-no-ramp-up" * (not ramp_up)
