@@ -21,7 +21,7 @@ DOCS = results.DOCS
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 FAST = load_records(DOCS / "records" / "fast")
 DEMO = [record for name in ("demo", "demo-default") for record in load_records(DOCS / "records" / name)]
-LAPTOP = [record for record in load_records(DOCS / "records") if record.recipe.name.startswith("laptop/")]
+OTHERS = [record for record in load_records(DOCS / "records") if record.recipe.name.startswith(("laptop/", "compare/"))]
 FITS: dict[str, Any] = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DOCS / "records/photos").glob("*.json"))
 }
@@ -63,7 +63,7 @@ def test_a_changed_record_changes_its_row_and_the_mean(tmp_path: Path, monkeypat
     assert changed.startswith("| 40 kinds of things, 6 or 8 labels each | 10 |")
 
 
-@pytest.mark.parametrize("record", [*FAST, *LAPTOP, *DEMO], ids=named)
+@pytest.mark.parametrize("record", [*FAST, *OTHERS, *DEMO], ids=named)
 def test_every_record_is_of_the_recipe_as_it_is_and_of_a_commit(record: Record) -> None:
     assert record.recipe.fingerprint == fingerprint(find(record.recipe.name))
     assert "dirty" not in str(record.environment["commit"])

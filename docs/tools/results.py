@@ -200,8 +200,9 @@ def _compared() -> dict[str, str]:
         minutes = fmean(run.cpu_seconds or run.seconds for run in cell.runs) / 60
         shown = [percent_spread(each, cell.n_images) for each in (cell.ours, students)]
         lines.append((f"`{cell.system}`", *shown, f"{minutes:.1f}"))
-    left_out = listed([f"`{cell.system}`" for cell in table.cells if not cell.runs])
-    return {"table": markdown_table(header, lines), "left_out": left_out} if lines else {}
+    left_out = [f"`{cell.system}`" for cell in table.cells if not cell.runs]
+    sentence = fill(f"Not run: {listed(left_out)}.", 120, break_on_hyphens=False) if left_out else ""
+    return {"table": markdown_table(header, lines), "left_out": sentence} if lines else {}
 
 
 # --- two moons --------------------------------------------------------------------------------------------------------
