@@ -229,6 +229,19 @@ def test_a_part_of_figure_4_is_shown_if_every_setting_has_a_run(records: Path) -
     assert "mean ± standard deviation over label draws. Differences" in results.page()
 
 
+def test_the_page_says_if_uncoupled_outputs_do_best(records: Path) -> None:
+    fill(records, ["laptop/table1/svhn-250/mean-teacher", *recipe_names(results.LAPTOP_FIGURES["4e"])], seeds=1)
+    assert "Figure 4e differs" not in results.page()
+    for name, error, is_said in (
+        ("distance-0", 0.05, False),
+        ("one-output-no-ramp-up", 0.2, True),
+        ("distance-0-no-ramp-up", 0.3, False),
+    ):
+        (run,) = runs_of([f"laptop/figure4e/{name}"], seeds=1, out=records)
+        write_record(run, error)
+        assert ("Figure 4e differs" in results.page()) is is_said
+
+
 def test_the_readme_begins_with_the_laptop_versions_if_there_are_three_draws_of_them(records: Path) -> None:
     assert "laptop" not in results.readme(README).split("## Install")[0]
     column = [f"laptop/table1/svhn-250/{system}" for system in ("supervised", "pi-model", "mean-teacher")]
